@@ -1,9 +1,11 @@
 """The interface of a store of metrics: transactions over partials, and the ledger of epochs."""
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from batchqueue.aggregation import MergeBuffer, Metrics
@@ -139,6 +141,15 @@ class StoreTransaction(ABC):
         """
 
     @abstractmethod
+    def delete(self, before: int) -> int:
+        """Delete the metrics of this sink whose time bucket is below `before`; keep the ledger.
+
+        Returns:
+            The number of rows that were deleted: one for each partial, or several for kinds such as
+            `Ranking`.
+        """
+
+    @abstractmethod
     def clear(self) -> None:
         """Delete everything that this sink wrote: its metrics, marks, summaries and description."""
 
@@ -182,6 +193,22 @@ def to_json(value: Mapping[str, Any]) -> str:
             f"cannot store {value!r}: {error}; "
             "JSON has str, int, finite float, bool, None, list and dict"
         ) from error
+
+
+def bucket_before(before: int | datetime) -> int:
+    """Return a limit of time buckets, which count seconds since 1970, as a number.
+
+    Raises:
+        ConfigError: It is neither an int nor a datetime with a zone.
+    """
+    if isinstance(before, datetime) and before.utcoffset() is not None:
+        return math.ceil(before.timestamp())
+    if type(before) is not int:
+        raise ConfigError(
+            f"before={before!r}: give a time bucket as an int, or a datetime with a zone, for "
+            "instance datetime(2026, 1, 1, tzinfo=UTC)"
+        )
+    return before
 
 
 def checked_kept_summaries(kept_summaries: int) -> int:

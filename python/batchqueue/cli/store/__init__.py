@@ -4,6 +4,6 @@
 |---|---|
 | `commands.py` | the list of the commands |
 | `target.py` | the store that a command is about |
-| `ls.py`, `ledger.py`, `backup.py`, `restore.py`, `check.py` | the commands |
+| `ls.py`, `ledger.py`, `delete.py`, `backup.py`, `restore.py`, `check.py` | the commands |
 | `epochs.py` | epochs as they are printed |
 """

@@ -6,9 +6,8 @@ import json
 from batchqueue.cli.command import OK, Command
 from batchqueue.cli.numbers import whole_number
 from batchqueue.cli.store.epochs import committed, rows
-from batchqueue.cli.store.target import add_store, open_store
+from batchqueue.cli.store.target import add_sink, add_store, check_sink, open_store
 from batchqueue.cli.text import table
-from batchqueue.exceptions import ConfigError
 from batchqueue.outputs import Epoch
 
 
@@ -19,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "committed (UTC), and its rows. Nothing is changed."
     )
     add_store(parser)
-    parser.add_argument("sink", metavar="SINK", help="a sink of `store ls`")
+    add_sink(parser)
     parser.add_argument(
         "--newest", type=whole_number(1), default=20, metavar="N", help="so many epochs (20)"
     )
@@ -31,11 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print them."""
     store = open_store(arguments)
-    known = store.sinks()
-    if arguments.sink not in known:
-        raise ConfigError(
-            f"{arguments.store} has no sink {arguments.sink!r}; it has {', '.join(known) or 'none'}"
-        )
+    check_sink(store, arguments)
     epochs = store.summaries(arguments.sink, arguments.newest)
     if arguments.json:
         for epoch in epochs:

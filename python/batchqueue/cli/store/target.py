@@ -2,12 +2,14 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 from batchqueue.exceptions import ConfigError
 
 if TYPE_CHECKING:
     from batchqueue.outputs import ParquetStore, PostgresStore, SqliteStore
+
+    Store = SqliteStore | ParquetStore | PostgresStore
 
 SQLITE, PARQUET, POSTGRES = "sqlite", "parquet", "postgres"
 
@@ -25,9 +27,26 @@ def add_store(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def open_store(
-    arguments: argparse.Namespace,
-) -> Union["SqliteStore", "ParquetStore", "PostgresStore"]:
+def add_sink(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names a sink."""
+    parser.add_argument("sink", metavar="SINK", help="a sink of `store ls`")
+
+
+def check_sink(store: "Store", arguments: argparse.Namespace) -> None:
+    """Reject a sink that the store does not have.
+
+    Raises:
+        ConfigError: It does not have it.
+        StoreError: It cannot be read.
+    """
+    known = store.sinks()
+    if arguments.sink not in known:
+        raise ConfigError(
+            f"{arguments.store} has no sink {arguments.sink!r}; it has {', '.join(known) or 'none'}"
+        )
+
+
+def open_store(arguments: argparse.Namespace) -> "Store":
     """Return the store that these arguments name.
 
     Raises:

@@ -32,6 +32,37 @@ def schema_of(layout: Layout) -> pa.Schema:
     return pa.schema(keys + [(name, _ARROW_TYPES[kind]) for name, kind in layout.columns])
 
 
+def layout_of(table: str, path: Path) -> Layout:
+    """Return the layout of a table by one of its data files.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with path.open("rb") as file:
+        schema = pq.read_schema(file)
+    kinds = {arrow_type: kind for kind, arrow_type in _ARROW_TYPES.items()}
+    columns = tuple(
+        (field.name, kinds[field.type]) for field in schema if field.name not in _KEY_TYPES
+    )
+    return Layout(table, columns, "rank" in schema.names)
+
+
+def rows_in(path: Path) -> int:
+    """Return the number of rows of a data file.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with path.open("rb") as file:
+        return int(pq.read_metadata(file).num_rows)
+
+
+def keys_before(stored: pa.Table, before: int) -> list[PartialKey]:
+    """Return the key of each stored row whose time bucket is below `before`."""
+    old = stored.filter(pc.field("time_bucket") < before).select(_KEY_SCHEMA.names)
+    return list(zip(*(column.to_pylist() for column in old.columns), strict=True))
+
+
 def read_file(path: Path, layout: Layout, metric: str | None = None) -> pa.Table:
     """Read a data file, or only the rows of a metric in it.
 

@@ -4,6 +4,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -26,6 +27,7 @@ from batchqueue.outputs.store import (
     Epoch,
     StoreError,
     StoreTransaction,
+    bucket_before,
     checked_kept_summaries,
 )
 
@@ -182,6 +184,29 @@ class ParquetStore:
             return partials_of(metric_type, layout, pa.concat_tables(found)) if found else []
 
         return self._reading(sink_id, read_files)
+
+    def delete(self, *, before: int | datetime, sink_id: str = "default") -> int:
+        """Delete the metrics of a sink whose time bucket is below a limit, in one transaction.
+
+        The ledger stays, so that no epoch is applied again. Rows that arrive for such a bucket
+        afterwards make a new partial, which counts them only.
+
+        Args:
+            before: A time bucket, seconds since 1970; or a datetime with a zone.
+            sink_id: The sink that wrote them.
+
+        Returns:
+            The number of rows that were deleted: one for each partial, or several for kinds such as
+            `Ranking`.
+
+        Raises:
+            ConfigError: `before` is neither an int nor a datetime with a zone.
+            StoreError: The store cannot be written.
+            StoreUnavailableError: Other writers kept it busy for too long.
+        """
+        limit = bucket_before(before)
+        with self.transaction(sink_id) as transaction:
+            return transaction.delete(limit)
 
     def sinks(self) -> list[str]:
         """Return the ids of the sinks that have written, in their order as texts.

@@ -21,8 +21,11 @@ from batchqueue.outputs.layout import (
     typed_rows,
 )
 from batchqueue.outputs.parquet.files import (
+    keys_before,
+    layout_of,
     partials_of,
     read_file,
+    rows_in,
     rows_of,
     table_of,
     without_rows_of,
@@ -140,6 +143,35 @@ class ParquetTransaction(StoreTransaction):
         with self._step():
             self._manifest.description = json.loads(to_json(description))
             self._changed = True
+
+    def delete(self, before: int) -> int:
+        """Delete the metrics of this sink whose time bucket is below `before`."""
+        with self._step():
+            deleted = 0
+            for table, files in self._manifest.tables.items():
+                for start in [start for start in files if start < before]:
+                    layout = layout_of(table, self._folder / files[start])
+                    deleted += self._delete_stored(layout, start, before)
+            for partitions in self._changes.values():
+                for changes in partitions.values():
+                    for key in [key for key in changes if key[2] < before]:
+                        deleted += len(changes[key])
+                        changes[key] = []
+            self._changed = self._changed or deleted > 0
+            return deleted
+
+    def _delete_stored(self, layout: Layout, start: int, before: int) -> int:
+        """Delete what a file has, apart from partials that this transaction has replaced."""
+        changes = self._changes.get(layout, {}).get(start, {})
+        if not changes and start + self._manifest.partition_s <= before:
+            return rows_in(self._folder / self._manifest.tables[layout.table].pop(start))
+        stored = self._file(layout, start)
+        found = [] if stored is None else keys_before(stored, before)
+        deleted = [key for key in found if key not in changes]
+        if deleted:
+            self._changes.setdefault(layout, {}).setdefault(start, changes)
+            changes.update((key, []) for key in deleted)
+        return len(deleted)
 
     def clear(self) -> None:
         """Delete everything that this sink wrote."""

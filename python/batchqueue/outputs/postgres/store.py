@@ -2,13 +2,19 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from batchqueue._requirements import require
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.layout import quoted
-from batchqueue.outputs.store import Epoch, StoreTransaction, checked_kept_summaries
+from batchqueue.outputs.store import (
+    Epoch,
+    StoreTransaction,
+    bucket_before,
+    checked_kept_summaries,
+)
 
 if TYPE_CHECKING:
     import psycopg
@@ -163,6 +169,29 @@ class PostgresStore:
         """
         with self._connection() as connection:
             return self._transaction(connection, sink_id).read(metric_type)
+
+    def delete(self, *, before: int | datetime, sink_id: str = "default") -> int:
+        """Delete the metrics of a sink whose time bucket is below a limit, in one transaction.
+
+        The ledger stays, so that no epoch is applied again. Rows that arrive for such a bucket
+        afterwards make a new partial, which counts them only.
+
+        Args:
+            before: A time bucket, seconds since 1970; or a datetime with a zone.
+            sink_id: The sink that wrote them.
+
+        Returns:
+            The number of rows that were deleted: one for each partial, or several for kinds such as
+            `Ranking`.
+
+        Raises:
+            ConfigError: `before` is neither an int nor a datetime with a zone.
+            StoreError: The store cannot be written.
+            StoreUnavailableError: Other writers kept it busy for too long.
+        """
+        limit = bucket_before(before)
+        with self.transaction(sink_id) as transaction:
+            return transaction.delete(limit)
 
     def sinks(self) -> list[str]:
         """Return the ids of the sinks that have written, in their order as texts.

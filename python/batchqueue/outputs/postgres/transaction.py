@@ -191,15 +191,20 @@ class PostgresTransaction(StoreTransaction):
         with self._statements() as cursor:
             _run(cursor, sql, to_json(description), self._sink_id)
 
+    def delete(self, before: int) -> int:
+        """Delete the metrics of this sink whose time bucket is below `before`."""
+        with self._statements() as cursor:
+            deleted = 0
+            for table in _tables_of_metrics(cursor, self._schema):
+                sql = f"DELETE FROM {self._schema}.{table} WHERE sink = %s AND time_bucket < %s"
+                deleted += _run(cursor, sql, self._sink_id, before).rowcount
+            return deleted
+
     def clear(self) -> None:
         """Delete everything that this sink wrote."""
         with self._statements() as cursor:
-            found = _run(cursor, f"SELECT name FROM {self._schema}.batchqueue_tables").fetchall()
-            for table in [
-                *(quoted(name) for (name,) in found),
-                "batchqueue_epochs",
-                "batchqueue_marks",
-            ]:
+            tables = _tables_of_metrics(cursor, self._schema)
+            for table in [*tables, "batchqueue_epochs", "batchqueue_marks"]:
                 _run(cursor, f"DELETE FROM {self._schema}.{table} WHERE sink = %s", self._sink_id)
             sql = f"UPDATE {self._schema}.batchqueue_sinks SET description = NULL WHERE sink = %s"
             _run(cursor, sql, self._sink_id)
@@ -276,8 +281,7 @@ def sinks_of(connection: Connection[Any], schema: str) -> list[str]:
         schema: Its quoted name. It has a ledger.
     """
     with connection.cursor() as cursor:
-        names = _run(cursor, f"SELECT name FROM {schema}.batchqueue_tables").fetchall()
-        tables = ["batchqueue_marks", "batchqueue_epochs", *(quoted(name) for (name,) in names)]
+        tables = ["batchqueue_marks", "batchqueue_epochs", *_tables_of_metrics(cursor, schema)]
         # A sink that was cleared, or only opened, has a row without a description.
         every = f"SELECT sink FROM {schema}.batchqueue_sinks WHERE description IS NOT NULL"
         for table in tables:
@@ -320,6 +324,12 @@ def need_rights(connection: Connection[Any], schema: str) -> None:
 
 def _milliseconds(timeout_s: float) -> str:
     return str(max(1, round(timeout_s * 1_000)))  # 0 would disable the timeout
+
+
+def _tables_of_metrics(cursor: Cursor[Any], schema: str) -> list[str]:
+    """Return the quoted names of the tables that hold metrics."""
+    found = _run(cursor, f"SELECT name FROM {schema}.batchqueue_tables").fetchall()
+    return [quoted(name) for (name,) in found]
 
 
 def _run(cursor: Cursor[Any], sql: str, *values: object) -> Cursor[Any]:

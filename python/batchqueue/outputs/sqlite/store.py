@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
 from itertools import groupby
 from os import PathLike
 from pathlib import Path
@@ -25,7 +26,12 @@ from batchqueue.outputs.sqlite.transaction import (
     has_table,
     sinks_of,
 )
-from batchqueue.outputs.store import Epoch, StoreTransaction, checked_kept_summaries
+from batchqueue.outputs.store import (
+    Epoch,
+    StoreTransaction,
+    bucket_before,
+    checked_kept_summaries,
+)
 
 M = TypeVar("M", bound=Metrics)
 
@@ -132,6 +138,29 @@ class SqliteStore:
                 metric_type.from_rows(entity, time_bucket, [from_sql(row[2:]) for row in group])
                 for (entity, time_bucket), group in groupby(rows, key=lambda row: row[:2])
             ]
+
+    def delete(self, *, before: int | datetime, sink_id: str = "default") -> int:
+        """Delete the metrics of a sink whose time bucket is below a limit, in one transaction.
+
+        The ledger stays, so that no epoch is applied again. Rows that arrive for such a bucket
+        afterwards make a new partial, which counts them only.
+
+        Args:
+            before: A time bucket, seconds since 1970; or a datetime with a zone.
+            sink_id: The sink that wrote them.
+
+        Returns:
+            The number of rows that were deleted: one for each partial, or several for kinds such as
+            `Ranking`.
+
+        Raises:
+            ConfigError: `before` is neither an int nor a datetime with a zone.
+            StoreError: The store cannot be written.
+            StoreUnavailableError: Other writers kept it busy for too long.
+        """
+        limit = bucket_before(before)
+        with self.transaction(sink_id) as transaction:
+            return transaction.delete(limit)
 
     def sinks(self) -> list[str]:
         """Return the ids of the sinks that have written, in their order as texts.

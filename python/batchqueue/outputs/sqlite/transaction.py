@@ -154,15 +154,21 @@ class SqliteTransaction(StoreTransaction):
                 (self._sink_id, to_json(description)),
             )
 
+    def delete(self, before: int) -> int:
+        """Delete the metrics of this sink whose time bucket is below `before`."""
+        with self._statements():
+            return sum(
+                self._connection.execute(
+                    f"DELETE FROM {quoted(table)} WHERE sink = ? AND time_bucket < ?",
+                    (self._sink_id, before),
+                ).rowcount
+                for table in self._tables_of_metrics()
+            )
+
     def clear(self) -> None:
         """Delete everything that this sink wrote."""
         with self._statements():
-            tables = [
-                name
-                for (name,) in self._connection.execute(
-                    "SELECT name FROM batchqueue_tables"
-                ).fetchall()
-            ]
+            tables = self._tables_of_metrics()
             for table in [*tables, EPOCHS_TABLE, MARKS_TABLE, "batchqueue_sinks"]:
                 self._connection.execute(
                     f"DELETE FROM {quoted(table)} WHERE sink = ?", (self._sink_id,)
@@ -178,6 +184,10 @@ class SqliteTransaction(StoreTransaction):
                     "the transaction was rolled back after an earlier error"
                 )
             yield
+
+    def _tables_of_metrics(self) -> list[str]:
+        found = self._connection.execute("SELECT name FROM batchqueue_tables")
+        return [name for (name,) in found.fetchall()]
 
     def _table(self, metric_type: type[Metrics]) -> TableSql:
         sql = table_sql(metric_type)

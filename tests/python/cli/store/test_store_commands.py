@@ -141,6 +141,24 @@ def test_unknown_sink_is_refused_with_those_there_are(store, command):
     assert message.endswith("has no sink 'nigthly'; it has nightly, other\n")
 
 
+def test_metrics_are_deleted_up_to_a_day(store, command):
+    code, printed, _ = command("delete", path_of(store), "nightly", "--before", "1970-01-02")
+    assert (code, printed) == (0, "2 rows of sink nightly deleted\n")
+    assert state(store) == ({"b": 2}, 1, [0, 1])
+
+
+@pytest.mark.parametrize("wrong", [("nigthly", "1970-01-02"), ("nightly", "yesterday")])
+def test_nothing_is_deleted_of_an_unknown_sink_or_before_no_time(store, command, wrong):
+    sink_id, before = wrong
+    try:
+        code, _, message = command("delete", path_of(store), sink_id, "--before", before)
+    except SystemExit as refused:  # by argparse
+        code, message = refused.code, before
+    assert code == 2
+    assert sink_id in message or before in message
+    assert state(store) == FILLED
+
+
 def test_copy_that_is_restored_replaces_the_store_which_is_put_aside(store, command, tmp_path):
     copy = tmp_path / "copy"
     command("backup", path_of(store), copy)

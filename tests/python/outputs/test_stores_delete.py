@@ -1,0 +1,58 @@
+"""Old metrics can be deleted, and their ledger stays."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from batchqueue import ConfigError
+from batchqueue.aggregation import CountMetrics, Ranking, metric_type
+
+COUNT = metric_type("test.count", CountMetrics)
+WORST = metric_type("test.worst", Ranking, limit=2)
+HOUR, DAY = 3_600, 86_400
+
+
+def test_metrics_before_a_time_are_deleted_and_their_epochs_stay_applied(store):
+    for sink_id in ("sink", "other"):
+        with store.transaction(sink_id) as transaction:
+            hours = [COUNT("a", hour * HOUR) for hour in range(48)]
+            transaction.merge([*hours, WORST("a", 0, 9, "x"), WORST("a", 0, 8, "y")])
+            transaction.record("query", 3, {"rows": 48})
+    assert store.delete(before=30 * HOUR, sink_id="sink") == 32
+    assert [item.time_bucket for item in store.read(COUNT, "sink")] == [
+        hour * HOUR for hour in range(30, 48)
+    ]
+    assert store.read(WORST, "sink") == []
+    assert len(store.read(COUNT, "other")) == 48
+    with store.transaction("sink") as transaction:
+        assert transaction.applied("query", 3)
+        transaction.merge([COUNT("a", 0), COUNT("a", 30 * HOUR)])
+    assert [item.count for item in store.read(COUNT, "sink")][:2] == [1, 2]
+    assert store.delete(before=0, sink_id="sink") == 0
+    assert store.delete(before=10 * DAY, sink_id="sink") == 19
+    assert store.sinks() == ["other", "sink"]
+
+
+@pytest.mark.parametrize(
+    ("before", "left"),
+    [
+        (datetime(1970, 1, 2, tzinfo=UTC), 1),
+        (datetime(1970, 1, 2, 0, 0, 0, 1, tzinfo=UTC), 0),
+        (datetime(1970, 1, 2, tzinfo=timezone(timedelta(hours=1))), 1),
+        (datetime(1970, 1, 1, tzinfo=UTC), 2),
+    ],
+)
+def test_limit_is_a_time_of_any_zone(store, before, left):
+    with store.transaction() as transaction:
+        transaction.merge([COUNT("a", 0), COUNT("a", DAY)])
+    store.delete(before=before)
+    assert len(store.read(COUNT)) == left
+
+
+@pytest.mark.parametrize("before", [datetime(2026, 1, 1), "2026-01-01", 1.5, True, None])
+def test_other_limits_are_refused_and_nothing_is_deleted(store, before):
+    with store.transaction() as transaction:
+        transaction.merge([COUNT("a", 0)])
+    with pytest.raises(ConfigError, match=r"before=.*a datetime with a zone"):
+        store.delete(before=before)
+    assert store.read(COUNT) == [COUNT("a", 0)]
