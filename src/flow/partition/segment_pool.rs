@@ -241,7 +241,8 @@ mod tests {
         for segment in segments {
             segment_cache.pool.keep(segment);
         }
-        assert_eq!(segment_cache.pool.segment().as_ptr(), last);
+        let got = segment_cache.pool.segment();
+        assert_eq!(got.as_ptr(), last);
     }
 
     /// The bytes that a thread and a queue keep of segments with so many items of `T`.
