@@ -11,7 +11,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from batchqueue import BufferStrategy, ConfigError
-from batchqueue.aggregation import Aggregation, Aggregator, Count, Metrics
+from batchqueue.aggregation import Aggregation, Aggregator, Count, CountMetrics, Metrics
 from batchqueue.outputs import SqliteStore
 from batchqueue.presets import l1_aggregation
 from batchqueue.spark import SinkError, register
@@ -36,6 +36,26 @@ IF_POSSIBLE = l1_aggregation(strategy=BufferStrategy.IF_POSSIBLE)
         ),
         ({"metrics": [DEPARTURES, DEPARTURES]}, "job 'flights' has two metrics named 'departures'"),
         (
+            {"metrics": DEPARTURES},
+            r"metrics of job 'flights' is <.*give a list of metric types: metrics=\[departures\]",
+        ),
+        (
+            {"metrics": "departures"},
+            r"metrics of job 'flights' is 'departures'; give a list of metric types: metrics=\[HITS\]",
+        ),
+        (
+            {"metrics": [CountMetrics("a", 0, 1)]},
+            "metrics of job 'flights' has <CountMetrics a .*>, which is not a metric type; make one with "
+            "metric_type",
+        ),
+        ({"name": 3}, "the job's name is 3; give a str"),
+        (
+            {"store": "w.db"},
+            r"store of job 'flights' is 'w.db', a str; give a store, for instance SqliteStore\(",
+        ),
+        ({"items": 3}, "items of job 'flights' is 3; give a function that takes a record batch"),
+        ({"prepare": 3}, "prepare of job 'flights' is 3; give a function that takes an iterator"),
+        (
             {"l1": IF_POSSIBLE},
             "l1 queue of job 'flights' has strategy IF_POSSIBLE.*use Buffer.*BLOCKING",
         ),
@@ -49,7 +69,7 @@ def test_invalid_setting_is_rejected(
     store: SqliteStore, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        flight_job(store, **changes)
+        flight_job(**{"store": store, **changes})
 
 
 def test_two_aggregations_by_one_column_see_each_row_once(store: SqliteStore) -> None:
@@ -104,6 +124,16 @@ def test_aggregator_whose_next_worker_raises_fails_the_attempt(store: SqliteStor
         [{"id": "1", "carrier": "A", "hour": 0, "delay": 1.0, "distance": 7}]
     )
     with pytest.raises(SinkError, match="ZeroDivisionError: no"):
+        run_attempt(job, SinkOptions.parse({}, job, stream=True), [batch])
+
+
+@pytest.mark.parametrize("returned", [None, 3])
+def test_items_that_returns_no_items_is_rejected(store: SqliteStore, returned: object) -> None:
+    """A forgotten `return` must not store a job's rows as nothing."""
+    job = flight_job(store, items=lambda batch: returned)
+    batch = pa.RecordBatch.from_pylist([{"id": "1", "carrier": "A", "hour": 0, "delay": 1.0}])
+    name = type(returned).__name__
+    with pytest.raises(ConfigError, match=f"^items returned {returned}, a {name}; it must return"):
         run_attempt(job, SinkOptions.parse({}, job, stream=True), [batch])
 
 
