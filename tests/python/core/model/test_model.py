@@ -56,10 +56,29 @@ class Handler:
         self.closed += 1
 
 
+class Letters:
+    """Records the dead letters it gets; raises for those that begin with a multiple of `fails`."""
+
+    def __init__(self, fails):
+        self.fails = fails
+        self.kept, self.failed = defaultdict(list), defaultdict(list)
+
+    def consume(self, letters):
+        raises = bool(self.fails) and letters[0].item.number % self.fails == 0
+        for letter in letters:
+            assert isinstance(letter.error, ValueError)
+            assert letter.attempts == 1
+            (self.failed if raises else self.kept)[letter.item_type].append(letter.item.number)
+        if raises:
+            raise OSError("no place for letters, as planned")
+
+
 class Model:
     """The accepted numbers in their order, and how many attempts were refused."""
 
-    def __init__(self):
+    def __init__(self, letters):
+        self.letters = letters
+        """Where the failed items went, or None: then they only count."""
         self.accepted = defaultdict(list)
         self.refused = 0
         self.next_number = 0
@@ -80,7 +99,7 @@ class Model:
         assert_conserved(stats)
         assert stats.refused == self.refused
         assert stats.produced == sum(len(numbers) for numbers in self.accepted.values())
-        consumed = failed = 0
+        consumed = failed = dead = 0
         for item_type, numbers in self.accepted.items():
             mine = [[number for handler in self.handlers[item_type] for number in handler.consumed]]
             mine.append(
@@ -92,9 +111,18 @@ class Model:
             assert all(numbers == sorted(numbers) for numbers in mine), "P3, also across handlers"
             consumed += len(mine[0])
             failed += len(mine[1])
+            if self.letters is not None:
+                kept, lost = (each[item_type] for each in (self.letters.kept, self.letters.failed))
+                assert kept == sorted(kept), "P3, also of dead letters"
+                assert not Counter(kept + lost) - Counter(mine[1]), "letters of failed items, once"
+                if not stats.abandoned:
+                    assert sorted(kept + lost) == mine[1], "a letter for each failed item"
+                dead += len(kept)
         assert stats.consumed + stats.abandoned >= consumed
+        assert dead or not stats.dead_lettered
         if not stats.abandoned:
-            assert (stats.consumed, stats.failed) == (consumed, failed)
+            counted = (stats.consumed, stats.dead_lettered, stats.failed)
+            assert counted == (consumed, dead, failed - dead)
             assert stats.unhandled == stats.produced - consumed - failed
             # A shutdown with a timeout of 0 does not wait for the last calls.
             handlers = [handler for handlers in self.handlers.values() for handler in handlers]
@@ -136,6 +164,7 @@ shapes = st.fixed_dictionaries(
         ),
         "rebalance_interval_ms": st.sampled_from([0, 1]),
         "takeover_after_ms": st.sampled_from([1, 20]),
+        "dead_letter": st.sampled_from([None, None, 0, 3]),
     }
 )
 
@@ -144,10 +173,13 @@ class Run:
     """One run: every action on the queue and on the model."""
 
     def __init__(self, shape):
+        fails = shape.get("dead_letter")
+        letters = None if fails is None else Letters(fails)
+        given = {**shape, "dead_letter": letters}
         self.queue = BatchQueue(
-            "model", BatchQueueConfig(**shape, max_idle_ms=60_000, error_handler=lambda *_: None)
+            "model", BatchQueueConfig(**given, max_idle_ms=60_000, error_handler=lambda *_: None)
         )
-        self.model = Model()
+        self.model = Model(letters)
         self.gate = threading.Event()
         self.gate.set()
 
