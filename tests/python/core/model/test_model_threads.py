@@ -94,6 +94,7 @@ shapes = st.fixed_dictionaries(
         "balancer": st.sampled_from(BALANCERS),
         "rebalance_interval_ms": st.sampled_from([0, 1]),
         "takeover_after_ms": st.sampled_from([1, 20]),
+        "dead_letter": st.booleans(),
     }
 )
 
@@ -132,6 +133,8 @@ class Threads:
     def __init__(self, shape, tally):
         shape = dict(shape)
         selector = shape.pop("selector")
+        if shape.pop("dead_letter"):
+            shape["dead_letter"] = lambda letters: self.run.keep_letters(letters)
         settings = BatchQueueConfig(
             **shape.pop("scheduler"),
             selector=SELECTORS[selector],

@@ -144,6 +144,8 @@ class Run:
         """`order` is what keeps its order: "type", "key" or "nothing"."""
         self.queue, self.order = queue, order
         self.got = []
+        self.letters = []
+        """Dead letters, if the queue has `keep_letters` for them."""
         self.tried = set()
         """Items that failed once: they count as failed if their handler is removed before the next
         try."""
@@ -163,6 +165,9 @@ class Run:
         made = (IdleHandler if behaviour == "idle" else Handler)(self, behaviour)
         self.handlers.append(made)
         return made
+
+    def keep_letters(self, letters):
+        self.letters += [(letter.item.producer, letter.item.number) for letter in letters]
 
     def call_from_handler(self, call, producer, batch):
         """None of these calls may wait."""
@@ -225,12 +230,18 @@ class Run:
         consumed = sum(len(batch) for _, fine, batch in self.got if fine)
         failed = sum(len(batch) for _, fine, batch in self.got if not fine)
         failed += len(self.tried - set(got))
+        assert max(Counter(self.letters).values(), default=1) == 1, "P2: two letters of an item"
+        handled = {(item.producer, item.number) for _, ok, batch in self.got if ok for item in batch}
+        assert not handled & set(self.letters), "P2: a letter of an item that was handled"
+        assert not set(self.letters) - set(got) - self.tried, "P2: a letter without a failure"
         if stats.abandoned:
             # A batch that runs when time runs out is abandoned, even if its handler returns later.
-            assert stats.consumed + stats.failed <= consumed + failed
-            assert consumed + failed <= stats.consumed + stats.failed + stats.abandoned
+            settled = stats.consumed + stats.failed + stats.dead_lettered
+            assert settled <= consumed + failed <= settled + stats.abandoned
+            assert stats.dead_lettered <= len(self.letters)
         else:
-            assert (stats.consumed, stats.failed) == (consumed, failed)
+            counted = (stats.consumed, stats.dead_lettered, stats.failed)
+            assert counted == (consumed, len(self.letters), failed - len(self.letters))
             assert stats.unhandled == stats.produced - consumed - failed
             certain = [
                 item
