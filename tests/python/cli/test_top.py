@@ -31,6 +31,12 @@ sys.stdin.read()
 """
 )
 
+LINES = """
+for _ in sys.stdin:
+    queue.produce_many(range(900))
+    queue.flush()
+"""
+
 
 @pytest.fixture
 def folder(monkeypatch):
@@ -69,6 +75,27 @@ def test_the_queues_of_every_process_are_shown(start, capsys):
     (found,) = json.loads(capsys.readouterr().out)
     assert found["process"] == processes[0].pid
     assert found["queues"][0]["handlers"]["int"]["consumed"] == 1_234
+
+
+def test_rates_are_shown_until_ctrl_c(start):
+    """The queue stands still at first, and each line to its process puts 900 items in."""
+    process = start(SERVER.replace("sys.stdin.read()", LINES))
+    with subprocess.Popen(
+        [sys.executable, "-m", "batchqueue", "top", str(process.pid)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as top:
+        rows = (line.split() for line in top.stdout if line.startswith("orders"))
+        assert next(rows)[1:3] == ["?", "?"], "one reading has no rate"
+        assert next(rows)[1:3] == ["0", "0"]
+        process.stdin.write("\n")
+        process.stdin.flush()
+        rate = next(row[1] for row in rows if row[1] != "0")
+        assert 0 < int(rate) <= 900, "900 items in a second or a little more"
+        top.send_signal(signal.SIGINT)
+        _, err = top.communicate()
+    assert (top.returncode, err) == (130, "")
 
 
 def test_only_its_user_can_reach_a_socket_which_ends_with_its_process(start, folder):
