@@ -88,6 +88,16 @@ def pytest_handlecrashitem(crashitem: str, sched: Any) -> None:
             tests[crashitem] = True
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Says how a worker ended that was not asked to, which neither pytest nor execnet does."""
+    process = getattr(node.gateway._io, "popen", None)
+    if error and process is not None:
+        code = process.wait(60)
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        print(f"\nworker {node.gateway.id}, process {process.pid}, ended by {how}", flush=True)
+
+
 def leave_out(config: pytest.Config, items: list[pytest.Item], taken: int) -> None:
     """Keeps every n-th case of each matrix, and at least one.
 
