@@ -50,6 +50,31 @@ def run(rate: int, delay_ms: float | None) -> Figures:
     return Figures(len(waits) / len(sizes), waits[len(waits) * 99 // 100] * 1e3)
 
 
+def full_batches(rate: int, seconds: float) -> tuple[float, float]:
+    """Put lists in at a rate that fills every batch long before its delay ends.
+
+    Returns:
+        Items per second from the first put to the last call; the share of calls that had exactly
+        `MOST` items.
+    """
+    sizes: list[int] = []
+    config = BatchQueueConfig(
+        threads=ThreadPolicy.fixed(1), buffer_size=200_000, max_batch_items=MOST, max_delay_ms=50
+    )
+    piece = list(range(2 * MOST))
+    with BatchQueue("batching", config) as queue:
+        queue.add_handler(int, lambda batch: sizes.append(len(batch)))
+        start, done = time.monotonic(), 0
+        while done < rate * seconds:
+            if done > rate * (time.monotonic() - start):
+                time.sleep(STEP / 4)
+            else:
+                done += queue.produce_many(piece)
+        queue.flush()
+        took = time.monotonic() - start
+    return sum(sizes) / took, sizes.count(MOST) / len(sizes)
+
+
 def draw(figures: dict[float | None, list[Figures]], path: Path) -> None:
     """Draw both figures by rate, a line for each delay."""
     import matplotlib

@@ -21,6 +21,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import aggregation
 import answers
+import batching
 import binding
 import columnar
 import latency
@@ -57,6 +58,7 @@ def main() -> None:
         *latency_rows(args.rounds, share),
         start_row(args.wheel),
         *result_rows(args.rounds, share),
+        batches_row(args.rounds, share),
     ]
     print("\n".join((HEAD, *map(line, rows))))
     target = ROOT / "target" / "benches-python"
@@ -277,6 +279,20 @@ def result_rows(times: int, share: int) -> list[Row]:
             door <= 1.2 * produce,
         ),
     ]
+
+
+def batches_row(times: int, share: int) -> Row:
+    """Show batches of an exact size at a rate that fills two of them in a millisecond."""
+    rate = 1_000_000
+    runs = [batching.full_batches(rate, 2 / share) for _ in range(times)]
+    reached, full = (statistics.median(figures) for figures in zip(*runs, strict=True))
+    return (
+        "12",
+        f"`produce_many(1,000)`, 1 M items/s, `max_batch_items={batching.MOST}`, `max_delay_ms=50`",
+        f"0.99 M items/s; 99.9 % of the batches have exactly {batching.MOST} items",
+        f"{reached / 1e6:.3f} M items/s; {100 * full:.2f} %",
+        reached >= 0.99 * rate and full >= 0.999,
+    )
 
 
 def line(row: Row) -> str:
