@@ -10,6 +10,18 @@ pub struct TypeKey(pub usize);
 impl TypeKey {
     /// Stands for all types of a queue with a consumer.
     pub const CONSUMER: Self = Self(0);
+
+    /// The place of the key in a table of 2^`bits` places, 1 to 63 bits.
+    ///
+    /// Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4): the top bits of the product
+    /// spread numbers and addresses evenly.
+    #[inline]
+    pub(crate) fn place(self, bits: u32) -> usize {
+        let hash = (self.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        #[allow(clippy::cast_possible_truncation)] // below the number of places
+        let place = (hash >> (u64::BITS - bits)) as usize;
+        place
+    }
 }
 
 /// A type that a handler is registered for.

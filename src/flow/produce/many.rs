@@ -240,13 +240,9 @@ impl<'a, T: Item> Runs<'a, T> {
     }
 }
 
-/// Fibonacci hashing, as in `type_table.rs`: the top bits of the product.
 #[inline]
 fn slot_of(key: TypeKey) -> usize {
-    let hash = (key.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    #[allow(clippy::cast_possible_truncation)] // it is below TYPE_SLOTS
-    let slot = (hash >> (u64::BITS - TYPE_SLOTS.trailing_zeros())) as usize;
-    slot
+    key.place(TYPE_SLOTS.trailing_zeros())
 }
 
 impl<T: Item> Drop for Runs<'_, T> {

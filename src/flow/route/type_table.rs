@@ -158,28 +158,21 @@ impl<T> Slot<T> {
 #[derive(Debug)]
 struct Table<T> {
     slots: Box<[Slot<T>]>,
-    /// Shifts a hash down to the bits of a slot index.
-    shift: u32,
+    /// Of the index of a slot.
+    bits: u32,
 }
 
 impl<T> Table<T> {
     fn with_slots(slots: usize) -> Self {
-        Self {
-            slots: (0..slots).map(|_| Slot::new()).collect(),
-            shift: u64::BITS - slots.trailing_zeros(),
-        }
+        Self { slots: (0..slots).map(|_| Slot::new()).collect(), bits: slots.trailing_zeros() }
     }
 
     /// The slots from the one where `key` belongs to the first empty one, cyclically, with their
     /// entries. A quarter of them is empty while the table is in use.
     #[inline]
     fn probe(&self, key: TypeKey) -> impl Iterator<Item = (&Slot<T>, TypeEntry)> {
-        // Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4): the top bits of the
-        // product spread numbers and addresses evenly.
-        let hash = (key.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mask = self.slots.len() - 1;
-        #[allow(clippy::cast_possible_truncation)] // below the number of slots
-        let start = (hash >> self.shift) as usize;
+        let start = key.place(self.bits);
         // A reader that comes late may find no empty slot.
         (0..self.slots.len()).map(move |step| {
             let slot = &self.slots[(start + step) & mask];

@@ -1,8 +1,7 @@
 //! Adds items of several types to their lanes, one by one.
 //!
-//! Finding the lane of an item, and counting the item there, takes longer than moving it. Most
-//! partitions of several types hold two, whose items alternate. So the lanes of the last two types
-//! are kept at hand, and what each of them got is counted together.
+//! Finding the lane of an item, and counting the item there, takes longer than moving it. So the
+//! lanes of recent types are kept at hand, and what each of them got is counted together.
 
 use super::Lanes;
 use crate::item::TypeKey;
@@ -16,20 +15,22 @@ struct Run {
     weight: usize,
 }
 
+/// The types whose lanes are at hand, 2^4: few partitions hold items of more at a time.
+const PLACE_BITS: u32 = 4;
+
 /// Borrows the lanes until all that they got is counted, which its drop does.
 #[derive(Debug)]
 pub(crate) struct Sorter<'a, T> {
     lanes: &'a mut Lanes<T>,
     taken: u64,
-    runs: [Option<Run>; 2],
-    /// Which of the runs ends when another type comes.
-    oldest: usize,
+    /// The run of a type is in the place of its key, or in the adjacent one.
+    runs: [Option<Run>; 1 << PLACE_BITS],
 }
 
 impl<T> Lanes<T> {
     /// For items of one take. `taken`: how many items of the partition were taken before.
     pub(crate) fn sorter(&mut self, taken: u64) -> Sorter<'_, T> {
-        Sorter { lanes: self, taken, runs: [None, None], oldest: 0 }
+        Sorter { lanes: self, taken, runs: [const { None }; 1 << PLACE_BITS] }
     }
 }
 
@@ -43,28 +44,37 @@ impl<T> Sorter<'_, T> {
         weight: usize,
         room: impl FnOnce() -> Vec<T>,
     ) {
-        let is_its = |run: &&mut Run| run.key == key && !rule_off(Rule::AppendToLane);
-        let lane = match self.runs.iter_mut().flatten().find(is_its) {
-            Some(run) => {
+        let place = key.place(PLACE_BITS);
+        let lane = match &mut self.runs[place] {
+            Some(run) if run.key == key && !rule_off(Rule::AppendToLane) => {
                 run.weight += weight;
                 run.lane
             }
-            None => self.begin_run(key, weight),
+            _ => self.look_up(key, place, weight),
         };
         self.lanes.all[lane].tail.push(item, weight, room);
     }
 
-    /// Returns the lane of a type that is not at hand.
-    fn begin_run(&mut self, key: TypeKey, weight: usize) -> usize {
-        self.end_run(self.oldest);
+    /// Returns the lane of a type that is not at hand, or in the adjacent place.
+    fn look_up(&mut self, key: TypeKey, place: usize, weight: usize) -> usize {
+        let adjacent = place ^ 1;
+        match &mut self.runs[adjacent] {
+            Some(run) if run.key == key && !rule_off(Rule::AppendToLane) => {
+                run.weight += weight;
+                return run.lane;
+            }
+            _ => {}
+        }
+        let takes_first = self.runs[place].is_none() || self.runs[adjacent].is_some();
+        let place = if takes_first { place } else { adjacent };
+        self.end_run(place);
         let lane = self.lanes.lane_of(key, self.taken);
-        self.runs[self.oldest] = Some(Run { key, lane, weight });
-        self.oldest = (self.oldest + 1) % self.runs.len();
+        self.runs[place] = Some(Run { key, lane, weight });
         lane
     }
 
-    fn end_run(&mut self, run: usize) {
-        if let Some(Run { lane, weight, .. }) = self.runs[run].take() {
+    fn end_run(&mut self, place: usize) {
+        if let Some(Run { lane, weight, .. }) = self.runs[place].take() {
             self.lanes.note_added(lane, weight);
         }
     }
@@ -72,7 +82,7 @@ impl<T> Sorter<'_, T> {
 
 impl<T> Drop for Sorter<'_, T> {
     fn drop(&mut self) {
-        (0..self.runs.len()).for_each(|run| self.end_run(run));
+        (0..self.runs.len()).for_each(|place| self.end_run(place));
     }
 }
 
@@ -94,7 +104,7 @@ mod tests {
         #[test]
         fn all_items_come_to_their_lanes_in_order_and_are_counted(
             takes in prop::collection::vec(
-                prop::collection::vec((0..5_usize, 1..4_usize), 0..30),
+                prop::collection::vec((0..40_usize, 1..4_usize), 0..90),
                 1..4,
             ),
         ) {
