@@ -41,12 +41,13 @@ IF_POSSIBLE = l1_aggregation(strategy=BufferStrategy.IF_POSSIBLE)
         ),
         (
             {"metrics": "departures"},
-            r"metrics of job 'flights' is 'departures'; give a list of metric types: metrics=\[HITS\]",
+            r"metrics of job 'flights' is 'departures'; give a list of metric types: "
+            r"metrics=\[HITS\]",
         ),
         (
             {"metrics": [CountMetrics("a", 0, 1)]},
-            "metrics of job 'flights' has <CountMetrics a .*>, which is not a metric type; make one with "
-            "metric_type",
+            "metrics of job 'flights' has <CountMetrics a .*>, which is not a metric type; make "
+            "one with metric_type",
         ),
         ({"name": 3}, "the job's name is 3; give a str"),
         (

@@ -231,7 +231,8 @@ class Run:
         failed = sum(len(batch) for _, fine, batch in self.got if not fine)
         failed += len(self.tried - set(got))
         assert max(Counter(self.letters).values(), default=1) == 1, "P2: two letters of an item"
-        handled = {(item.producer, item.number) for _, ok, batch in self.got if ok for item in batch}
+        fine = [item for _, is_fine, batch in self.got if is_fine for item in batch]
+        handled = {(item.producer, item.number) for item in fine}
         assert not handled & set(self.letters), "P2: a letter of an item that was handled"
         assert not set(self.letters) - set(got) - self.tried, "P2: a letter without a failure"
         if stats.abandoned:
