@@ -8,7 +8,7 @@ import pytest
 from pages import ROOT, TIMEOUT_S
 from wheels import local_wheel
 
-ROWS = {str(number) for number in range(1, 12)}
+ROWS = {str(number) for number in range(1, 13)}
 
 
 @pytest.mark.timeout(2 * TIMEOUT_S)
