@@ -6,8 +6,11 @@ import subprocess
 import sys
 import textwrap
 
-SCRIPT_S = 240.0
-"""How long a new interpreter may run."""
+SCRIPT_S = 200.0
+"""How long a new interpreter may run: less than a test, so that a script that hangs is shown."""
+
+STACKS_S = 30.0
+"""How long it may take to print its stacks."""
 
 
 SCRIPT_HEADER = """
@@ -53,6 +56,10 @@ def run_script(code, python=sys.executable, header=SCRIPT_HEADER):
     except subprocess.TimeoutExpired:
         # Also its forked children; SIGABRT makes each of them print the stacks of its threads.
         os.killpg(process.pid, signal.SIGABRT)
-        out, err = process.communicate(timeout=SCRIPT_S)
+        try:
+            out, err = process.communicate(timeout=STACKS_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate(timeout=STACKS_S)
         raise AssertionError(f"the script hangs; so far:\n{out}\n{err}") from None
     return process.returncode, out.splitlines(), err
