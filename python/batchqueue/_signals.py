@@ -48,8 +48,14 @@ class AwaitedFlag(Flag):
 
     def wait(self) -> None:
         """Wait until the flag is set."""
-        while not self.is_set:
-            os.read(self._read, 1)  # not select, which takes no file beyond the 1,024th
+        # A signal that comes just before the read, or to another thread, does not interrupt it, and
+        # its handler would wait for the main thread: so the interpreter writes to the pipe as well.
+        before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        try:
+            while not self.is_set:
+                os.read(self._read, 1)  # not select, which takes no file beyond the 1,024th
+        finally:
+            signal.set_wakeup_fd(before)
 
     def close(self) -> None:
         """Close the pipe."""

@@ -47,6 +47,23 @@ say(run_until_signal(queue), len(seen), queue.running, queue.stats().abandoned)
     assert out == ["0 1000 False 0"]
 
 
+def test_signal_that_does_not_interrupt_the_wait_ends_it():
+    """The system gives it to another thread, or just before the main thread waits."""
+    out, _ = service(
+        """
+def give_to_this_thread():
+    eventually(handled_now)
+    time.sleep(0.2)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+queue = BatchQueue("orders", config())
+threading.Thread(target=give_to_this_thread, daemon=True).start()
+say(run_until_signal(queue), signal.set_wakeup_fd(-1))
+"""
+    )
+    assert out == ["0 -1"]
+
+
 def test_service_with_two_thousand_open_files_waits_for_its_signal():
     """`select` would refuse a file beyond the 1,024th."""
     out, _ = service(
