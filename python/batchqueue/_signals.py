@@ -1,6 +1,5 @@
 """SIGTERM and Ctrl-C: the first stops, the next gives up what is in hand."""
 
-import contextlib
 import logging
 import os
 import signal
@@ -33,32 +32,28 @@ class Flag:
 
 
 class AwaitedFlag(Flag):
-    """A flag that the main thread waits for, without polling. Close it after use."""
+    """A flag that the main thread waits for, without polling.
+
+    Make it before the signal handlers that set it, and close it after they are gone: until then the
+    interpreter writes to its pipe on every signal that has a handler. A handler could not do that:
+    it waits for the main thread, whose read is not interrupted by a signal that comes just before,
+    or to another thread.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
-
-    def set(self) -> None:
-        """Set the flag and end the wait."""
-        super().set()
-        with contextlib.suppress(BlockingIOError):  # the pipe is full: it is readable
-            os.write(self._write, b"!")
+        self._before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
 
     def wait(self) -> None:
         """Wait until the flag is set."""
-        # A signal that comes just before the read, or to another thread, does not interrupt it, and
-        # its handler would wait for the main thread: so the interpreter writes to the pipe as well.
-        before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        try:
-            while not self.is_set:
-                os.read(self._read, 1)  # not select, which takes no file beyond the 1,024th
-        finally:
-            signal.set_wakeup_fd(before)
+        while not self.is_set:
+            os.read(self._read, 1)  # not select, which takes no file beyond the 1,024th
 
     def close(self) -> None:
         """Close the pipe."""
+        signal.set_wakeup_fd(self._before)
         os.close(self._read)
         os.close(self._write)
 

@@ -15,7 +15,7 @@ struct Run {
     weight: usize,
 }
 
-/// The types whose lanes are at hand, 2^4: few partitions hold items of more at a time.
+/// The lanes of 2^4 types at most are at hand.
 const PLACE_BITS: u32 = 4;
 
 /// Borrows the lanes until all that they got is counted, which its drop does.
@@ -55,15 +55,14 @@ impl<T> Sorter<'_, T> {
         self.lanes.all[lane].tail.push(item, weight, room);
     }
 
-    /// Returns the lane of a type that is not at hand, or in the adjacent place.
+    /// Returns the lane of a type that is not in its first place: it is in the adjacent one, or not
+    /// at hand.
     fn look_up(&mut self, key: TypeKey, place: usize, weight: usize) -> usize {
         let adjacent = place ^ 1;
-        match &mut self.runs[adjacent] {
-            Some(run) if run.key == key && !rule_off(Rule::AppendToLane) => {
-                run.weight += weight;
-                return run.lane;
-            }
-            _ => {}
+        let is_its = |run: &&mut Run| run.key == key && !rule_off(Rule::AppendToLane);
+        if let Some(run) = self.runs[adjacent].as_mut().filter(is_its) {
+            run.weight += weight;
+            return run.lane;
         }
         let takes_first = self.runs[place].is_none() || self.runs[adjacent].is_some();
         let place = if takes_first { place } else { adjacent };

@@ -51,9 +51,12 @@ def test_signal_that_does_not_interrupt_the_wait_ends_it():
     """The system gives it to another thread, or just before the main thread waits."""
     out, _ = service(
         """
+def main_thread_sleeps():
+    return open(f"/proc/self/task/{os.getpid()}/stat").read().rpartition(")")[2].split()[0] == "S"
+
 def give_to_this_thread():
     eventually(handled_now)
-    time.sleep(0.2)
+    eventually(main_thread_sleeps)
     signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
 queue = BatchQueue("orders", config())

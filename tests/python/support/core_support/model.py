@@ -227,13 +227,13 @@ class Run:
         refused = sum(producer.refused for producer in self.producers)
         assert refused <= stats.refused <= refused + len(unknown)
         assert len(accepted) <= stats.produced <= len(accepted) + len(unknown)
-        consumed = sum(len(batch) for _, fine, batch in self.got if fine)
+        handled = [item for _, fine, batch in self.got if fine for item in batch]
+        consumed = len(handled)
         failed = sum(len(batch) for _, fine, batch in self.got if not fine)
         failed += len(self.tried - set(got))
         assert max(Counter(self.letters).values(), default=1) == 1, "P2: two letters of an item"
-        fine = [item for _, is_fine, batch in self.got if is_fine for item in batch]
-        handled = {(item.producer, item.number) for item in fine}
-        assert not handled & set(self.letters), "P2: a letter of an item that was handled"
+        both = {(item.producer, item.number) for item in handled} & set(self.letters)
+        assert both == set(), "P2: a letter of an item that was handled"
         assert not set(self.letters) - set(got) - self.tried, "P2: a letter without a failure"
         if stats.abandoned:
             # A batch that runs when time runs out is abandoned, even if its handler returns later.
