@@ -1,6 +1,5 @@
 """`batchqueue store`: copies are whole whenever they are made, and damage is named."""
 
-import json
 import pickle
 import shutil
 import signal
@@ -12,13 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from batchqueue.aggregation import CountMetrics, SumMetrics, metric_type
-from batchqueue.cli import main
 from batchqueue.outputs import ParquetStore, SqliteStore, StoreError
-
-DAY = 86_400
-COUNT = metric_type("test.count", CountMetrics)
-TOTAL = metric_type("test.total", SumMetrics, columns={"total": int})
+from outputs_support.filled import COUNT, FILLED, TOTAL, at, filled, path_of, state
 
 WRITER = """
 import itertools, pickle, sys
@@ -51,59 +45,6 @@ def process(script, store):
     )
 
 
-@pytest.fixture
-def command(capsys):
-    """Runs `batchqueue store` with arguments; returns the exit code and what it printed."""
-
-    def run(*arguments):
-        code = main(["store", *map(str, arguments)])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
-
-
-@pytest.fixture(params=["sqlite", "parquet"])
-def open_files(request):
-    return request.getfixturevalue(f"open_{request.param}")
-
-
-@pytest.fixture
-def store(open_files):
-    """Two sinks, with two epochs of a query in one of them."""
-    return filled(open_files())
-
-
-def filled(store):
-    for batch_id in range(2):
-        with store.transaction("nightly") as transaction:
-            transaction.merge([COUNT("a", 0), COUNT("b", DAY), TOTAL("a", 0, 5)])
-            transaction.record("query", batch_id, {"rows": 3, "committed_at": 1_790_000_000.5})
-    with store.transaction("other") as transaction:
-        transaction.merge([COUNT("a", 0, 7)])
-        transaction.record("batch:1", 0, {"committed_at": "yesterday"}, marked=False)
-    return store
-
-
-def path_of(store):
-    return store.path if isinstance(store, SqliteStore) else store.directory
-
-
-def at(store, path):
-    """The same kind of store at another place."""
-    return type(store)(path)
-
-
-def state(store, sink_id="nightly"):
-    with store.transaction(sink_id) as transaction:
-        last = transaction.last_batch("query")
-    counts = {item.entity: item.count for item in store.read(COUNT, sink_id)}
-    return counts, last, [epoch.batch_id for epoch in store.summaries(sink_id)]
-
-
-FILLED = ({"a": 2, "b": 2}, 1, [0, 1])
-
-
 def test_copy_is_the_store_and_the_store_does_not_change_it(store, command, tmp_path):
     copy = tmp_path / "copy"
     assert command("backup", path_of(store), copy)[0] == 0
@@ -112,51 +53,6 @@ def test_copy_is_the_store_and_the_store_does_not_change_it(store, command, tmp_
     assert state(at(store, copy)) == FILLED
     assert at(store, copy).read(COUNT, "other") == [COUNT("a", 0, 7)]
     assert at(store, copy).read(TOTAL, "nightly") == [TOTAL("a", 0, 10)]
-
-
-def test_sinks_are_listed_with_their_newest_epoch(store, command):
-    code, printed, _ = command("ls", path_of(store))
-    assert code == 0
-    assert [line.split() for line in printed.splitlines()] == [
-        ["SINK", "QUERIES", "LAST", "QUERY", "EPOCH", "COMMITTED"],
-        ["nightly", "1", "query", "1", "2026-09-21", "14:13:20.500Z"],
-        ["other", "1", "batch:1", "0", "?"],
-    ]
-
-
-def test_newest_epochs_of_a_sink_are_listed(store, command):
-    code, printed, _ = command("ledger", path_of(store), "nightly", "--newest", "1")
-    assert code == 0
-    assert [line.split() for line in printed.splitlines()] == [
-        ["QUERY", "EPOCH", "COMMITTED", "ROWS"],
-        ["query", "1", "2026-09-21", "14:13:20.500Z", "3"],
-    ]
-    _, printed, _ = command("ledger", path_of(store), "nightly", "--json")
-    assert [json.loads(line)["batch_id"] for line in printed.splitlines()] == [0, 1]
-
-
-def test_unknown_sink_is_refused_with_those_there_are(store, command):
-    code, _, message = command("ledger", path_of(store), "nigthly")
-    assert code == 2
-    assert message.endswith("has no sink 'nigthly'; it has nightly, other\n")
-
-
-def test_metrics_are_deleted_up_to_a_day(store, command):
-    code, printed, _ = command("delete", path_of(store), "nightly", "--before", "1970-01-02")
-    assert (code, printed) == (0, "2 rows of sink nightly deleted\n")
-    assert state(store) == ({"b": 2}, 1, [0, 1])
-
-
-@pytest.mark.parametrize("wrong", [("nigthly", "1970-01-02"), ("nightly", "yesterday")])
-def test_nothing_is_deleted_of_an_unknown_sink_or_before_no_time(store, command, wrong):
-    sink_id, before = wrong
-    try:
-        code, _, message = command("delete", path_of(store), sink_id, "--before", before)
-    except SystemExit as refused:  # by argparse
-        code, message = refused.code, before
-    assert code == 2
-    assert sink_id in message or before in message
-    assert state(store) == FILLED
 
 
 def test_copy_that_is_restored_replaces_the_store_which_is_put_aside(store, command, tmp_path):
