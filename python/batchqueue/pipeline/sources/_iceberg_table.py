@@ -1,5 +1,6 @@
 """An Iceberg table: opened through its catalog, its history, and the data files of snapshots."""
 
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _KEPT_LISTINGS = 4
 _LARGE_FILE_BYTES = 8 << 20
+_SLACK_BYTES = 1 << 20
 _NEW_CHECKPOINT = "begin with a new checkpoint"
 
 
@@ -206,14 +208,9 @@ class IcebergTable:
         # them to the end whether or not anybody asks for them.
         scan = ArrowScan(self.table.metadata, self.table.io, columns, AlwaysTrue())
         path = task.file.file_path
-        buffered = task.file.file_size_in_bytes >= _LARGE_FILE_BYTES
+        allocated, start = pa.total_allocated_bytes(), time.monotonic()
         try:
-            for batch in scan.to_record_batches([task]):
-                if buffered:
-                    # By now all is decoded. The allocator would keep what the file was read into.
-                    pa.default_memory_pool().release_unused()
-                    buffered = False
-                yield batch.select(names)
+            batches = list(scan.to_record_batches([task]))  # it decodes all before the first
         except FileNotFoundError as error:
             raise self._expired(f"data file {path}") from error
         except (OSError, EOFError, ValueError, ResolveError) as error:
@@ -221,6 +218,11 @@ class IcebergTable:
                 f"source {self._source!r}: data file {path} cannot be read ({error}); repair it, "
                 "or delete its rows from the table"
             ) from error
+        if task.file.file_size_in_bytes >= _LARGE_FILE_BYTES:
+            decoded = sum(batch.nbytes for batch in batches)
+            _release_file(allocated + decoded, most_s=(time.monotonic() - start) / 10)
+        for batch in batches:
+            yield batch.select(names)
 
     def _listing(self, number: int, kind: str, plan: Any) -> "list[FileScanTask]":
         key = (number, kind)
@@ -246,6 +248,20 @@ class IcebergTable:
             "it expired or its files were removed; keep snapshots longer than the pipeline needs, "
             f"and {_NEW_CHECKPOINT}"
         )
+
+
+def _release_file(expected_bytes: int, most_s: float) -> None:
+    """Return to the system what a file was read into, which the allocator would keep.
+
+    Threads of Arrow free it shortly after the last row is decoded. This waits until no more than
+    the expected bytes are allocated, or for the given seconds: other threads may allocate, too.
+    """
+    import pyarrow as pa
+
+    until = time.monotonic() + most_s
+    while pa.total_allocated_bytes() > expected_bytes + _SLACK_BYTES and time.monotonic() < until:
+        time.sleep(0.001)
+    pa.default_memory_pool().release_unused()
 
 
 def _is_first(snapshot: "Snapshot") -> bool:
