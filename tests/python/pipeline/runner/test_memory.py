@@ -17,13 +17,16 @@ def peaks(run):
 
 
 def test_stages_share_max_bytes_equally():
-    flow, sink = Pipeline("p", max_bytes=2 * MEGABYTE), Kept()
+    flow, sink = Pipeline("p", max_bytes=2 * MEGABYTE), Gated()
     source = Numbers(20_000, bytes_of_row=1_000, split_rows=1_000)
     flow.source(source).map(lambda chunk: chunk).to(sink)
     with flow.start() as run:
+        assert set(run.stages) == {"map(<lambda>)", "Gated"}
+        for name, stage in run.stages.items():
+            eventually(lambda stage=stage: stage.waited_for.is_open, f"a put that waits for {name}")
+        sink.gate.set()
         assert run.wait(WAIT_S).complete
     assert sink.numbers == list(range(20_000))
-    assert set(peaks(run)) == {"map(<lambda>)", "Kept"}
     assert max(peaks(run).values()) <= MEGABYTE
 
 
