@@ -44,6 +44,8 @@ def rows_per_second(kind: str, threads: int, count: int) -> float:
     config: BatchQueueConfig[Any] = BatchQueueConfig(
         threads=ThreadPolicy.fixed(threads),
         partitions=PartitionPolicy.fixed(threads + len(TAGS)),
+        # The threads are held until all is put, and shall keep their partitions meanwhile.
+        takeover_after_ms=60_000,
         buffer_size=count * TIMES * ROWS,
     )
     inside, begin = threading.Barrier(threads + 1), threading.Event()
