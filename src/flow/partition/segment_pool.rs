@@ -58,8 +58,10 @@ impl<T> SegmentPool<T> {
         self.pooled().unwrap_or_else(|| Vec::with_capacity(self.segment_size))
     }
 
+    /// `None` as well while another thread is at the pool: a producer holds its gate meanwhile, and
+    /// would wait for a thread that may have lost its core.
     fn pooled(&self) -> Option<Vec<T>> {
-        self.waiting.lock().pop()
+        self.waiting.try_lock()?.pop()
     }
 
     /// The largest capacity that is kept. A segment that grew from a smaller one by doubling may
@@ -78,12 +80,11 @@ impl<T> SegmentPool<T> {
         if !(self.segment_size..=self.largest()).contains(&capacity) {
             return;
         }
-        let mut waiting = self.waiting.lock();
-        if waiting.len() < most {
+        // As in `pooled`. What is not kept is freed outside the lock.
+        if let Some(mut waiting) = self.waiting.try_lock()
+            && waiting.len() < most
+        {
             waiting.push(segment);
-        } else {
-            // Freed outside the lock.
-            drop(waiting);
         }
     }
 
