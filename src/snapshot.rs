@@ -74,7 +74,7 @@ impl<T: Item> Shared<T> {
             let owner = route.owner(partition.index).load().inside();
             let types = types.remove(&partition.index).unwrap_or_default();
             if !expired {
-                stats.add_waiting(partition.oldest_put(self.has_one_type(partition)), now);
+                stats.add_waiting(partition.oldest_put(), now);
             }
             stats.add_partition(counts, owner, types, expired);
         }

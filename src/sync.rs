@@ -60,7 +60,7 @@ mod real {
     pub(crate) use arc_swap::ArcSwapOption;
     pub(crate) use crossbeam_utils::sync::{Parker, Unparker};
     pub(crate) use std::sync::atomic::{
-        AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+        AtomicBool, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering, fence,
     };
     pub(crate) use std::sync::{Arc, OnceLock, OnceLock as SetOnce, Weak};
     pub(crate) use std::thread::JoinHandle;

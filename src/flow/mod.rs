@@ -16,7 +16,7 @@
 //!    gate.rs            what its lock guards: segment, bound, closed mark
 //!    put.rs, run.rs     one put under it, or many
 //!    linger.rs          items that wait for their batch to become full
-//!    put_times.rs       when items were put
+//!    put_time.rs        when items were put
 //!    room.rs, space.rs  what counts against the bound; how producers wait for room
 //!    ready.rs           "partition 7 has items": one bit; wakes the owner if it sleeps
 //!    take.rs            what is queued, segment by segment

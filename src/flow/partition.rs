@@ -14,6 +14,7 @@
 //! | `released` | threads that change the lanes, under their lock | producers (gate) |
 //! | `choked`, `gate.has_choked` | the same; producers that find it full | producers |
 //! | `linger`, `gate.lingers` | see `partition/linger.rs` | the same |
+//! | `gate.put_at`, `oldest_sealed_ns` | see `partition/put_time.rs` | the same |
 //! | `lane_use` | threads that change the lanes | drain threads before they sleep, who assigns |
 //! | `weighed` | producers, thread inside (under the gate) | the same |
 //! | `finished` | thread inside | the thread inside after it |
@@ -31,7 +32,7 @@ pub(crate) mod counts;
 pub(crate) mod gate;
 mod linger;
 mod put;
-mod put_times;
+pub(crate) mod put_time;
 pub(crate) mod ready;
 mod room;
 pub(super) mod run;
@@ -48,12 +49,13 @@ use crate::flow::desk::lanes::{LaneUse, Lanes};
 use crate::flow::partition::gate::{Access, ChokedTypes, Gate};
 use crate::flow::partition::linger::{Linger, Quiet};
 use crate::flow::partition::ready::ReadyBit;
+use crate::flow::partition::segment::Segment;
 use crate::flow::partition::segment_pool::SegmentPool;
 use crate::flow::partition::slow_counts::SlowCounts;
 use crate::flow::partition::space::Space;
 use crate::rules::{Rule, rule_off};
 use crate::sync::{
-    Arc, AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Duration, OnceLock, Ordering,
+    Arc, AtomicBool, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Duration, OnceLock, Ordering,
     QuickMutex, SegmentChannel,
 };
 
@@ -86,9 +88,10 @@ pub(crate) struct Partition<T> {
     pub(crate) lanes: QuickMutex<Lanes<T>>,
     pub(crate) index: usize,
     pub(crate) buffer_size: usize,
-    /// With the weight of each. Created with the first full segment: most partitions of a queue
+    segment_size: usize,
+    /// Created with the first full segment: most partitions of a queue
     /// with many types never fill one.
-    sealed: OnceLock<SegmentChannel<(Vec<T>, usize)>>,
+    sealed: OnceLock<SegmentChannel<Segment<T>>>,
     ready: ReadyBit,
     space: Space,
     /// Locked behind the gate.
@@ -122,7 +125,10 @@ struct DrainSide {
     lane_use: AtomicU8,
     finished: AtomicBool,
     /// Received segments that `gate.sealed` still counts.
-    received: AtomicU32,
+    received: AtomicU16,
+    /// The put time of the oldest segment in the channel, or of the one before it; see
+    /// `put_time.rs`.
+    oldest_sealed_ns: AtomicU64,
     revoked_at_ns: AtomicU64,
 }
 
@@ -189,11 +195,12 @@ impl<T> Partition<T> {
         // locks are larger.
         const { assert!(size_of::<QuickMutex<Gate<T>>>() <= 64 || cfg!(loom)) };
         Self {
-            gate: QuickMutex::new(Gate::new(buffer_size, segment_size)),
+            gate: QuickMutex::new(Gate::new()),
             drain_side: DrainSide::default(),
             lanes: QuickMutex::new(Lanes::new()),
             index,
             buffer_size,
+            segment_size,
             sealed: OnceLock::new(),
             ready,
             space: Space::new(),
@@ -227,14 +234,16 @@ impl<T> Partition<T> {
 
     #[inline]
     fn append(&self, gate: &mut Gate<T>, item: T) {
+        gate.note_time();
         gate.open.push(item);
         self.seal_full(gate);
     }
 
-    /// Called after a put, so that the open segment is never full.
+    /// Called after a put, so that the open segment is never full, and ends where a batch does that
+    /// waits for that.
     #[inline]
     fn seal_full(&self, gate: &mut Gate<T>) {
-        if gate.open.len() >= usize::from(gate.segment_size) {
+        if gate.open.len() >= self.segment_size || gate.lingers && self.ends_batch(gate) {
             self.seal(gate);
         }
     }
@@ -242,16 +251,18 @@ impl<T> Partition<T> {
     #[cold]
     fn seal(&self, gate: &mut Gate<T>) {
         let next = self.segment_pool.segment();
-        let (full, weight) = self.replace_open(gate, next);
-        // Sealed segments are full and count against the bound until `taken` is stored, so the
-        // channel never holds more than `buffer_size / segment_size` of them.
-        let most = gate.buffer_size as usize / usize::from(gate.segment_size) + 2;
-        match self.sealed.get_or_init(|| SegmentChannel::bounded(most)).try_send((full, weight)) {
+        let full = self.replace_open(gate, next);
+        self.note_oldest_sealed(gate, full.put_at);
+        // Sealed segments are full, but for one that ends where a batch does, and count against the
+        // bound until `taken` is stored, so the channel never holds more than `buffer_size /
+        // segment_size` of them, and that one.
+        let most = self.buffer_size / self.segment_size + 3;
+        match self.sealed.get_or_init(|| SegmentChannel::bounded(most)).try_send(full) {
             Ok(()) => gate.sealed += 1,
             // Unreachable because of the bound; if that rule is off, no item may be lost.
-            Err((segment, _)) => {
-                gate.before_open -= segment.len() as u64;
-                gate.open = segment;
+            Err(segment) => {
+                gate.before_open -= segment.items.len() as u64;
+                gate.open = segment.items;
             }
         }
     }
@@ -263,21 +274,16 @@ impl<T> Partition<T> {
         if put == 0 {
             return Signal::Nothing;
         }
-        let quiet = if gate.lingers {
-            self.note_put(gate, put)
-        } else {
-            self.note_time(gate, put);
-            Quiet::Not
-        };
+        let quiet = if gate.lingers { self.note_put(gate, put) } else { Quiet::Not };
         if was_empty && quiet == Quiet::Not || quiet == Quiet::Over {
             self.ready.set();
         }
-        let level = gate.pressure_level();
+        let level = self.pressure_level(gate);
         if gate.queued() >= level {
             // A stale value may make it look fuller than it is.
             self.refresh_released(gate);
         }
-        gate.plan();
+        gate.plan(level, self.segment_size);
         if gate.lingers {
             self.plan_quiet(gate);
         }
@@ -292,6 +298,14 @@ impl<T> Partition<T> {
         } else {
             Signal::Nothing
         }
+    }
+
+    /// How many queued items mean pressure, which a put signals: half of the bound. Where items
+    /// linger, seven eighths: a thread leaves such partitions behind at different levels, so that
+    /// at half of the bound each would end a rest on its own, for one batch.
+    fn pressure_level(&self, gate: &Gate<T>) -> usize {
+        let size = self.buffer_size;
+        if gate.lingers { size - size / 8 } else { size.div_ceil(2) }
     }
 
     // ---- control and statistics

@@ -253,7 +253,8 @@ impl<T: Item> DrainTask<T> {
             };
             match desk.submit(target.registered.purpose(), place, queue, shared.address()) {
                 Submitted::Entered => {
-                    let job = shared.take_job(its, lanes, lane, &target);
+                    let most = target.registered.settings.max_batch_items;
+                    let job = lanes.take_job(partition, lane, most, desk.address());
                     return Some(InHand { target: Some(target), job, key });
                 }
                 Submitted::Posted(until) => lanes.post(lane, desk.address(), until),

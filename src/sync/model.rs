@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::PoisonError;
 
 pub(crate) use loom::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    AtomicBool, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering, fence,
 };
 pub(crate) use loom::thread::JoinHandle;
 pub(crate) use loom::thread_local;

@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use crate::flow::partition::put_time::PutTime;
+
 thread_local! {
     static STOPPED: Cell<Option<Instant>> = const { Cell::new(None) };
 }
@@ -17,6 +19,8 @@ pub(crate) struct StoppedClock(());
 
 impl StoppedClock {
     pub(crate) fn stop() -> Self {
+        // Put times are counted from their first one, which shall not be later.
+        PutTime::now();
         STOPPED.set(Some(Instant::now()));
         Self(())
     }

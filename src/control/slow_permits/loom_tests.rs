@@ -7,6 +7,7 @@ use crate::BatchQueue;
 use crate::control::scheduler::sleeper;
 use crate::control::spares::Spares;
 use crate::control::thread_slots::{Reach, ThreadSlots};
+use crate::flow::desk::lane::Since;
 use crate::flow::handler::consumption::Consumption;
 use crate::flow::handler::host::NoHost;
 use crate::sync::{Arc, Duration};
@@ -48,7 +49,7 @@ fn loom_stale_ticket_while_its_lane_is_posted_again() {
         shared.threads[0].note_quick_call(Duration::ZERO);
         let partition = shared.route.partition(0);
         let lane = partition.change_lanes(|lanes| {
-            let lane = lanes.lane_of(ONE, 0);
+            let lane = lanes.lane_of(ONE, Since::start());
             lanes.add_segment(lane, vec![Number(ONE, 1)], 1);
             lanes.add_segment(lane, vec![Number(ONE, 2)], 1);
             lanes.next_ready();

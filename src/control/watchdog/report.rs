@@ -275,8 +275,7 @@ impl<T: Item> Visit<'_, T> {
         let is_expired = shared.ending.is_expired();
         for partition in shared.route.partitions() {
             let may_wait = !is_expired && (partition.is_ready() || partition.has_lanes());
-            let one_type = shared.has_one_type(partition);
-            let found = may_wait.then(|| partition.waiting(one_type)).flatten();
+            let found = may_wait.then(|| partition.waiting()).flatten();
             seen.waiting.note(partition.index, found, self.now);
         }
         let oldest = seen.waiting.oldest();

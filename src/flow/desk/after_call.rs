@@ -9,7 +9,6 @@ use crate::flow::handler::consumption::Consumption;
 use crate::flow::partition::{Partition, Signal};
 use crate::flow::route::{Route, Target, TypeHandlers, TypeRoute};
 use crate::item::{Item, TypeKey};
-use crate::observe::measures;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Deadline, Duration, Ordering, fence};
@@ -71,25 +70,10 @@ impl<T: Item> Shared<T> {
             return None;
         };
         desk.continue_with(target.registered.purpose());
-        let job = self.take_job(partition, &mut lanes, place.lane, &target);
+        let most = target.registered.settings.max_batch_items;
+        let job = lanes.take_job(place.partition, place.lane, most, desk.address());
         partition.make_room(&mut lanes, true);
         Some((target, job))
-    }
-
-    /// Takes the job of a lane in hand for a call, with the time of its put.
-    #[inline]
-    pub(in crate::flow) fn take_job(
-        &self,
-        partition: &Partition<T>,
-        lanes: &mut Lanes<T>,
-        lane: usize,
-        target: &Target<T>,
-    ) -> Job<T> {
-        let has_one_type = self.has_one_type(partition);
-        let put_at = measures().then(|| partition.put_time(lanes, lane, has_one_type)).flatten();
-        let most = target.registered.settings.max_batch_items;
-        let job = lanes.take_job(partition.index, lane, most, target.handler().desk.address());
-        Job { put_at, ..job }
     }
 
     /// Whether a partition has one lane at most.

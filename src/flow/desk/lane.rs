@@ -21,6 +21,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::flow::desk::JobPlace;
 use crate::flow::handler::dead_letters::DeadLetterBox;
 use crate::flow::handler::{Batch, Failure};
+use crate::flow::partition::put_time::PutTime;
 use crate::item::{Item, TypeKey};
 use crate::observe::CallFigures;
 use crate::sync::{Arc, Deadline, Duration, Instant};
@@ -121,6 +122,15 @@ pub(crate) struct Owed {
 /// A removal waits until no clone of it is left.
 pub(crate) type Debt = Arc<()>;
 
+/// A bound of what is known of a run of items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Since {
+    /// At least this many items of the partition were put before it.
+    pub(crate) taken: u64,
+    /// None of its items was put before.
+    pub(crate) put_at: PutTime,
+}
+
 #[derive(Debug)]
 pub(super) struct Lane<T> {
     pub(super) key: TypeKey,
@@ -129,41 +139,46 @@ pub(super) struct Lane<T> {
     pub(super) failed: Option<Job<T>>,
     pub(super) tail: Batch<T>,
     pub(super) owed: Option<Owed>,
-    /// No item of the job was put before this many others of the partition.
-    pub(super) start: u64,
-    /// The same for the runs of items that the tail consists of, with their weights.
-    marks: SmallVec<[(usize, u64); 1]>,
+    pub(super) start: Since,
+    /// The runs of items that the tail consists of, by weight.
+    runs: SmallVec<[(usize, Since); 1]>,
     /// When a put that found the partition full first saw this job.
     waits_since: Option<Instant>,
     /// Whether what it holds does not count against the bound: see `partition/room.rs`.
     pub(super) is_choked: bool,
 }
 
+#[cfg(all(test, loom))]
+impl Since {
+    /// The bound of the first items of a partition.
+    pub(crate) fn start() -> Self {
+        Self { taken: 0, put_at: PutTime::default() }
+    }
+}
+
 impl<T> Lane<T> {
-    /// `taken`: how many items of the partition were taken before.
-    pub(super) fn new(key: TypeKey, taken: u64) -> Self {
+    pub(super) fn new(key: TypeKey, since: Since) -> Self {
         Self {
             key,
             state: State::Ready,
             failed: None,
             tail: Batch::default(),
             owed: None,
-            start: taken,
-            marks: smallvec![(0, taken)],
+            start: since,
+            runs: smallvec![(0, since)],
             waits_since: None,
             is_choked: false,
         }
     }
 
-    /// The items that are added next were put behind `taken` others of the partition.
-    pub(super) fn begin_run(&mut self, taken: u64) {
-        if self.marks.last().is_none_or(|(_, start)| *start != taken) {
-            self.marks.push((0, taken));
+    pub(super) fn begin_run(&mut self, since: Since) {
+        if self.runs.last().is_none_or(|(_, start)| *start != since) {
+            self.runs.push((0, since));
         }
     }
 
     pub(super) fn note_added(&mut self, weight: usize) {
-        if let Some((items, _)) = self.marks.last_mut() {
+        if let Some((items, _)) = self.runs.last_mut() {
             *items += weight;
         }
     }
@@ -176,26 +191,26 @@ impl<T> Lane<T> {
     {
         let (batch, excess) = self.tail.split_front(most);
         self.start = self.tail_start();
-        self.drop_marks(batch.len());
+        self.drop_runs(batch.len());
         (batch, excess)
     }
 
     /// The first so many items of the tail, by weight, are lost.
     pub(super) fn lose(&mut self, weight: usize) {
         self.tail.forget(weight);
-        self.drop_marks(weight);
+        self.drop_runs(weight);
     }
 
     /// After so many items were taken from the front of the tail.
-    fn drop_marks(&mut self, mut items: usize) {
-        let gone = self.marks.iter().take_while(|(run, _)| {
+    fn drop_runs(&mut self, mut items: usize) {
+        let gone = self.runs.iter().take_while(|(run, _)| {
             let is_gone = *run <= items;
             items -= if is_gone { *run } else { 0 };
             is_gone
         });
         let gone = gone.count();
-        self.marks.drain(..gone);
-        if let Some((run, _)) = self.marks.first_mut() {
+        self.runs.drain(..gone);
+        if let Some((run, _)) = self.runs.first_mut() {
             *run -= items;
         }
     }
@@ -209,7 +224,7 @@ impl<T> Lane<T> {
 
     /// Without the rule that what failed is tried first: behind the tail.
     pub(super) fn append_failed(&mut self, job: Job<T>) {
-        self.marks.push((job.weight(), self.start));
+        self.runs.push((job.weight(), self.start));
         self.tail.append(job.batch);
         job.pieces.into_iter().rev().for_each(|piece| self.tail.append(piece.batch));
     }
@@ -232,9 +247,9 @@ impl<T> Lane<T> {
     /// No item that no thread has in hand was put before this many others.
     pub(super) fn first_held(&self) -> Option<u64> {
         if self.failed.is_some() {
-            return Some(self.start);
+            return Some(self.start.taken);
         }
-        (!self.tail.is_empty()).then(|| self.tail_start())
+        (!self.tail.is_empty()).then(|| self.tail_start().taken)
     }
 
     /// Whether its job has waited for `limit`, counted from the first call.
@@ -243,18 +258,12 @@ impl<T> Lane<T> {
     }
 
     #[cfg(all(test, not(loom)))]
-    pub(super) fn marks(&self) -> &[(usize, u64)] {
-        &self.marks
-    }
-
-    /// How many of the `taken` items of the partition were put before the first of its tail, or
-    /// fewer if there are other types.
-    pub(super) fn first_of_tail(&self, taken: u64, has_one_type: bool) -> u64 {
-        if has_one_type { taken.saturating_sub(self.tail.len() as u64) } else { self.tail_start() }
+    pub(super) fn runs(&self) -> &[(usize, Since)] {
+        &self.runs
     }
 
     /// The start of its tail, or that of its job if the tail is empty.
-    fn tail_start(&self) -> u64 {
-        self.marks.first().map_or(self.start, |(_, start)| *start)
+    pub(super) fn tail_start(&self) -> Since {
+        self.runs.first().map_or(self.start, |(_, start)| *start)
     }
 }

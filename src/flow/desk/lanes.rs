@@ -15,10 +15,10 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 
 use crate::flow::desk::JobPlace;
-use crate::flow::desk::lane::{Job, Lane, State};
+use crate::flow::desk::lane::{Job, Lane, Since, State};
 use crate::flow::handler::Batch;
 use crate::item::{Item, TypeKey};
-use crate::observe::CallTime;
+use crate::observe::{CallTime, measures};
 use crate::rules::{Rule, rule_off};
 use crate::sync::{Deadline, Duration};
 
@@ -110,10 +110,6 @@ impl<T> Lanes<T> {
         }
     }
 
-    pub(crate) fn count(&self) -> usize {
-        self.all.len()
-    }
-
     pub(crate) fn count_ready(&self) -> usize {
         self.ready.len()
     }
@@ -133,7 +129,7 @@ impl<T> Lanes<T> {
 
     /// No item of any lane was put before this many others, of the `taken` ones.
     pub(crate) fn completed(&self, taken: u64) -> u64 {
-        self.all.iter().map(|(_, lane)| lane.start).min().unwrap_or(taken)
+        self.all.iter().map(|(_, lane)| lane.start.taken).min().unwrap_or(taken)
     }
 
     // ---- take
@@ -143,15 +139,14 @@ impl<T> Lanes<T> {
         self.was_stopped = true;
     }
 
-    /// The lane of a type, which is made if there is none. `taken`: how many items of the partition
-    /// were taken before.
+    /// The lane of a type, which is made if there is none, for items that are added next.
     #[inline]
-    pub(crate) fn lane_of(&mut self, key: TypeKey, taken: u64) -> usize {
+    pub(crate) fn lane_of(&mut self, key: TypeKey, since: Since) -> usize {
         if let Some(lane) = self.find(key).filter(|_| !rule_off(Rule::AppendToLane)) {
-            self.all[lane].begin_run(taken);
+            self.all[lane].begin_run(since);
             return lane;
         }
-        let lane = self.all.insert(Lane::new(key, taken));
+        let lane = self.all.insert(Lane::new(key, since));
         self.ready.push_back(lane);
         if self.first.is_none() {
             self.first = Some((key, lane));
@@ -284,6 +279,7 @@ impl<T> Lanes<T> {
         let job = lane.failed.take().unwrap_or_else(|| {
             let owed = lane.owed.take();
             let most = owed.as_ref().map_or(most, |owed| owed.items.min(most));
+            let put_at = measures().then(|| lane.tail_start().put_at.into());
             let (batch, excess) = lane.split_tail(most);
             Job {
                 place: JobPlace { partition, lane: index },
@@ -293,7 +289,7 @@ impl<T> Lanes<T> {
                 pieces: Vec::new(),
                 tries: 0,
                 took: Duration::ZERO,
-                put_at: None,
+                put_at,
                 call: None,
                 tried_by: None,
                 dead: None,

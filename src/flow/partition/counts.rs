@@ -52,7 +52,7 @@ impl<T> Partition<T> {
 
     /// What waits for its call, if something does; without items that wait for their batch to
     /// become full.
-    pub(crate) fn waiting(&self, has_one_type: bool) -> Option<Waiting> {
+    pub(crate) fn waiting(&self) -> Option<Waiting> {
         let lanes = self.lanes.lock();
         let pushed = self.gate.lock().pushed();
         let (taken, held, lingers) = (self.taken(), lanes.first_held(), lanes.has_lingering());
@@ -60,7 +60,7 @@ impl<T> Partition<T> {
         let queued = (pushed > taken && !lingers).then_some(taken);
         let first = held.into_iter().chain(queued).min()?;
         // What lingers may be older.
-        let put = if lingers { None } else { self.oldest_put(has_one_type) };
+        let put = if lingers { None } else { self.oldest_put() };
         Some(Waiting { first, pushed, put })
     }
 

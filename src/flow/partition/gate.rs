@@ -3,6 +3,7 @@
 
 use rustc_hash::FxHashSet;
 
+use crate::flow::partition::put_time::PutTime;
 use crate::item::TypeKey;
 use crate::rules::{Rule, rule_off};
 
@@ -30,14 +31,14 @@ pub(super) struct Gate<T> {
     /// The last value of `released` that was read. While the partition has room by this value, and
     /// an open segment, a put need not read the cache line that the thread inside writes.
     pub(super) released_seen: u64,
-    pub(super) buffer_size: u32,
-    pub(super) segment_size: u16,
+    /// When the first item of the open segment was put, if there is one.
+    pub(super) put_at: PutTime,
+    /// Segments in the channel, including those that the thread inside has received since it last
+    /// held the gate.
+    pub(super) sealed: u16,
     /// Fast path: while the open segment is shorter than this, a put needs no check and no wake-up.
     /// 0 while the segment is empty.
     pub(super) plain_until: u16,
-    /// Segments in the channel, including those that the thread inside has received since it last
-    /// held the gate.
-    pub(super) sealed: u32,
     pub(super) access: Access,
     /// Whether a type is choked here: each put checks its type then.
     pub(super) has_choked: bool,
@@ -46,15 +47,14 @@ pub(super) struct Gate<T> {
 }
 
 impl<T> Gate<T> {
-    pub(super) fn new(buffer_size: usize, segment_size: usize) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             open: Vec::new(),
             before_open: 0,
             released_seen: 0,
-            buffer_size: u32::try_from(buffer_size).unwrap_or(u32::MAX),
-            segment_size: u16::try_from(segment_size).unwrap_or(u16::MAX),
-            plain_until: 0,
+            put_at: PutTime::default(),
             sealed: 0,
+            plain_until: 0,
             access: Access::Open,
             has_choked: false,
             lingers: false,
@@ -71,28 +71,23 @@ impl<T> Gate<T> {
         usize::try_from(self.pushed() - self.released_seen).unwrap_or(usize::MAX)
     }
 
-    /// How many queued items mean pressure, which a put signals: half of the bound. Where items
-    /// linger, seven eighths: a thread leaves such partitions behind at different levels, so that
-    /// at half of the bound each would end a rest on its own, for one batch.
-    pub(super) fn pressure_level(&self) -> usize {
-        let size = self.buffer_size as usize;
-        if self.lingers { size - size / 8 } else { size.div_ceil(2) }
-    }
-
     /// Called after a put: plans up to which length of the open segment further puts take the fast
-    /// path. The first and the last item of a segment and the one that means pressure take the
-    /// slow path. A thread that takes the open segment or changes the access withdraws the plan.
-    pub(super) fn plan(&mut self) {
+    /// path. The first and the last item of a segment of `segment_size` and the one that means
+    /// pressure take the slow path. A thread that takes the open segment or changes the access
+    /// withdraws the plan.
+    pub(super) fn plan(&mut self, pressure_level: usize, segment_size: usize) {
         let ahead = usize::try_from(self.before_open - self.released_seen).unwrap_or(usize::MAX);
-        let before = (self.pressure_level() - 1).saturating_sub(ahead);
-        let plain = before.min(usize::from(self.segment_size) - 1);
+        let before = (pressure_level - 1).saturating_sub(ahead);
         let none = self.access != Access::Open || self.has_choked || self.open.is_empty();
-        self.plain_until = if none { 0 } else { u16::try_from(plain).unwrap_or(0) };
+        self.plain_until = 0;
+        if !none {
+            self.plain_until = u16::try_from(before.min(segment_size - 1)).unwrap_or(u16::MAX);
+        }
     }
 
     /// Further puts take the fast path only up to this length of the open segment.
-    pub(super) fn plan_at_most(&mut self, length: u16) {
-        self.plain_until = self.plain_until.min(length);
+    pub(super) fn plan_at_most(&mut self, length: usize) {
+        self.plain_until = self.plain_until.min(u16::try_from(length).unwrap_or(u16::MAX));
     }
 
     pub(super) fn withdraw_plan(&mut self) {

@@ -16,15 +16,13 @@
 //! | field | written by | read by |
 //! |---|---|---|
 //! | `gate.lingers` | registration of handlers, once, under the gate | producers, thread inside |
-//! | `times` | producers, under the gate; thread inside | thread inside; statistics |
 //! | `quiet_until` | thread inside, registration of types, under the gate | producers (gate) |
+//! | `batch_end` | thread inside, under the gate | producers (gate) |
 //! | `is_wanted` | producers, under the gate; thread inside | thread inside |
 
 use crate::flow::partition::Partition;
 use crate::flow::partition::gate::Gate;
-use crate::flow::partition::put_times::{PutTimes, begins_segment};
 use crate::rules::{Rule, rule_off};
-use crate::sync::now;
 
 /// How a put finds a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,10 +38,10 @@ pub(super) enum Quiet {
 /// What a partition keeps of items that may linger.
 #[derive(Debug, Default)]
 pub(super) struct Linger {
-    /// Kept wherever items wait, for statistics.
-    pub(super) times: PutTimes,
     /// Puts before this position notify no thread; 0: all do.
     quiet_until: u64,
+    /// Where a batch ends that waits to become full; 0: nowhere.
+    batch_end: u64,
     /// A producer found no room: nothing lingers in the next turn.
     is_wanted: bool,
 }
@@ -61,19 +59,10 @@ impl<T> Partition<T> {
     /// After a put of so many items, where items may linger.
     #[cold]
     pub(super) fn note_put(&self, gate: &Gate<T>, put: usize) -> Quiet {
-        let mut linger = self.linger.lock();
-        let begins = put > 1 || begins_segment(gate, put);
-        let (pushed, put) = (gate.pushed(), put as u64);
-        let was_quiet = pushed - put < linger.quiet_until;
-        let is_full = was_quiet && pushed >= linger.quiet_until;
-        if is_full {
-            // The next batch begins there, now or later.
-            let full = linger.quiet_until;
-            linger.times.mark(full, now());
-        } else if begins && !was_quiet {
-            linger.times.mark(pushed - put, now());
-        }
-        match (is_full, was_quiet) {
+        let quiet_until = self.linger.lock().quiet_until;
+        let pushed = gate.pushed();
+        let was_quiet = pushed - (put as u64) < quiet_until;
+        match (was_quiet && pushed >= quiet_until, was_quiet) {
             (true, _) if !rule_off(Rule::EndQuiet) => Quiet::Over,
             (_, true) => Quiet::On,
             _ => Quiet::Not,
@@ -86,9 +75,22 @@ impl<T> Partition<T> {
         let quiet_until = self.linger.lock().quiet_until;
         if quiet_until > gate.pushed() {
             let before_last = quiet_until.saturating_sub(gate.before_open + 1);
-            let most = u16::try_from(before_last).unwrap_or(u16::MAX);
-            gate.plan_at_most(most);
+            gate.plan_at_most(usize::try_from(before_last).unwrap_or(usize::MAX));
         }
+    }
+
+    /// Whether the last item of the open segment is the last one of a batch that waits to become
+    /// full: the next item is the oldest one of another batch, and has its own time.
+    #[cold]
+    pub(super) fn ends_batch(&self, gate: &Gate<T>) -> bool {
+        !gate.open.is_empty() && gate.pushed() == self.linger.lock().batch_end
+    }
+
+    /// How many items the batch lacks that waits to become full; 0 if none does.
+    #[cold]
+    pub(super) fn lacks(&self, gate: &Gate<T>) -> usize {
+        let lacks = self.linger.lock().batch_end.saturating_sub(gate.pushed());
+        usize::try_from(lacks).unwrap_or(usize::MAX)
     }
 
     /// A put found no room: what lingers is called in the next turn.
@@ -125,8 +127,11 @@ impl<T> Partition<T> {
         if pushed != self.taken() || !has_one_type() {
             return;
         }
-        let room = (gate.buffer_size as usize).saturating_sub(counted);
-        self.linger.lock().quiet_until = pushed + lacking.min(room) as u64;
+        let room = self.buffer_size.saturating_sub(counted);
+        let mut linger = self.linger.lock();
+        linger.quiet_until = pushed + lacking.min(room) as u64;
+        linger.batch_end = linger.quiet_until;
+        drop(linger);
         gate.withdraw_plan();
     }
 
@@ -134,7 +139,8 @@ impl<T> Partition<T> {
     #[inline]
     pub(super) fn end_quiet_under(&self, gate: &Gate<T>) {
         if gate.lingers {
-            self.linger.lock().quiet_until = 0;
+            let mut linger = self.linger.lock();
+            (linger.quiet_until, linger.batch_end) = (0, 0);
         }
     }
 

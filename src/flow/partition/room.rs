@@ -40,9 +40,9 @@ impl<T> Partition<T> {
         if gate.has_choked && self.is_choked(key()) {
             return Err(Stop::Choked);
         }
-        if gate.queued() >= gate.buffer_size as usize {
+        if gate.queued() >= self.buffer_size {
             self.refresh_released(gate);
-            if gate.queued() >= gate.buffer_size as usize && !rule_off(Rule::Bound) {
+            if gate.queued() >= self.buffer_size && !rule_off(Rule::Bound) {
                 if gate.lingers {
                     self.want_room();
                 }
@@ -72,7 +72,7 @@ impl<T> Partition<T> {
                 Err(Stop::Choked) => true,
                 _ => {
                     self.refresh_released(&mut gate);
-                    gate.queued() + weight > gate.buffer_size as usize
+                    gate.queued() + weight > self.buffer_size
                 }
             }
         });
@@ -106,7 +106,7 @@ impl<T> Partition<T> {
     pub(crate) fn is_pressed(&self) -> bool {
         let mut gate = self.gate.lock();
         self.refresh_released(&mut gate);
-        gate.queued() >= gate.pressure_level()
+        gate.queued() >= self.pressure_level(&gate)
     }
 
     pub(super) fn refresh_released(&self, gate: &mut Gate<T>) {
@@ -189,6 +189,7 @@ impl<T> Partition<T> {
 mod loom_tests {
     use loom::thread;
 
+    use crate::flow::desk::lane::Since;
     use crate::flow::partition::ready::{ReadyBit, new_word};
     use crate::flow::partition::segment_pool::SegmentPool;
     use crate::flow::partition::{Partition, Stop};
@@ -204,7 +205,7 @@ mod loom_tests {
             let partition = Arc::new(Partition::new(0, ready, 1, 1, pool));
             let lane = {
                 let mut lanes = partition.lanes.lock();
-                let lane = lanes.lane_of(ONE, 0);
+                let lane = lanes.lane_of(ONE, Since::start());
                 lanes.next_ready();
                 lanes.add_segment(lane, vec![Number(ONE, 1)], 1);
                 lane

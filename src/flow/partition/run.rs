@@ -60,14 +60,19 @@ impl<T> Run<'_, T> {
     fn check_slowly(&mut self, key: impl FnOnce() -> TypeKey) -> Result<(), Stop> {
         self.partition.seal_full(&mut self.gate);
         self.partition.check(&mut self.gate, key, self.inside_pool)?;
+        self.gate.note_time();
         if self.gate.has_choked {
             // The next item may be of another type.
             return Ok(());
         }
-        let room = (self.gate.buffer_size as usize).saturating_sub(self.gate.queued());
-        let room = if rule_off(Rule::Bound) { usize::MAX } else { room };
-        self.plain_until =
-            self.gate.open.len().saturating_add(room).min(self.gate.segment_size.into());
+        let (partition, gate) = (self.partition, &self.gate);
+        let room = partition.buffer_size.saturating_sub(gate.queued());
+        let mut room = if rule_off(Rule::Bound) { usize::MAX } else { room };
+        if gate.lingers {
+            let lacks = partition.lacks(gate);
+            room = if lacks > 0 { room.min(lacks) } else { room };
+        }
+        self.plain_until = gate.open.len().saturating_add(room).min(partition.segment_size);
         Ok(())
     }
 

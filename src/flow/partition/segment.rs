@@ -2,13 +2,24 @@
 
 use smallvec::SmallVec;
 
+use crate::flow::partition::put_time::PutTime;
+
 /// The segments of a batch, usually a single one.
 pub(crate) type Segments<T> = SmallVec<[Vec<T>; 1]>;
 
-/// The segments of one take, each with the weight of its items.
-pub(crate) type TakenSegments<T> = SmallVec<[(Vec<T>, usize); 1]>;
+/// A run of items on its way from the gate to the lanes.
+#[derive(Debug)]
+pub(crate) struct Segment<T> {
+    pub(crate) items: Vec<T>,
+    pub(crate) weight: usize,
+    /// When the first of them was put.
+    pub(crate) put_at: PutTime,
+}
 
-/// The channel slots of the largest buffers; a slot is 24 bytes and a stamp.
+/// The segments of one take.
+pub(crate) type TakenSegments<T> = SmallVec<[Segment<T>; 1]>;
+
+/// The channel slots of the largest buffers; a slot is 40 bytes and a stamp.
 const MOST_SEGMENTS: usize = 8_192;
 
 /// The number of items per sealed segment: small enough for the bound and the batch limit, large

@@ -5,7 +5,7 @@
 
 use crate::flow::partition::Partition;
 use crate::flow::partition::gate::Access;
-use crate::flow::partition::segment::TakenSegments;
+use crate::flow::partition::segment::{Segment, TakenSegments};
 use crate::flow::partition::segment_pool::{SegmentCache, kept_capacity};
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
@@ -22,10 +22,10 @@ pub(crate) struct TakenItems {
 
 /// What a take found when it reached for the open segment.
 enum Opened<T> {
-    /// The open segment, possibly empty, with its weight: no item is left behind it.
-    Last(Vec<T>, usize),
+    /// The open segment, possibly empty: no item is left behind it.
+    Last(Segment<T>),
     /// This many sealed segments come before it.
-    After(u32),
+    After(u16),
 }
 
 impl<T: Item> Partition<T> {
@@ -50,32 +50,32 @@ impl<T: Item> Partition<T> {
         let mut taken = TakenItems { items: 0, may_be_awaited: false };
         while taken.items < budget {
             let sealed = match self.take_open(segment_cache) {
-                Opened::Last(open, weight) => {
-                    taken.items += weight;
-                    if open.is_empty() {
-                        segment_cache.keep(open);
+                Opened::Last(open) => {
+                    taken.items += open.weight;
+                    if open.items.is_empty() {
+                        segment_cache.keep(open.items);
                         return taken;
                     }
                     taken.may_be_awaited |=
                         self.has_weighted() && !rule_off(Rule::NotifyBehindWeighted);
-                    segments.push((open, weight));
+                    segments.push(open);
                     return taken;
                 }
                 Opened::After(sealed) => sealed,
             };
             for _ in 0..sealed {
-                let Some((segment, weight)) = self.sealed.get().and_then(SegmentChannel::try_recv)
-                else {
+                let Some(segment) = self.sealed.get().and_then(SegmentChannel::try_recv) else {
                     break;
                 };
                 // Relaxed: only the thread inside touches it.
                 self.drain_side
                     .received
                     .store(self.drain_side.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-                self.store_taken(weight);
-                taken.items += weight;
+                self.store_oldest_sealed(segment.put_at);
+                self.store_taken(segment.weight);
+                taken.items += segment.weight;
                 taken.may_be_awaited = true;
-                segments.push((segment, weight));
+                segments.push(segment);
                 if taken.items >= budget {
                     break;
                 }
@@ -101,20 +101,21 @@ impl<T: Item> Partition<T> {
             return Opened::After(gate.sealed);
         }
         if gate.open.is_empty() && gate.open.capacity() <= kept_capacity::<T>() {
-            return Opened::Last(Vec::new(), 0);
+            let put_at = gate.put_at;
+            return Opened::Last(Segment { items: Vec::new(), weight: 0, put_at });
         }
         // Also an empty one that is large, after a full one was sealed: its partition may get no
         // more items for long.
-        let small = segment_cache.segment(gate.segment_size.into());
-        let (open, weight) = self.replace_open(&mut gate, small);
+        let small = segment_cache.segment(self.segment_size);
+        let open = self.replace_open(&mut gate, small);
         gate.withdraw_plan();
         // Stored before the gate is released: a put that still saw the old `taken` would find the
         // partition not empty, and set no bit.
         if rule_off(Rule::TakenBeforeUnlock) {
             drop(gate);
         }
-        self.store_taken(weight);
-        Opened::Last(open, weight)
+        self.store_taken(open.weight);
+        Opened::Last(open)
     }
 
     fn store_taken(&self, items: usize) {

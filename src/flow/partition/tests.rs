@@ -1,5 +1,5 @@
 //! Compares one partition with a model, call by call: signals, stops, order, counts, the ready bit,
-//! the bound.
+//! the bound, the times of the puts.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,14 +8,15 @@ use proptest::prelude::*;
 
 use crate::flow::desk::lanes::Lanes;
 use crate::flow::partition::gate::Access;
+use crate::flow::partition::put_time::PutTime;
 use crate::flow::partition::ready::{ReadyBit, new_word};
-use crate::flow::partition::segment::TakenSegments;
-use crate::flow::partition::segment::segment_size;
+use crate::flow::partition::segment::{Segment, TakenSegments, segment_size};
 use crate::flow::partition::segment_pool::{SegmentCache, SegmentPool};
 use crate::flow::partition::slow_counts::Attempt;
 use crate::flow::partition::{Partition, Signal, Stop};
 use crate::item::{Item, TypeKey};
-use crate::sync::Arc;
+use crate::sync::{Arc, Duration, Instant};
+use crate::testing::clock::StoppedClock;
 
 /// Consecutive numbers, each of weight one.
 #[derive(Debug, Clone, PartialEq)]
@@ -78,8 +79,13 @@ fn case() -> impl Strategy<Value = (usize, usize, Vec<Action>)> {
 struct Both {
     partition: Partition<Numbers>,
     buffer_size: usize,
-    queued: VecDeque<u64>,
+    /// Each number, and when it was put.
+    queued: VecDeque<(u64, PutTime)>,
+    /// Moves on with each call.
+    clock: StoppedClock,
     access: Access,
+    /// When the first item was put of the segment that was taken last.
+    last_segment_at: PutTime,
     next: u64,
     attempts: u64,
     pushed: u64,
@@ -97,7 +103,9 @@ impl Both {
             partition: Partition::new(0, bit, buffer_size, segment, pool.clone()),
             buffer_size,
             queued: VecDeque::new(),
+            clock: StoppedClock::stop(),
             access: Access::Open,
+            last_segment_at: PutTime::default(),
             next: 0,
             attempts: 0,
             pushed: 0,
@@ -118,7 +126,7 @@ impl Both {
     fn pushed(&mut self, put: usize) -> Signal {
         let (before, half) = (self.queued.len(), self.buffer_size.div_ceil(2));
         for _ in 0..put {
-            self.queued.push_back(self.next);
+            self.queued.push_back((self.next, PutTime::now()));
             self.next += 1;
             self.pushed += 1;
         }
@@ -215,13 +223,16 @@ impl Both {
         let taken = self.partition.take(budget, &mut segments, &mut self.segment_cache);
         self.partition.make_room(&mut Lanes::new(), taken.may_be_awaited);
         assert!(taken.items >= budget.min(self.queued.len()));
-        for (mut segment, weight) in segments {
-            assert_eq!(segment.iter().map(Item::weight).sum::<usize>(), weight);
-            for number in segment.drain(..).flat_map(|numbers| numbers.0) {
-                assert_eq!(Some(number), self.queued.pop_front());
+        for Segment { mut items, weight, put_at } in segments {
+            assert_eq!(items.iter().map(Item::weight).sum::<usize>(), weight);
+            assert_eq!(self.queued.front().map(|(_, time)| *time), Some(put_at));
+            for number in items.drain(..).flat_map(|numbers| numbers.0) {
+                let expected = self.queued.pop_front().map(|(number, _)| number);
+                assert_eq!(Some(number), expected);
+                self.last_segment_at = put_at;
                 self.taken += 1;
             }
-            self.segment_cache.keep(segment);
+            self.segment_cache.keep(items);
         }
     }
 
@@ -236,6 +247,10 @@ impl Both {
             self.queued.is_empty() || self.partition.is_ready(),
             "an item is queued, but the ready bit is not set"
         );
+        let oldest = self.queued.front().map(|(_, time)| Instant::from(*time));
+        let known = self.partition.oldest_put();
+        let segment_before = Instant::from(self.last_segment_at);
+        assert!(known == oldest || known == Some(segment_before) && oldest.is_some());
         assert_eq!(self.partition.is_pressed(), self.queued.len() >= self.buffer_size.div_ceil(2));
     }
 }
@@ -264,7 +279,46 @@ proptest! {
                 }
             }
             both.compare();
+            both.clock.advance(Duration::from_nanos(1));
         }
+    }
+}
+
+/// Puts of a partition whose only batch lacks nine items: what is put behind them belongs to the
+/// next batch, which has its own age.
+#[test]
+fn a_segment_ends_where_a_batch_does_that_waits_for_it() {
+    type Puts = fn(&Partition<Numbers>, usize);
+    let (single, run, weighted): (Puts, Puts, Puts) = (
+        |partition, items| assert!((0..items).all(|_| partition.put(single(0), || false).is_ok())),
+        |partition, items| {
+            let mut run = partition.run(false);
+            for _ in 0..items {
+                run.check(|| TypeKey(1)).unwrap();
+                run.put(single(0));
+            }
+            run.end();
+        },
+        |partition, items| {
+            partition.put_weighted(Numbers(0..items as u64), 1, Attempt::New, false);
+        },
+    );
+    // Of an item that ends one batch and begins another, the rest is as old as the item.
+    for (put, expected) in [(single, [9, 5]), (run, [9, 5]), (weighted, [7, 7])] {
+        let (clock, pool) = (StoppedClock::stop(), Arc::new(SegmentPool::new(100)));
+        let partition = Partition::new(0, ReadyBit::new(new_word(), 0), 1_000, 100, pool.clone());
+        partition.let_linger();
+        partition.quieten(9, 0, || true);
+        for items in [4, 3, 5, 2] {
+            put(&partition, items);
+            clock.advance(Duration::from_nanos(1));
+        }
+        let (mut segments, mut segment_cache) = (TakenSegments::new(), SegmentCache::new(pool));
+        partition.take(usize::MAX, &mut segments, &mut segment_cache);
+        let weights: Vec<_> = segments.iter().map(|segment| segment.weight).collect();
+        assert_eq!(weights, expected);
+        let [first, second] = [0, 1].map(|at| Instant::from(segments[at].put_at));
+        assert_eq!(second - first, Duration::from_nanos(2));
     }
 }
 
@@ -301,7 +355,9 @@ fn a_take_leaves_little_memory_behind() {
         }
         let (mut segments, mut segment_cache) = (TakenSegments::new(), SegmentCache::new(pool));
         assert_eq!(partition.take(usize::MAX, &mut segments, &mut segment_cache).items, items);
-        assert!(segments.iter().flat_map(|(segment, _)| segment).all(|item| item.0 == [0; 1_024]));
+        assert!(
+            segments.iter().flat_map(|segment| &segment.items).all(|item| item.0 == [0; 1_024])
+        );
         let left = partition.gate.lock().open.capacity() * size_of::<Large>();
         assert!(left <= 4_096, "{left} bytes after {items} items");
     }

@@ -6,6 +6,7 @@
 //! thread inside takes it.
 
 use crate::flow::partition::gate::Gate;
+use crate::flow::partition::segment::Segment;
 use crate::flow::partition::slow_counts::Attempt;
 use crate::flow::partition::{Partition, Signal, Stop};
 use crate::item::Item;
@@ -22,18 +23,18 @@ impl<T> Partition<T> {
         self.weighed.load(Ordering::Relaxed) != NONE
     }
 
-    /// Replaces the open segment, and returns it with its weight.
-    pub(super) fn replace_open(&self, gate: &mut Gate<T>, next: Vec<T>) -> (Vec<T>, usize) {
-        let open = std::mem::replace(&mut gate.open, next);
-        gate.before_open += open.len() as u64;
+    /// Replaces the open segment, and returns it.
+    pub(super) fn replace_open(&self, gate: &mut Gate<T>, next: Vec<T>) -> Segment<T> {
+        let items = std::mem::replace(&mut gate.open, next);
+        let (mut weight, put_at) = (items.len(), gate.put_at);
+        gate.before_open += weight as u64;
         // Relaxed, both: under the gate.
         let before = self.weighed.load(Ordering::Relaxed);
-        if before == NONE {
-            let weight = open.len();
-            return (open, weight);
+        if before != NONE {
+            self.weighed.store(gate.before_open, Ordering::Relaxed);
+            weight = usize::try_from(gate.before_open - before).unwrap_or(usize::MAX);
         }
-        self.weighed.store(gate.before_open, Ordering::Relaxed);
-        (open, usize::try_from(gate.before_open - before).unwrap_or(usize::MAX))
+        Segment { items, weight, put_at }
     }
 }
 
@@ -54,8 +55,7 @@ impl<T: Item> Partition<T> {
             return (Signal::Nothing, Some((item, stop)));
         }
         let was_empty = self.is_empty(&mut gate);
-        let (room, weight) =
-            ((gate.buffer_size as usize).saturating_sub(gate.queued()), item.weight());
+        let (room, weight) = (self.buffer_size.saturating_sub(gate.queued()), item.weight());
         let (put, rest) = if weight <= room || rule_off(Rule::Bound) {
             (Some(item), None)
         } else if room >= least.max(1) {
@@ -72,6 +72,10 @@ impl<T: Item> Partition<T> {
             if !self.has_weighted() {
                 // Relaxed: under the gate.
                 self.weighed.store(gate.before_open, Ordering::Relaxed);
+            }
+            if gate.lingers && (1..weight).contains(&self.lacks(&gate)) && !gate.open.is_empty() {
+                // The rest of the item belongs to another batch.
+                self.seal(&mut gate);
             }
             // The segment's length counts the item as one.
             gate.before_open += weight as u64 - 1;

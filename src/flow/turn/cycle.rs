@@ -266,7 +266,7 @@ impl<T: Item> DrainTask<T> {
                 partition.take(usize::MAX, &mut abandoned, &mut self.segment_cache);
                 let held = lanes.discard();
                 drop(lanes);
-                panics.drop_all(abandoned.into_iter().flat_map(|(segment, _)| segment));
+                panics.drop_all(abandoned.into_iter().flat_map(|segment| segment.items));
                 for batch in held {
                     panics.drop_batch(batch);
                 }

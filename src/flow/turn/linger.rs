@@ -70,14 +70,13 @@ impl<T: Item> Shared<T> {
         if self.holds_much(partition, lanes) || !patience.has(self, partition) {
             return false;
         }
-        let has_one_type = self.has_one_type(partition);
-        let Some(put) = partition.put_time(lanes, lane, has_one_type) else { return false };
-        let until = Deadline::since(put, delay);
+        let Some(put) = lanes.put_time(lane) else { return false };
+        let until = Deadline::since(put.into(), delay);
         if until.time_left().is_none() {
             return false;
         }
         lanes.linger(lane, until, full);
-        if has_one_type {
+        if self.has_one_type(partition) {
             partition.quieten(full - gathered, lanes.counted(), || self.has_one_type(partition));
         }
         true

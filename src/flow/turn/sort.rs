@@ -6,10 +6,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::flow::desk::lane::Since;
 use crate::flow::desk::lanes::Lanes;
 use crate::flow::handler::consumption::Consumption;
 use crate::flow::partition::Partition;
-use crate::flow::partition::segment::TakenSegments;
+use crate::flow::partition::segment::{Segment, TakenSegments};
 use crate::flow::partition::segment_pool::KEPT_CAPACITY;
 use crate::flow::turn::cycle::DrainTask;
 use crate::item::{Item, TypeKey};
@@ -31,14 +32,15 @@ impl<T: Item> DrainTask<T> {
         let by_handler = matches!(shared.consumption, Consumption::ByHandler);
         // Read after the take, which delivers the mark with the first item of a second type.
         let has_one_type = shared.has_one_type(partition);
-        for (segment, weight) in segments {
+        for Segment { items, weight, put_at } in segments {
+            let since = Since { taken: before, put_at };
             let key =
-                if by_handler { type_of(&segment, has_one_type) } else { Some(TypeKey::CONSUMER) };
+                if by_handler { type_of(&items, has_one_type) } else { Some(TypeKey::CONSUMER) };
             if let Some(key) = key {
-                let lane = lanes.lane_of(key, before);
-                lanes.add_segment(lane, segment, weight);
+                let lane = lanes.lane_of(key, since);
+                lanes.add_segment(lane, items, weight);
             } else {
-                self.sort_items(lanes, segment, weight, before);
+                self.sort_items(lanes, items, weight, since);
             }
         }
     }
@@ -48,11 +50,11 @@ impl<T: Item> DrainTask<T> {
         lanes: &mut Lanes<T>,
         mut segment: Vec<T>,
         weight: usize,
-        before: u64,
+        since: Since,
     ) {
         let is_weighted = weight > segment.len();
         let (mut unknown, mut left) = (Vec::new(), weight);
-        let (mut items, mut sorter) = (segment.drain(..), lanes.sorter(before));
+        let (mut items, mut sorter) = (segment.drain(..), lanes.sorter(since));
         loop {
             let done = catch_unwind(AssertUnwindSafe(|| {
                 while let Some(item) = items.as_slice().first() {
@@ -73,7 +75,7 @@ impl<T: Item> DrainTask<T> {
         drop(sorter);
         self.segment_cache.keep(segment);
         if !unknown.is_empty() {
-            let lane = lanes.lane_of(UNKNOWN, before);
+            let lane = lanes.lane_of(UNKNOWN, since);
             lanes.add_segment(lane, unknown, left);
         }
     }

@@ -121,6 +121,20 @@ fn a_full_batch_waits_for_nothing_and_its_rest_for_its_own_delay() {
 }
 
 #[test]
+fn what_is_put_together_with_the_end_of_a_batch_waits_for_its_own_delay() {
+    let mut queue = Queue::new(up_to(3), 0);
+    queue.put(SHORT, 0..1);
+    for numbers in [1..2, 2..5] {
+        queue.clock.advance(DELAY / 4);
+        let numbers: Vec<_> = numbers.map(|number| Number(SHORT, number)).collect();
+        queue.shared.produce_many(&mut numbers.into_iter(), None, &mut Wait).unwrap();
+    }
+    assert_eq!(queue.after(Duration::ZERO), [[0, 1, 2]]);
+    assert_eq!(queue.after(just_before(DELAY)).len(), 1);
+    assert_eq!(queue.after(TICK)[1..], [[3, 4]]);
+}
+
+#[test]
 fn two_types_in_one_partition_wait_for_their_own_delays() {
     let mut queue = Queue::new(up_to(10), 0);
     queue.add(&HandledType { max_delay: Some(2 * DELAY), ..LONG.into() }, 0);

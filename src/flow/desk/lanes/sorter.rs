@@ -4,6 +4,7 @@
 //! lanes of recent types are kept at hand, and what each of them got is counted together.
 
 use super::Lanes;
+use crate::flow::desk::lane::Since;
 use crate::item::TypeKey;
 use crate::rules::{Rule, rule_off};
 
@@ -22,15 +23,15 @@ const PLACE_BITS: u32 = 4;
 #[derive(Debug)]
 pub(crate) struct Sorter<'a, T> {
     lanes: &'a mut Lanes<T>,
-    taken: u64,
+    since: Since,
     /// The run of a type is in the place of its key, or in the adjacent one.
     runs: [Option<Run>; 1 << PLACE_BITS],
 }
 
 impl<T> Lanes<T> {
-    /// For items of one take. `taken`: how many items of the partition were taken before.
-    pub(crate) fn sorter(&mut self, taken: u64) -> Sorter<'_, T> {
-        Sorter { lanes: self, taken, runs: [const { None }; 1 << PLACE_BITS] }
+    /// For items of one segment.
+    pub(crate) fn sorter(&mut self, since: Since) -> Sorter<'_, T> {
+        Sorter { lanes: self, since, runs: [const { None }; 1 << PLACE_BITS] }
     }
 }
 
@@ -67,7 +68,7 @@ impl<T> Sorter<'_, T> {
         let takes_first = self.runs[place].is_none() || self.runs[adjacent].is_some();
         let place = if takes_first { place } else { adjacent };
         self.end_run(place);
-        let lane = self.lanes.lane_of(key, self.taken);
+        let lane = self.lanes.lane_of(key, self.since);
         self.runs[place] = Some(Run { key, lane, weight });
         lane
     }
@@ -88,13 +89,14 @@ impl<T> Drop for Sorter<'_, T> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::flow::partition::put_time::PutTime;
     use proptest::prelude::*;
 
-    /// The lanes by key, with their items and the marks of their runs.
+    /// The lanes by key, with their items and their runs.
     fn contents(lanes: &Lanes<usize>) -> Vec<String> {
         let lanes = lanes.all.iter().map(|(_, lane)| {
             let items: Vec<_> = lane.tail.iter().collect();
-            format!("{:?} {items:?} {} {:?}", lane.key, lane.tail.len(), lane.marks())
+            format!("{:?} {items:?} {} {:?}", lane.key, lane.tail.len(), lane.runs())
         });
         lanes.collect()
     }
@@ -110,12 +112,12 @@ mod tests {
             let (mut together, mut one_by_one) = (Lanes::new(), Lanes::new());
             let mut taken = 0;
             for items in takes {
-                let before = taken as u64;
-                let mut sorter = together.sorter(before);
+                let since = Since { taken: taken as u64, put_at: PutTime::default() };
+                let mut sorter = together.sorter(since);
                 for (number, (key, weight)) in items.into_iter().enumerate() {
                     let (key, item) = (TypeKey(key), taken + number);
                     sorter.add(key, item, weight, Vec::new);
-                    let lane = one_by_one.lane_of(key, before);
+                    let lane = one_by_one.lane_of(key, since);
                     one_by_one.add_segment(lane, vec![item], weight);
                     taken += weight;
                 }

@@ -3,6 +3,7 @@
 
 use super::{LaneUse, Lanes};
 use crate::flow::desk::lane::{Owed, State};
+use crate::flow::partition::put_time::PutTime;
 use crate::item::TypeKey;
 use crate::sync::Deadline;
 
@@ -81,26 +82,18 @@ impl<T> Lanes<T> {
         lane.owed.as_ref().filter(|_| lane.failed.is_none())
     }
 
-    /// How many of the `taken` items of the partition were put before the lane's next batch, or
-    /// fewer; `None` if that batch was tried before.
-    pub(in crate::flow) fn first_untried(
-        &self,
-        lane: usize,
-        taken: u64,
-        has_one_type: bool,
-    ) -> Option<u64> {
+    /// When the first item of a lane's next batch was put, or before; `None` if that was tried
+    /// before.
+    #[inline]
+    pub(in crate::flow) fn put_time(&self, lane: usize) -> Option<PutTime> {
         let lane = &self.all[lane];
-        lane.failed.is_none().then(|| lane.first_of_tail(taken, has_one_type))
+        lane.failed.is_none().then(|| lane.tail_start().put_at)
     }
 
     /// The same for the oldest item of all lanes that no call has had.
-    pub(in crate::flow) fn first_untried_of_all(
-        &self,
-        taken: u64,
-        has_one_type: bool,
-    ) -> Option<u64> {
+    pub(in crate::flow) fn oldest_untried(&self) -> Option<PutTime> {
         let waiting = self.all.iter().filter(|(_, lane)| !lane.tail.is_empty());
-        waiting.map(|(_, lane)| lane.first_of_tail(taken, has_one_type)).min()
+        waiting.map(|(_, lane)| lane.tail_start().put_at).min()
     }
 
     /// Makes the lanes ready that linger.
