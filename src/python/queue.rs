@@ -64,10 +64,15 @@ impl Queue {
     #[inline]
     pub(super) fn item(life: &Life, object: Bound<'_, PyAny>) -> PyResult<PyItem> {
         if life.registry.resolves() {
-            let key = life.registry.key_of(&object.get_type())?;
-            return Ok(PyItem::with_key(object, key));
+            return Self::resolved_item(life, object);
         }
         Ok(PyItem::new(object))
+    }
+
+    #[cold]
+    fn resolved_item(life: &Life, object: Bound<'_, PyAny>) -> PyResult<PyItem> {
+        let key = life.registry.key_of(&object.get_type())?;
+        Ok(PyItem::with_key(object, key))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::flow::produce::many::Source;
 use crate::python::handler::HandlerRegistry;
 use crate::python::interpreter::InterpreterPause;
 use crate::python::life::run_inline;
-use crate::{BatchQueue, Line, TryProduceError, TypeKey};
+use crate::{BatchQueue, Line, TryProduceError};
 
 /// Items that are enqueued before an event loop gets its next turn: about a millisecond's worth.
 const TURN: usize = 16_384;
@@ -72,8 +72,9 @@ impl<'py> Sequence<'py> {
             // A partition may be full then, and the callers of an inline queue empty it.
             let room = if queue.is_inline() { queue.buffer_size() } else { TURN };
             let mut items = self.resolved_items(start, room, registry)?;
+            let end = start + items.len();
             let result = queue.shared.produce_many(&mut items, deadline, &mut InterpreterPause(py));
-            let accepted = items.read - usize::from(result.is_err());
+            let accepted = end - items.len() - usize::from(result.is_err());
             run_inline(py, queue);
             if let Err(refusal) = result {
                 return refused(py, refusal, accepted).map_or(Ok(accepted), Err);
@@ -94,17 +95,17 @@ impl<'py> Sequence<'py> {
         is_awaited: &dyn Fn(Line) -> bool,
         awaits_any: bool,
     ) -> PyResult<Tried> {
-        let mut items = if registry.resolves() {
-            self.resolved_items(start, TURN, registry)?
+        let (read, result) = if registry.resolves() {
+            let mut items = self.resolved_items(start, TURN, registry)?;
+            let end = start + items.len();
+            let result = try_put(queue, &mut items, is_awaited, awaits_any);
+            (end - items.len(), result)
         } else {
-            self.items(start, start.saturating_add(TURN))
+            let mut items = self.items(start, start.saturating_add(TURN));
+            let result = try_put(queue, &mut items, is_awaited, awaits_any);
+            (items.read, result)
         };
-        let result = if awaits_any {
-            items.try_for_each(|item| queue.try_produce(item, None, is_awaited))
-        } else {
-            queue.shared.try_produce_many(&mut items)
-        };
-        let accepted = items.read - usize::from(result.is_err());
+        let accepted = read - usize::from(result.is_err());
         let turn_ended = result.is_ok() && accepted < self.len();
         Ok((accepted, (!turn_ended).then_some(result)))
     }
@@ -126,7 +127,7 @@ impl<'py> Sequence<'py> {
 
     fn items(&self, start: usize, end: usize) -> Items<'_, 'py> {
         let end = end.min(self.len());
-        Items { from: self, read: start, end, start, resolved: None }
+        Items { from: self, read: start, end }
     }
 
     /// Some items from `start` on, with the keys of the classes whose handlers they go to.
@@ -135,15 +136,28 @@ impl<'py> Sequence<'py> {
         start: usize,
         most: usize,
         registry: &HandlerRegistry,
-    ) -> PyResult<Items<'_, 'py>> {
+    ) -> PyResult<std::vec::IntoIter<PyItem>> {
         let mut items = self.items(start, start.saturating_add(most));
         let mut resolved = Vec::with_capacity(items.end.saturating_sub(start));
         while let Some(object) = items.object() {
             let key = registry.key_of(&object.get_type())?;
-            resolved.push((object, key));
+            resolved.push(PyItem::with_key(object, key));
         }
-        // A list may have become shorter.
-        Ok(Items { read: start, end: start + resolved.len(), resolved: Some(resolved), ..items })
+        Ok(resolved.into_iter())
+    }
+}
+
+/// Enqueues items without waiting, up to the first that finds no room.
+fn try_put(
+    queue: &BatchQueue<PyItem>,
+    items: &mut impl Source<PyItem>,
+    is_awaited: &dyn Fn(Line) -> bool,
+    awaits_any: bool,
+) -> Result<(), TryProduceError<PyItem>> {
+    if awaits_any {
+        items.try_for_each(|item| queue.try_produce(item, None, is_awaited))
+    } else {
+        queue.shared.try_produce_many(items)
     }
 }
 
@@ -163,13 +177,10 @@ struct Items<'a, 'py> {
     /// Index of the next item to read.
     read: usize,
     end: usize,
-    /// Where `resolved` begins.
-    start: usize,
-    /// The items themselves, and their keys, if these are not simply those of their classes.
-    resolved: Option<Vec<(Bound<'py, PyAny>, TypeKey)>>,
 }
 
 impl<'py> Items<'_, 'py> {
+    #[inline]
     fn object(&mut self) -> Option<Bound<'py, PyAny>> {
         if self.read >= self.end {
             return None;
@@ -189,20 +200,13 @@ impl Iterator for Items<'_, '_> {
 
     #[inline]
     fn next(&mut self) -> Option<PyItem> {
-        if let Some(resolved) = &self.resolved {
-            let (item, key) = resolved.get(self.read - self.start)?;
-            self.read += 1;
-            return Some(PyItem::with_key(item.clone(), *key));
-        }
         self.object().map(PyItem::new)
     }
 }
 
 impl Source<PyItem> for Items<'_, '_> {
     fn left(&mut self) -> usize {
-        if self.resolved.is_none() {
-            self.end = self.end.min(self.from.len());
-        }
+        self.end = self.end.min(self.from.len());
         self.end.saturating_sub(self.read)
     }
 }
