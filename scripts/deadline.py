@@ -1,51 +1,58 @@
-"""Run a test binary of Rust, and end it when one of its tests hangs: cargo's runner in `make`.
+"""Run the tests of a Rust binary, each in a process and with a deadline: cargo's runner in `make`.
 
-libtest has no deadline. It only says after a minute that a test is still running, and with a single
-test thread it prints the test's name before the test starts. This runner passes the binary's output
-on, reads both from it, and after BATCHQUEUE_TEST_DEADLINE_S seconds names the test, shows where the
-binary's threads wait, and ends the binary.
+libtest runs all tests of a binary in one process and has no deadline. There, a test that hangs or
+aborts takes the others with it; and the models of loom, which map and unmap a stack for each thread
+of each of their executions, wait for each other's mappings. This runner starts a process for each
+test, as many at a time as there are cores. It shows what a test printed that fails, and where the
+threads wait of one that has run for BATCHQUEUE_TEST_DEADLINE_S seconds, before it ends it.
 
     cargo test --config 'target."cfg(all())".runner = ["python3", "scripts/deadline.py"]'
 """
 
 import os
-import re
-import selectors
-import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import NamedTuple
 
 DEADLINE_S = float(os.environ.get("BATCHQUEUE_TEST_DEADLINE_S", "300"))
 """A hundred times what the slowest test takes; the loom models get more in the Makefile."""
 
-STARTED = re.compile(r"^test (.+?)(?: - should panic)? \.\.\. $")
-RUNNING = re.compile(r"^test (.+?)(?: - should panic)? has been running for over (\d+) seconds$")
-ENDED = re.compile(r"^test (.+?)(?: - should panic)? \.\.\. .")
+
+class Ended(NamedTuple):
+    """What became of a test: `failure` is None if it has passed."""
+
+    name: str
+    printed: str
+    failure: str | None
 
 
-class Tests:
-    """Which tests are running, by what libtest prints about them."""
+def list_tests(binary: str, options: list[str]) -> list[str]:
+    """Return the names of the tests that the options select."""
+    listing = [binary, *options, "--list", "--format", "terse"]
+    printed = subprocess.run(listing, check=True, capture_output=True, text=True).stdout
+    return [line.removesuffix(": test") for line in printed.splitlines() if line.endswith(": test")]
 
-    def __init__(self) -> None:
-        self._since: dict[str, float] = {}
-        self._line = ""
 
-    def read(self, text: str, now: float) -> None:
-        """Take what was printed at `now`."""
-        *lines, self._line = (self._line + text).split("\n")
-        for line in lines:
-            if found := RUNNING.match(line):
-                self._since.setdefault(found[1], now - float(found[2]))
-            elif found := ENDED.match(line):
-                self._since.pop(found[1], None)
-        if found := STARTED.match(self._line):
-            self._since.setdefault(found[1], now)
-
-    def overdue(self, now: float) -> list[str]:
-        """Return the tests that have run for longer than the deadline."""
-        return [name for name, since in self._since.items() if now - since > DEADLINE_S]
+def run_test(binary: str, flags: list[str], name: str) -> Ended:
+    """Run a test to its end, or to its deadline."""
+    command = [binary, *flags, "--test-threads=1", "--exact", name]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+    try:
+        printed, _ = process.communicate(timeout=DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        waits = threads(process.pid)
+        process.kill()
+        printed, _ = process.communicate()
+        return Ended(
+            name, f"{printed}\nthreads of {binary}:\n{waits}", f"not ended after {DEADLINE_S:.0f} s"
+        )
+    status = process.returncode
+    return Ended(name, printed, None if status == 0 else f"status {status}")
 
 
 def threads(pid: int) -> str:
@@ -62,38 +69,36 @@ def threads(pid: int) -> str:
 
 
 def main() -> int:
-    """Run the command line's binary; return its exit status, or 1 after a deadline."""
-    process = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE)
-    # Ctrl-C ends the binary, and the end of its output this loop.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    assert process.stdout is not None
-    tests = Tests()
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while True:
-            if selector.select(timeout=1):
-                printed = os.read(process.stdout.fileno(), 65536)
-                if not printed:
-                    break
-                sys.stdout.buffer.write(printed)
-                sys.stdout.buffer.flush()
-                tests.read(printed.decode(errors="replace"), time.monotonic())
-            if overdue := tests.overdue(time.monotonic()):
-                print(
-                    f"\ndeadline: not ended after {DEADLINE_S:.0f} s: {', '.join(overdue)}\n"
-                    f"threads of {process.args[0]}:\n{threads(process.pid)}",
-                    file=sys.stderr,
-                    flush=True,
-                )
-                process.kill()
-                process.wait()
-                return 1
-    status = process.wait()
-    if status < 0:
-        # As the binary ended, so that cargo names the signal.
-        signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-    return status
+    """Run the selected tests of the command line's binary; return 101 if one fails, as it would."""
+    binary, *options = sys.argv[1:]
+    names = list_tests(binary, options)
+    if not names:
+        # There is none, or they do not list themselves: those of rustdoc.
+        return subprocess.run(sys.argv[1:], check=False, timeout=DEADLINE_S).returncode
+    # The filters have done their work.
+    flags = [option for option in options if option.startswith("--") and option != "--skip"]
+    print(f"\nrunning {len(names)} tests", flush=True)
+    began, failed = time.monotonic(), []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        running = [pool.submit(run_test, binary, flags, name) for name in names]
+        try:
+            for ended in (test.result() for test in as_completed(running)):
+                if "--nocapture" in flags:
+                    print(ended.printed)
+                print(f"test {ended.name} ... {ended.failure or 'ok'}", flush=True)
+                if ended.failure:
+                    failed.append(ended)
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            raise
+    for ended in failed:
+        print(f"\n---- {ended.name}: {ended.failure}\n{ended.printed}")
+    print(
+        f"\ntest result: {'FAILED' if failed else 'ok'}. {len(names) - len(failed)} passed; "
+        f"{len(failed)} failed; finished in {time.monotonic() - began:.2f}s\n",
+        flush=True,
+    )
+    return 101 if failed else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The runner that ends a hanging Rust test, against what libtest prints."""
+"""The runner of Rust tests, against a binary that behaves as libtest does."""
 
 import os
 import subprocess
@@ -11,50 +11,80 @@ from pages import ROOT
 
 DEADLINE = ROOT / "scripts" / "deadline.py"
 
-ALL_END = """
-echo 'test quick ... ok'
-echo 'test slow has been running for over 60 seconds'
-echo 'test slow ... ok'
-exit 3
-"""
-MANY_THREADS = """
-echo 'test quick ... ok'
-echo 'test room::slow has been running for over 60 seconds'
-exec sleep 1000
-"""
-ONE_THREAD = """
-echo 'test quick ... ok'
-printf 'test room::slow ... '
-exec sleep 1000
+BINARY = """#!/bin/sh
+case "$*" in
+    *nothing*--list*) ;;
+    nothing) echo doctest ;;
+    *--list*) echo "$@" > listed; printf 'a::quick: test\\na::other: test\\ngroup: bench\\n' ;;
+    *a::quick) echo 'quick was here' ;;
+    *a::other) {other} ;;
+    *) exit 99 ;;
+esac
 """
 
 
-def run(tmp_path: Path, script: str, deadline_s: float) -> subprocess.CompletedProcess[str]:
-    binary = tmp_path / "binary"
-    binary.write_text(f"#!/bin/sh\n{script}")
-    binary.chmod(0o755)
-    return subprocess.run(
-        [sys.executable, DEADLINE, binary],
-        env={**os.environ, "BATCHQUEUE_TEST_DEADLINE_S": str(deadline_s)},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+@pytest.fixture
+def run(tmp_path):
+    def run(
+        other: str, deadline_s: float = 300, options: tuple[str, ...] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        binary = tmp_path / "binary"
+        binary.write_text(BINARY.format(other=other))
+        binary.chmod(0o755)
+        return subprocess.run(
+            [sys.executable, DEADLINE, binary, *options],
+            env={**os.environ, "BATCHQUEUE_TEST_DEADLINE_S": str(deadline_s)},
+            cwd=tmp_path,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+
+    return run
 
 
-@pytest.mark.parametrize(
-    ("script", "deadline_s"), [(MANY_THREADS, 61), (ONE_THREAD, 1)], ids=["many", "one"]
-)
-def test_hanging_test_is_named_and_its_binary_ended(tmp_path, script, deadline_s):
-    ended = run(tmp_path, script, deadline_s)
-    assert ended.returncode == 1
-    assert f"not ended after {deadline_s} s: room::slow\n" in ended.stderr
-    assert "test quick ... ok" in ended.stdout
+def test_each_test_runs_alone_and_is_named_with_its_result(run):
+    ended = run("true")
+    assert ended.returncode == 0, ended.stderr
+    assert {"test a::quick ... ok", "test a::other ... ok"} <= set(ended.stdout.splitlines())
+    assert "test result: ok. 2 passed; 0 failed" in ended.stdout
+    assert "was here" not in ended.stdout
 
 
-def test_status_and_output_of_a_binary_that_ends_are_kept(tmp_path):
-    ended = run(tmp_path, ALL_END, 300)
-    assert ended.returncode == 3
-    assert ended.stdout == "".join(
-        line.removeprefix("echo '").removesuffix("'") + "\n" for line in ALL_END.split("\n")[1:4]
-    )
+def test_filters_select_the_tests_and_flags_go_to_each(run, tmp_path: Path):
+    ended = run("true", options=("a::", "--skip", "b::", "--nocapture"))
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "listed").read_text().startswith("a:: --skip b:: --nocapture --list")
+    assert "quick was here" in ended.stdout
+
+
+@pytest.mark.parametrize(("other", "status"), [("echo why; exit 3", "3"), ("kill -6 $$", "-6")])
+def test_what_a_test_printed_that_fails_is_shown_and_the_others_run(run, other, status):
+    ended = run(other)
+    assert ended.returncode == 101
+    assert f"test a::other ... status {status}\n" in ended.stdout
+    assert "test a::quick ... ok" in ended.stdout
+    assert f"---- a::other: status {status}\n" in ended.stdout
+    assert ("why" in ended.stdout) == ("why" in other)
+    assert "test result: FAILED. 1 passed; 1 failed" in ended.stdout
+
+
+def test_hanging_test_is_ended_with_the_waits_of_its_threads(run):
+    ended = run("echo before; exec sleep 1000", deadline_s=1)
+    assert ended.returncode == 101
+    assert "test a::other ... not ended after 1 s\n" in ended.stdout
+    shown = ended.stdout.split("---- a::other")[1]
+    assert "before" in shown
+    assert "    sleep            S " in shown
+
+
+def test_binary_that_lists_no_test_runs_as_it_is(run):
+    ended = run("true", options=("nothing",))
+    assert (ended.returncode, ended.stdout) == (0, "doctest\n")
+
+
+def test_binary_that_cannot_list_its_tests_is_an_error(run, tmp_path: Path):
+    (tmp_path / "broken").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "broken").chmod(0o755)
+    command = [sys.executable, DEADLINE, tmp_path / "broken"]
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 1
