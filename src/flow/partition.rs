@@ -13,7 +13,7 @@
 //! | `taken` | thread inside, plain stores under the lock of the lanes | producers (gate) |
 //! | `released` | threads that change the lanes, under their lock | producers (gate) |
 //! | `choked`, `gate.has_choked` | the same; producers that find it full | producers |
-//! | `linger`, `gate.lingers` | see `partition/linger.rs` | the same |
+//! | `gate.lingers`, `gate.linger` | see `partition/linger.rs` | the same |
 //! | `gate.put_at`, `oldest_sealed_ns` | see `partition/put_time.rs` | the same |
 //! | `lane_use` | threads that change the lanes | drain threads before they sleep, who assigns |
 //! | `weighed` | producers, thread inside (under the gate) | the same |
@@ -47,7 +47,7 @@ mod weighted;
 
 use crate::flow::desk::lanes::{LaneUse, Lanes};
 use crate::flow::partition::gate::{Access, ChokedTypes, Gate};
-use crate::flow::partition::linger::{Linger, Quiet};
+use crate::flow::partition::linger::Quiet;
 use crate::flow::partition::ready::ReadyBit;
 use crate::flow::partition::segment::Segment;
 use crate::flow::partition::segment_pool::SegmentPool;
@@ -99,8 +99,6 @@ pub(crate) struct Partition<T> {
     /// When a put that finds the partition full may next search for lanes to choke, relative to the
     /// queue's start.
     choke_after_ns: AtomicU64,
-    /// Locked last of all.
-    linger: QuickMutex<Linger>,
     slow: SlowCounts,
     segment_pool: Arc<SegmentPool<T>>,
     /// How many items were put before the open segment, by weight: see `weighted.rs`.
@@ -191,9 +189,9 @@ impl<T> Partition<T> {
         segment_size: usize,
         segment_pool: Arc<SegmentPool<T>>,
     ) -> Self {
-        // A put touches one cache line of the partition: the lock and everything it guards. loom's
-        // locks are larger.
-        const { assert!(size_of::<QuickMutex<Gate<T>>>() <= 64 || cfg!(loom)) };
+        // A put touches one cache line of the partition, where items do not linger: the lock and
+        // what it guards. loom's locks are larger.
+        const { assert!(std::mem::offset_of!(Gate<T>, linger) + 8 <= 64 || cfg!(loom)) };
         Self {
             gate: QuickMutex::new(Gate::new()),
             drain_side: DrainSide::default(),
@@ -206,7 +204,6 @@ impl<T> Partition<T> {
             space: Space::new(),
             choked: QuickMutex::new(ChokedTypes::default()),
             choke_after_ns: AtomicU64::new(0),
-            linger: QuickMutex::default(),
             slow: SlowCounts::default(),
             segment_pool,
             weighed: AtomicU64::new(weighted::NONE),
@@ -243,7 +240,7 @@ impl<T> Partition<T> {
     /// waits for that.
     #[inline]
     fn seal_full(&self, gate: &mut Gate<T>) {
-        if gate.open.len() >= self.segment_size || gate.lingers && self.ends_batch(gate) {
+        if gate.open.len() >= self.segment_size || gate.lingers && gate.ends_batch() {
             self.seal(gate);
         }
     }
@@ -274,7 +271,7 @@ impl<T> Partition<T> {
         if put == 0 {
             return Signal::Nothing;
         }
-        let quiet = if gate.lingers { self.note_put(gate, put) } else { Quiet::Not };
+        let quiet = if gate.lingers { gate.note_put(put) } else { Quiet::Not };
         if was_empty && quiet == Quiet::Not || quiet == Quiet::Over {
             self.ready.set();
         }
@@ -285,7 +282,7 @@ impl<T> Partition<T> {
         }
         gate.plan(level, self.segment_size);
         if gate.lingers {
-            self.plan_quiet(gate);
+            gate.plan_quiet();
         }
         let queued = gate.queued();
         if quiet == Quiet::On {

@@ -3,6 +3,7 @@
 
 use rustc_hash::FxHashSet;
 
+use crate::flow::partition::linger::Linger;
 use crate::flow::partition::put_time::PutTime;
 use crate::item::TypeKey;
 use crate::rules::{Rule, rule_off};
@@ -21,7 +22,7 @@ pub(crate) enum Access {
     Closed,
 }
 
-/// What a put reads and writes, in one cache line with the lock.
+/// What a put reads and writes, up to `linger` in one cache line with the lock.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Gate<T> {
@@ -44,6 +45,8 @@ pub(super) struct Gate<T> {
     pub(super) has_choked: bool,
     /// Whether items may wait here for their batch to become full; see `linger.rs`.
     pub(super) lingers: bool,
+    /// In another cache line.
+    pub(super) linger: Linger,
 }
 
 impl<T> Gate<T> {
@@ -58,6 +61,7 @@ impl<T> Gate<T> {
             access: Access::Open,
             has_choked: false,
             lingers: false,
+            linger: Linger::default(),
         }
     }
 

@@ -13,12 +13,12 @@
 //!     └── the next take, the put at that position, or a second type ────────┘
 //! ```
 //!
-//! | field | written by | read by |
+//! | field, under the gate | written by | read by |
 //! |---|---|---|
-//! | `gate.lingers` | registration of handlers, once, under the gate | producers, thread inside |
-//! | `quiet_until` | thread inside, registration of types, under the gate | producers (gate) |
-//! | `batch_end` | thread inside, under the gate | producers (gate) |
-//! | `is_wanted` | producers, under the gate; thread inside | thread inside |
+//! | `lingers` | registration of handlers, once | producers, thread inside |
+//! | `linger.quiet_until` | thread inside, registration of types | producers |
+//! | `linger.batch_end` | thread inside | producers |
+//! | `linger.is_wanted` | producers, thread inside | thread inside |
 
 use crate::flow::partition::Partition;
 use crate::flow::partition::gate::Gate;
@@ -35,7 +35,7 @@ pub(super) enum Quiet {
     Over,
 }
 
-/// What a partition keeps of items that may linger.
+/// What the gate keeps of items that may linger.
 #[derive(Debug, Default)]
 pub(super) struct Linger {
     /// Puts before this position notify no thread; 0: all do.
@@ -44,6 +44,50 @@ pub(super) struct Linger {
     batch_end: u64,
     /// A producer found no room: nothing lingers in the next turn.
     is_wanted: bool,
+}
+
+impl<T> Gate<T> {
+    /// After a put of so many items, where items may linger.
+    #[cold]
+    pub(super) fn note_put(&self, put: usize) -> Quiet {
+        let (quiet_until, pushed) = (self.linger.quiet_until, self.pushed());
+        let was_quiet = pushed - (put as u64) < quiet_until;
+        match (was_quiet && pushed >= quiet_until, was_quiet) {
+            (true, _) if !rule_off(Rule::EndQuiet) => Quiet::Over,
+            (_, true) => Quiet::On,
+            _ => Quiet::Not,
+        }
+    }
+
+    /// Plans up to which put the partition is quiet.
+    #[cold]
+    pub(super) fn plan_quiet(&mut self) {
+        let quiet_until = self.linger.quiet_until;
+        if quiet_until > self.pushed() {
+            let before_last = quiet_until.saturating_sub(self.before_open + 1);
+            self.plan_at_most(usize::try_from(before_last).unwrap_or(usize::MAX));
+        }
+    }
+
+    /// Whether the last item of the open segment is the last one of a batch that waits to become
+    /// full: the next item is the oldest one of another batch, and has its own time.
+    pub(super) fn ends_batch(&self) -> bool {
+        !self.open.is_empty() && self.pushed() == self.linger.batch_end
+    }
+
+    /// How many items the batch lacks that waits to become full; 0 if none does.
+    pub(super) fn lacks(&self) -> usize {
+        let lacks = self.linger.batch_end.saturating_sub(self.pushed());
+        usize::try_from(lacks).unwrap_or(usize::MAX)
+    }
+
+    /// What is put from now on notifies as usual.
+    #[inline]
+    pub(super) fn end_quiet(&mut self) {
+        if self.lingers {
+            (self.linger.quiet_until, self.linger.batch_end) = (0, 0);
+        }
+    }
 }
 
 impl<T> Partition<T> {
@@ -56,47 +100,10 @@ impl<T> Partition<T> {
 
     // ---- producers, under the gate
 
-    /// After a put of so many items, where items may linger.
-    #[cold]
-    pub(super) fn note_put(&self, gate: &Gate<T>, put: usize) -> Quiet {
-        let quiet_until = self.linger.lock().quiet_until;
-        let pushed = gate.pushed();
-        let was_quiet = pushed - (put as u64) < quiet_until;
-        match (was_quiet && pushed >= quiet_until, was_quiet) {
-            (true, _) if !rule_off(Rule::EndQuiet) => Quiet::Over,
-            (_, true) => Quiet::On,
-            _ => Quiet::Not,
-        }
-    }
-
-    /// Plans up to which put the partition is quiet.
-    #[cold]
-    pub(super) fn plan_quiet(&self, gate: &mut Gate<T>) {
-        let quiet_until = self.linger.lock().quiet_until;
-        if quiet_until > gate.pushed() {
-            let before_last = quiet_until.saturating_sub(gate.before_open + 1);
-            gate.plan_at_most(usize::try_from(before_last).unwrap_or(usize::MAX));
-        }
-    }
-
-    /// Whether the last item of the open segment is the last one of a batch that waits to become
-    /// full: the next item is the oldest one of another batch, and has its own time.
-    #[cold]
-    pub(super) fn ends_batch(&self, gate: &Gate<T>) -> bool {
-        !gate.open.is_empty() && gate.pushed() == self.linger.lock().batch_end
-    }
-
-    /// How many items the batch lacks that waits to become full; 0 if none does.
-    #[cold]
-    pub(super) fn lacks(&self, gate: &Gate<T>) -> usize {
-        let lacks = self.linger.lock().batch_end.saturating_sub(gate.pushed());
-        usize::try_from(lacks).unwrap_or(usize::MAX)
-    }
-
     /// A put found no room: what lingers is called in the next turn.
     #[cold]
-    pub(super) fn want_room(&self) {
-        self.linger.lock().is_wanted = true;
+    pub(super) fn want_room(&self, gate: &mut Gate<T>) {
+        gate.linger.is_wanted = true;
         self.ready.set();
     }
 
@@ -114,7 +121,7 @@ impl<T> Partition<T> {
 
     /// Whether a producer has found no room since the last call.
     pub(crate) fn take_wanted(&self) -> bool {
-        std::mem::take(&mut self.linger.lock().is_wanted)
+        std::mem::take(&mut self.gate.lock().linger.is_wanted)
     }
 
     /// The only lane lingers and lacks `lacking` items, with `counted` of the taken ones counting
@@ -128,20 +135,9 @@ impl<T> Partition<T> {
             return;
         }
         let room = self.buffer_size.saturating_sub(counted);
-        let mut linger = self.linger.lock();
-        linger.quiet_until = pushed + lacking.min(room) as u64;
-        linger.batch_end = linger.quiet_until;
-        drop(linger);
+        gate.linger.quiet_until = pushed + lacking.min(room) as u64;
+        gate.linger.batch_end = gate.linger.quiet_until;
         gate.withdraw_plan();
-    }
-
-    /// Under the gate: what is put from now on notifies as usual.
-    #[inline]
-    pub(super) fn end_quiet_under(&self, gate: &Gate<T>) {
-        if gate.lingers {
-            let mut linger = self.linger.lock();
-            (linger.quiet_until, linger.batch_end) = (0, 0);
-        }
     }
 
     /// A second type is about to be routed here, after [`mix`](Self::mix): the next put notifies.
@@ -151,7 +147,7 @@ impl<T> Partition<T> {
             let pushed = gate.pushed();
             // What was put while it was quiet is followed by no other first item.
             let next = if pushed > self.taken() { pushed + 1 } else { 0 };
-            self.linger.lock().quiet_until = next;
+            gate.linger.quiet_until = next;
             gate.withdraw_plan();
         }
     }

@@ -44,7 +44,7 @@ impl<T> Partition<T> {
             self.refresh_released(gate);
             if gate.queued() >= self.buffer_size && !rule_off(Rule::Bound) {
                 if gate.lingers {
-                    self.want_room();
+                    self.want_room(gate);
                 }
                 return Err(Stop::Full);
             }

@@ -69,7 +69,7 @@ impl<T> Run<'_, T> {
         let room = partition.buffer_size.saturating_sub(gate.queued());
         let mut room = if rule_off(Rule::Bound) { usize::MAX } else { room };
         if gate.lingers {
-            let lacks = partition.lacks(gate);
+            let lacks = gate.lacks();
             room = if lacks > 0 { room.min(lacks) } else { room };
         }
         self.plain_until = gate.open.len().saturating_add(room).min(partition.segment_size);

@@ -93,7 +93,7 @@ impl<T: Item> Partition<T> {
     /// it.
     fn take_open(&self, segment_cache: &mut SegmentCache<T>) -> Opened<T> {
         let mut gate = self.gate.lock();
-        self.end_quiet_under(&gate);
+        gate.end_quiet();
         // Relaxed: only the thread inside touches it.
         gate.sealed -= self.drain_side.received.load(Ordering::Relaxed);
         self.drain_side.received.store(0, Ordering::Relaxed);

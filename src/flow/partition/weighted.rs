@@ -63,7 +63,7 @@ impl<T: Item> Partition<T> {
             (Some(put), Some(rest))
         } else {
             if gate.lingers {
-                self.want_room();
+                self.want_room(&mut gate);
             }
             (None, Some(item))
         };
@@ -73,7 +73,7 @@ impl<T: Item> Partition<T> {
                 // Relaxed: under the gate.
                 self.weighed.store(gate.before_open, Ordering::Relaxed);
             }
-            if gate.lingers && (1..weight).contains(&self.lacks(&gate)) && !gate.open.is_empty() {
+            if gate.lingers && (1..weight).contains(&gate.lacks()) && !gate.open.is_empty() {
                 // The rest of the item belongs to another batch.
                 self.seal(&mut gate);
             }
