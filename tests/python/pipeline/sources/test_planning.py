@@ -1,7 +1,7 @@
 """Plans are as long as their limit allows, whatever the sizes of the splits are."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batchqueue.pipeline import Limit, Split
@@ -18,6 +18,11 @@ def splits_of(sizes):
 
 
 @given(SIZES, st.integers(1, 120), st.integers(1, 120))
+@example([(50, 1)] * 3, 120, 120)
+@example([(1, 50)] * 3, 120, 120)
+@example([(50, 50)] * 2, 1, 1)
+@example([(1, 1), (None, 1), (1, 1)], 120, 120)
+@example([(1, 1), (1, None), (1, 1)], 120, 120)
 def test_a_plan_has_the_longest_beginning_within_its_limit_and_at_least_one_split(
     sizes, rows, size
 ):
