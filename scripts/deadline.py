@@ -22,7 +22,7 @@ DEADLINE_S = float(os.environ.get("BATCHQUEUE_TEST_DEADLINE_S", "300"))
 
 
 class Ended(NamedTuple):
-    """What became of a test: `failure` is None if it has passed."""
+    """The result of a test; `failure` is None if it passed."""
 
     name: str
     printed: str
@@ -32,7 +32,7 @@ class Ended(NamedTuple):
 def list_tests(binary: str, options: list[str]) -> list[str]:
     """Return the names of the tests that the options select."""
     listing = [binary, *options, "--list", "--format", "terse"]
-    printed = subprocess.run(listing, check=True, capture_output=True, text=True).stdout
+    printed = subprocess.run(listing, check=True, stdout=subprocess.PIPE, text=True).stdout
     return [line.removesuffix(": test") for line in printed.splitlines() if line.endswith(": test")]
 
 
@@ -73,7 +73,7 @@ def main() -> int:
     binary, *options = sys.argv[1:]
     names = list_tests(binary, options)
     if not names:
-        # There is none, or they do not list themselves: those of rustdoc.
+        # The tests of rustdoc are not in the list.
         return subprocess.run(sys.argv[1:], check=False, timeout=DEADLINE_S).returncode
     # The filters have done their work.
     flags = [option for option in options if option.startswith("--") and option != "--skip"]

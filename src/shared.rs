@@ -41,6 +41,7 @@ use crate::flow::handler::dead_letters::{DeadLetterBox, DeadLetterBoxes};
 use crate::flow::handler::dispatch_log::DispatchLog;
 use crate::flow::handler::host::Host;
 use crate::flow::partition::gate::Access;
+use crate::flow::partition::put_time::PutTime;
 use crate::flow::partition::{Partition, Signal};
 use crate::flow::route::Route;
 use crate::item::Item;
@@ -100,6 +101,7 @@ impl<T: Item> Shared<T> {
         threads: ThreadSlots,
         pool: Option<Arc<Pool>>,
     ) -> Self {
+        PutTime::start();
         let route = Route::new(&config);
         route.grow(&config, threads.len(), config.partitions.resolve(threads.len(), 0.0));
         let threads_per_core =

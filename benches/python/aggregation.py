@@ -44,7 +44,7 @@ def rows_per_second(kind: str, threads: int, count: int) -> float:
     config: BatchQueueConfig[Any] = BatchQueueConfig(
         threads=ThreadPolicy.fixed(threads),
         partitions=PartitionPolicy.fixed(threads + len(TAGS)),
-        # The threads are held until all is put, and shall keep their partitions meanwhile.
+        # The threads are held until all is put, and must keep their partitions meanwhile.
         takeover_after_ms=60_000,
         buffer_size=count * TIMES * ROWS,
     )

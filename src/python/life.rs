@@ -57,6 +57,18 @@ impl Life {
         self.core.as_ref().ok_or_else(forked)
     }
 
+    /// An object as an item of this queue, with the key of the class whose handler it goes to.
+    #[inline]
+    pub(super) fn item(&self, object: Bound<'_, PyAny>) -> PyResult<PyItem> {
+        if self.registry.resolves() { self.resolved_item(object) } else { Ok(PyItem::new(object)) }
+    }
+
+    #[cold]
+    fn resolved_item(&self, object: Bound<'_, PyAny>) -> PyResult<PyItem> {
+        let key = self.registry.key_of(&object.get_type())?;
+        Ok(PyItem::with_key(object, key))
+    }
+
     pub(super) fn name(&self) -> &str {
         // Works in a forked child too: it locks nothing.
         self.core.as_ref().map_or("", BatchQueue::name)

@@ -28,7 +28,7 @@ impl Queue {
             let item = item.map_err(|error| after_some(py, error, accepted))?;
             let given = self.selector.given(queue, &item);
             let given = given.map_err(|error| after_some(py, error, accepted))?;
-            let item = Self::item(life, item)?;
+            let item = life.item(item)?;
             match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
                 Ok(()) => {
                     accepted += 1;

@@ -59,21 +59,6 @@ impl Queue {
         let recipe = self.recipe.as_ref().ok_or_else(forked)?;
         Python::attach(|py| self.life.restart(py, recipe, self.selector.core(), closed))
     }
-
-    /// An object as an item of this queue, with the key of the class whose handler it goes to.
-    #[inline]
-    pub(super) fn item(life: &Life, object: Bound<'_, PyAny>) -> PyResult<PyItem> {
-        if life.registry.resolves() {
-            return Self::resolved_item(life, object);
-        }
-        Ok(PyItem::new(object))
-    }
-
-    #[cold]
-    fn resolved_item(life: &Life, object: Bound<'_, PyAny>) -> PyResult<PyItem> {
-        let key = life.registry.key_of(&object.get_type())?;
-        Ok(PyItem::with_key(object, key))
-    }
 }
 
 #[pymethods]
@@ -178,7 +163,7 @@ impl Queue {
         let py = item.py();
         let deadline = deadline_of(timeout)?;
         let given = self.selector.given(queue, &item)?;
-        let item = Self::item(life, item)?;
+        let item = life.item(item)?;
         match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
             Ok(()) => {
                 run_inline(py, queue);

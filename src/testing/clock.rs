@@ -19,8 +19,8 @@ pub(crate) struct StoppedClock(());
 
 impl StoppedClock {
     pub(crate) fn stop() -> Self {
-        // Put times are counted from their first one, which shall not be later.
-        PutTime::now();
+        // Put times are counted from this, which must not be later than the stopped clock.
+        PutTime::start();
         STOPPED.set(Some(Instant::now()));
         Self(())
     }

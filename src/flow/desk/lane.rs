@@ -122,13 +122,21 @@ pub(crate) struct Owed {
 /// A removal waits until no clone of it is left.
 pub(crate) type Debt = Arc<()>;
 
-/// A bound of what is known of a run of items.
+/// Where a run of items begins, or before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Since {
-    /// At least this many items of the partition were put before it.
+    /// None of its items was put before this many others of the partition.
     pub(crate) taken: u64,
-    /// None of its items was put before.
+    /// None of them was put earlier.
     pub(crate) put_at: PutTime,
+}
+
+#[cfg(all(test, loom))]
+impl Since {
+    /// That of the first items of a partition.
+    pub(crate) fn start() -> Self {
+        Self { taken: 0, put_at: PutTime::default() }
+    }
 }
 
 #[derive(Debug)]
@@ -139,6 +147,7 @@ pub(super) struct Lane<T> {
     pub(super) failed: Option<Job<T>>,
     pub(super) tail: Batch<T>,
     pub(super) owed: Option<Owed>,
+    /// That of the items of the job.
     pub(super) start: Since,
     /// The runs of items that the tail consists of, by weight.
     runs: SmallVec<[(usize, Since); 1]>,
@@ -146,14 +155,6 @@ pub(super) struct Lane<T> {
     waits_since: Option<Instant>,
     /// Whether what it holds does not count against the bound: see `partition/room.rs`.
     pub(super) is_choked: bool,
-}
-
-#[cfg(all(test, loom))]
-impl Since {
-    /// The bound of the first items of a partition.
-    pub(crate) fn start() -> Self {
-        Self { taken: 0, put_at: PutTime::default() }
-    }
 }
 
 impl<T> Lane<T> {

@@ -139,7 +139,7 @@ impl<T> Lanes<T> {
         self.was_stopped = true;
     }
 
-    /// The lane of a type, which is made if there is none, for items that are added next.
+    /// Returns the lane of a type, to which items are about to be added. A new type gets a new one.
     #[inline]
     pub(crate) fn lane_of(&mut self, key: TypeKey, since: Since) -> usize {
         if let Some(lane) = self.find(key).filter(|_| !rule_off(Rule::AppendToLane)) {

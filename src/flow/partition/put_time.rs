@@ -18,7 +18,8 @@ use crate::flow::partition::gate::Gate;
 use crate::observe::measures;
 use crate::sync::{Duration, Instant, OnceLock, Ordering, now};
 
-/// What the times are counted from.
+/// What the times are counted from. Set when the first queue is made: a child that was forked while
+/// a producer sets it would wait for that forever.
 static START: OnceLock<Instant> = OnceLock::new();
 
 /// A point in time, in eight bytes: nanoseconds since the first one of the process.
@@ -26,6 +27,11 @@ static START: OnceLock<Instant> = OnceLock::new();
 pub(crate) struct PutTime(u64);
 
 impl PutTime {
+    /// Sets what the times are counted from, unless it is set.
+    pub(crate) fn start() {
+        START.get_or_init(now);
+    }
+
     #[inline]
     pub(crate) fn now() -> Self {
         let passed = now().saturating_duration_since(*START.get_or_init(now));
@@ -71,8 +77,8 @@ impl<T> Partition<T> {
         gate.sealed > self.drain_side.received.load(Ordering::Relaxed)
     }
 
-    /// When the oldest item was put that no call has had, or before: by as much as a segment took
-    /// to fill at most. `None` if there is none.
+    /// When the oldest item was put that no call has had yet; `None` if no item waits. For an item
+    /// in the channel, this may be too early by the time that one segment took to fill.
     pub(crate) fn oldest_put(&self) -> Option<Instant> {
         let lanes = self.lanes.lock();
         let gate = self.gate.lock();

@@ -45,7 +45,7 @@ pub(crate) fn try_produce(
     let _assumed = HandlerCall::assume(call);
     Attempted::of(
         py,
-        core.try_produce(Queue::item(life, item)?, given, &|line| {
+        core.try_produce(life.item(item)?, given, &|line| {
             RoomNotifier::is_awaited(notifier, turn_at, line)
         }),
         0,

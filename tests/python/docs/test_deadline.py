@@ -83,8 +83,10 @@ def test_binary_that_lists_no_test_runs_as_it_is(run):
     assert (ended.returncode, ended.stdout) == (0, "doctest\n")
 
 
-def test_binary_that_cannot_list_its_tests_is_an_error(run, tmp_path: Path):
-    (tmp_path / "broken").write_text("#!/bin/sh\nexit 1\n")
+def test_binary_that_cannot_list_its_tests_is_an_error(tmp_path: Path):
+    (tmp_path / "broken").write_text("#!/bin/sh\necho 'no library' >&2; exit 1\n")
     (tmp_path / "broken").chmod(0o755)
     command = [sys.executable, DEADLINE, tmp_path / "broken"]
-    assert subprocess.run(command, check=False, capture_output=True).returncode == 1
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("no library\n")
