@@ -39,7 +39,9 @@ def test_calls_gather_what_is_there_up_to_batch_rows():
         eventually(lambda: run.stats().sources["numbers"].rows_out_total == 1_000, "all rows")
         gate.set()
         run.wait()
-    assert calls[1:4] == [[50] * 5] * 3
+    # What is there when the thread looks: some chunks before the first call, and later the others.
+    assert sum(len(call) < 5 for call in calls) <= 2
+    assert max(calls) == [50] * 5
     assert sum(sum(call) for call in calls) == 1_000
 
 
