@@ -172,6 +172,8 @@ impl<T: Item> BatchQueue<T> {
     ///
     /// # Panics
     /// `partition` is not below [`partition_count`](Self::partition_count).
+    #[allow(clippy::inline_always)] // as `Partition::put`
+    #[inline(always)]
     pub fn produce_with<P: Pause>(
         &self,
         item: T,

@@ -21,6 +21,8 @@ use crate::thread_context::on_drain_thread;
 
 impl<T: Item> Shared<T> {
     /// Puts one item.
+    #[allow(clippy::inline_always)] // as `Partition::put`
+    #[inline(always)]
     pub(crate) fn produce<P: Pause>(
         self: &Arc<Self>,
         item: T,

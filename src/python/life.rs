@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -18,7 +18,7 @@ use super::config::{CoreSettings, PyAssign, Settings};
 use super::errors::{forked, too_late};
 use super::handler::{HandlerMethods, HandlerOptions, HandlerRegistry, Interpreter};
 use super::interpreter::{InterpreterPause, Timeout, deadline_of, generation};
-use super::item::{ItemType, PyItem};
+use super::item::{ItemType, PyItem, refused};
 use super::process::register;
 use super::results::Submissions;
 use crate::arrow::Buffers;
@@ -67,6 +67,25 @@ impl Life {
     fn resolved_item(&self, object: Bound<'_, PyAny>) -> PyResult<PyItem> {
         let key = self.registry.key_of(&object.get_type())?;
         Ok(PyItem::with_key(object, key))
+    }
+
+    /// The same as `Queue::produce`, if items are resolved or no thread drains the queue.
+    #[cold]
+    pub(super) fn produce_resolved(
+        &self,
+        object: Bound<'_, PyAny>,
+        given: Option<usize>,
+        deadline: Option<Instant>,
+    ) -> PyResult<bool> {
+        let (queue, py) = (self.core()?, object.py());
+        let item = self.resolved_item(object)?;
+        match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
+            Ok(()) => {
+                run_inline(py, queue);
+                Ok(true)
+            }
+            Err(refusal) => refused(py, refusal, 0).map_or(Ok(false), Err),
+        }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -217,6 +236,9 @@ impl Recipe {
         let CoreSettings { settings, common, assign } = config.into_core(selector)?;
         let submissions = Arc::new(Submissions::new(&self.name, shared_scheduler.is_some()));
         let registry = HandlerRegistry::new(&self.name, common, submissions.clone());
+        if is_inline {
+            registry.resolve();
+        }
         let host = Interpreter { entries: registry.entries(), submissions: submissions.clone() };
         let mut builder =
             BatchQueue::builder(self.name.clone(), settings).host(host).inline(is_inline);

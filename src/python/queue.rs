@@ -163,12 +163,11 @@ impl Queue {
         let py = item.py();
         let deadline = deadline_of(timeout)?;
         let given = self.selector.given(queue, &item)?;
-        let item = life.item(item)?;
-        match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
-            Ok(()) => {
-                run_inline(py, queue);
-                Ok(true)
-            }
+        if life.registry.resolves() {
+            return life.produce_resolved(item, given, deadline);
+        }
+        match queue.produce_with(PyItem::new(item), given, deadline, &mut InterpreterPause(py)) {
+            Ok(()) => Ok(true),
             Err(refusal) => refused(py, refusal, 0).map_or(Ok(false), Err),
         }
     }

@@ -9,7 +9,8 @@ use crate::sync::QuickGuard;
 impl<T: Item> Partition<T> {
     /// Puts one item, or returns it if it does not fit. Most puts need not know whether this is a
     /// drain thread.
-    #[inline]
+    #[allow(clippy::inline_always)] // measured: each call less saves 3 % of a put from Python
+    #[inline(always)]
     pub(crate) fn put(
         &self,
         item: T,

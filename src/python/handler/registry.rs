@@ -54,10 +54,16 @@ impl HandlerRegistry {
         self.entries.clone()
     }
 
-    /// Whether the items of a class may go to the handler of another.
+    /// Whether the items of a class may go to the handler of another, or the threads that put items
+    /// also handle them. One flag for both, because each put looks at it.
     #[inline]
     pub(crate) fn resolves(&self) -> bool {
         self.resolution.is_needed()
+    }
+
+    /// From here on items are resolved.
+    pub(crate) fn resolve(&self) {
+        self.resolution.need();
     }
 
     /// The key of the items of a class: that of the class whose handler they go to.

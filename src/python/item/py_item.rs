@@ -96,24 +96,28 @@ impl PyItem {
         Self { content: Stored { rows: ManuallyDrop::new(Box::new(block)) }, key }
     }
 
-    /// Whether it is an object with a future.
+    /// Whether it is an object without a future: the key is not that of a tag, and the address is
+    /// even.
     #[inline]
-    fn is_submitted(&self) -> bool {
-        // SAFETY: all fields are one pointer, of which only the address is read here. Objects and
-        // blocks of rows are aligned, so their addresses are even.
-        unsafe { self.content.address.addr() % 2 == 1 }
+    fn is_plain(&self) -> bool {
+        // SAFETY: all fields are one pointer, of which only the address is read here. Objects are
+        // aligned, so their addresses are even.
+        let address = unsafe { self.content.address.addr() };
+        // One branch for each item.
+        (self.key.0 | address) & 1 == 0
     }
 
     fn borrow(&self) -> Borrowed<'_> {
-        if Tags::is_tag(self.key) {
+        if self.is_plain() {
+            // SAFETY: only `new` and `with_key` make such items, and they store an object in them.
+            Borrowed::Object(unsafe { &self.content.object })
+        } else if Tags::is_tag(self.key) {
             // SAFETY: only `rows` makes items with the key of a tag, and it stores rows in them.
             Borrowed::Rows(unsafe { &self.content.rows })
-        } else if self.is_submitted() {
-            // SAFETY: only `submitted` stores an odd address, of a box that the item owns.
-            Borrowed::Submitted(unsafe { &*self.content.submitted.map_addr(|address| address - 1) })
         } else {
-            // SAFETY: only `new` makes other items, and it stores an object in them.
-            Borrowed::Object(unsafe { &self.content.object })
+            // SAFETY: only `submitted` makes the others, with the address of a box that the item
+            // owns, plus 1.
+            Borrowed::Submitted(unsafe { &*self.content.submitted.map_addr(|address| address - 1) })
         }
     }
 
@@ -148,17 +152,17 @@ impl PyItem {
     /// The item must not be read or dropped afterwards.
     #[inline]
     unsafe fn take(&mut self) -> Content {
-        if Tags::is_tag(self.key) {
+        if self.is_plain() {
+            // SAFETY: as in `borrow`; the caller sees to the rest.
+            Content::Object(unsafe { ManuallyDrop::take(&mut self.content.object) })
+        } else if Tags::is_tag(self.key) {
             // SAFETY: as in `borrow`; the caller sees to the rest.
             Content::Rows(unsafe { ManuallyDrop::take(&mut self.content.rows) })
-        } else if self.is_submitted() {
+        } else {
             // SAFETY: as above; the box was made by `Box::into_raw`.
             Content::Submitted(unsafe {
                 Box::from_raw(self.content.submitted.map_addr(|address| address - 1))
             })
-        } else {
-            // SAFETY: as above.
-            Content::Object(unsafe { ManuallyDrop::take(&mut self.content.object) })
         }
     }
 

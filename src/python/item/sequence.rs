@@ -49,7 +49,7 @@ impl<'py> Sequence<'py> {
         registry: &HandlerRegistry,
         deadline: Option<Instant>,
     ) -> PyResult<usize> {
-        if registry.resolves() || queue.is_inline() {
+        if registry.resolves() {
             return self.copy().produce_resolved(py, queue, registry, deadline);
         }
         let mut items = self.items(0, usize::MAX);
