@@ -154,8 +154,6 @@ lint: require-components $(VENV)/requirements ## format, lint and English, chang
 
 types: $(VENV)/requirements $(VENV)/installed ## type-check the package with mypy and pyright, and the stubs against the built module
 	$(BIN)/mypy --strict
-	$(BIN)/mypy --strict tests/python/typing
-	$(BIN)/mypy --config-file= --warn-unused-ignores tests/python/typing/user_script.py
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 	$(BIN)/python -m mypy.stubtest batchqueue._core
 

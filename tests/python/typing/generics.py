@@ -1,4 +1,4 @@
-"""What the type checkers see of items. Nothing here runs; `make types` reads it.
+"""What the type checkers see of items. Nothing here runs.
 
 Each `type: ignore` is an error that must be found: without it, the comment itself is one.
 """

@@ -1,6 +1,6 @@
 """A user's script, as mypy sees it by default and with --strict, and pyright.
 
-Nothing here runs; `make types` reads it. Each `type: ignore` is an error that must be found.
+Nothing here runs. Each `type: ignore` is an error that must be found.
 """
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
