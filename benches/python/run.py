@@ -256,8 +256,9 @@ def result_rows(times: int, share: int) -> list[Row]:
         "submit and result": functools.partial(answers.submit_ns, count),
         "ThreadPoolExecutor": functools.partial(answers.executor_ns, max(count // 4, 1_000)),
         "async submit": functools.partial(answers.async_submit_ns, count),
-        "produce": functools.partial(answers.produce_ns, count),
-        "produce through the door": functools.partial(answers.door_ns, count),
+        # Long enough for a thread that loses the GIL once not to decide.
+        "produce": functools.partial(answers.produce_ns, 10 * count),
+        "produce through the door": functools.partial(answers.door_ns, 10 * count),
     }
     ours, pool, awaited, produce, door = (
         statistics.median(measured) for measured in rounds(times, measures).values()
