@@ -84,7 +84,8 @@ impl<T, E: fmt::Display> fmt::Display for ProduceError<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Full(_) => f.write_str(
-                "the partition is full: raise buffer_size or use BufferStrategy::Blocking",
+                "the partition is full: raise buffer_size, or use BufferStrategy.BLOCKING to wait \
+                 for room",
             ),
             Self::Closed(_) => f.write_str("the queue is shut down and takes no more items"),
             Self::TimedOut { partition, is_choked: true, .. } => write!(

@@ -264,7 +264,7 @@ class FutureBase:
         Whether the item was cancelled, or there is a result or an error.
         """
     def exception(
-        self, /, timeout: SupportsFloat | SupportsIndex | None = None
+        self, /, timeout: SupportsFloat | SupportsIndex | timedelta | None = None
     ) -> "BaseException | None":
         """
         Wait for the end.
@@ -280,7 +280,7 @@ class FutureBase:
             TimeoutError: Time ran out.
             BatchQueueError: Called without a timeout from a handler of the same queue.
         """
-    def result(self, /, timeout: SupportsFloat | SupportsIndex | None = None) -> "Any":
+    def result(self, /, timeout: SupportsFloat | SupportsIndex | timedelta | None = None) -> "Any":
         """
         Wait for the result.
 
@@ -534,7 +534,7 @@ class Queue:
         /,
         batch: Any,
         *,
-        type_column: str,
+        type_column: "str",
         timeout: SupportsFloat | SupportsIndex | timedelta | None = None,
     ) -> int:
         """
@@ -656,7 +656,12 @@ class Queue:
             QueueForkedError: The queue was made before a fork.
         """
     def submit(
-        self, /, item: "Any", *, timeout: SupportsFloat | SupportsIndex | timedelta | None = None
+        self,
+        /,
+        item: "Any",
+        second: "None" = None,
+        *,
+        timeout: SupportsFloat | SupportsIndex | timedelta | None = None,
     ) -> "Any":
         """
         Enqueue one item whose result is wanted.

@@ -86,7 +86,7 @@ impl<T: Item> Shared<T> {
         let settled: u64 = self.threads.iter().map(|slot| slot.tally.expire()).sum();
         let produced: u64 = self.route.partitions().map(Partition::pushed_under_gate).sum();
         control.abandoned = produced - settled;
-        let calls = self.long_calls(Instant::now());
+        let (calls, places) = (self.long_calls(Instant::now()), self.places_left());
         self.ending.expire();
         let abandoned = control.abandoned;
         drop(control);
@@ -105,7 +105,7 @@ impl<T: Item> Shared<T> {
         if abandoned > 0 {
             let name = &self.name;
             self.host.log(&format!(
-                "queue {name}: shutdown ran out of time and abandoned {abandoned} items{}",
+                "queue {name}: shutdown ran out of time and abandoned {abandoned} items{places}{}",
                 self.describe(&calls)
             ));
         }

@@ -84,7 +84,7 @@ impl Life {
                 run_inline(py, queue);
                 Ok(true)
             }
-            Err(refusal) => refused(py, refusal, 0).map_or(Ok(false), Err),
+            Err(refusal) => refused(py, queue.name(), refusal, 0).map_or(Ok(false), Err),
         }
     }
 

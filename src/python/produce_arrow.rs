@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use arrow_array::RecordBatch;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
 use super::exceptions::{BatchQueueError, ConfigError};
 use super::handler::HandlerRegistry;
@@ -35,10 +36,17 @@ impl Queue {
     pub(super) fn produce_rows(
         &self,
         batch: &Bound<'_, PyAny>,
-        type_column: &str,
+        type_column: &Bound<'_, PyAny>,
         timeout: Option<Timeout>,
         stop: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
+        let Ok(type_column) = type_column.cast::<PyString>() else {
+            return Err(ConfigError::new_err(format!(
+                "type_column is {}; give the name of a column, a str",
+                type_column.repr()?
+            )));
+        };
+        let type_column = &*type_column.to_cow()?;
         let life = self.life()?;
         let (queue, deadline) = (life.core()?, deadline_of(timeout)?);
         let (registry, buffers) = (&life.registry, &life.buffers);
@@ -165,6 +173,6 @@ impl ArrowProduce<'_, '_> {
         };
         self.accepted += rows - left;
         self.is_closed |= matches!(refusal, ProduceError::Closed(_));
-        refused(py, refusal, self.accepted).map_or(Ok(()), Err)
+        refused(py, self.queue.name(), refusal, self.accepted).map_or(Ok(()), Err)
     }
 }

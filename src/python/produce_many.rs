@@ -34,7 +34,9 @@ impl Queue {
                     accepted += 1;
                     run_inline(py, queue);
                 }
-                Err(refusal) => return refused(py, refusal, accepted).map_or(Ok(accepted), Err),
+                Err(refusal) => {
+                    return refused(py, queue.name(), refusal, accepted).map_or(Ok(accepted), Err);
+                }
             }
         }
         Ok(accepted)

@@ -168,7 +168,7 @@ impl Queue {
         }
         match queue.produce_with(PyItem::new(item), given, deadline, &mut InterpreterPause(py)) {
             Ok(()) => Ok(true),
-            Err(refusal) => refused(py, refusal, 0).map_or(Ok(false), Err),
+            Err(refusal) => refused(py, queue.name(), refusal, 0).map_or(Ok(false), Err),
         }
     }
 
@@ -189,12 +189,16 @@ impl Queue {
     ///
     /// Raises:
     ///     QueueForkedError: The queue was made before a fork.
-    #[pyo3(signature = (item: "Any", *, timeout=None) -> "Any")]
+    #[pyo3(signature = (item: "Any", second: "None" = None, *, timeout=None) -> "Any")]
     fn submit<'py>(
         &self,
         item: Bound<'py, PyAny>,
+        second: Option<&Bound<'_, PyAny>>,
         timeout: Option<Timeout>,
     ) -> PyResult<Bound<'py, FutureBase>> {
+        if let Some(given) = second {
+            return Err(misplaced("submit", given));
+        }
         self.submit_item(item, timeout)
     }
 
@@ -258,11 +262,11 @@ impl Queue {
     ///         which need not be its first rows.
     ///     ReentrantProduceError: The wait of a handler would never end.
     ///     QueueForkedError: The queue was made before a fork.
-    #[pyo3(signature = (batch, *, type_column, timeout=None))]
+    #[pyo3(signature = (batch, *, type_column: "str", timeout=None))]
     fn produce_arrow(
         &self,
         batch: &Bound<'_, PyAny>,
-        type_column: &str,
+        type_column: &Bound<'_, PyAny>,
         timeout: Option<Timeout>,
     ) -> PyResult<usize> {
         self.produce_rows(batch, type_column, timeout, None)

@@ -29,7 +29,7 @@ impl Queue {
             }
             Err(refusal) => {
                 let is_interrupt = matches!(refusal, ProduceError::Interrupted(..));
-                let error = refused(py, refusal, 0).filter(|_| is_interrupt);
+                let error = refused(py, queue.name(), refusal, 0).filter(|_| is_interrupt);
                 error.map_or(Ok(future), Err)
             }
         }

@@ -86,6 +86,26 @@ impl<T: Item> Shared<T> {
         calls.iter().map(describe).collect()
     }
 
+    /// Where a shutdown leaves items, before they are dropped: `" of partition 0 (Order), ..."`.
+    pub(crate) fn places_left(&self) -> String {
+        let left = self.route.partitions().filter(|partition| {
+            let counts = partition.counts();
+            counts.pushed > counts.settled
+        });
+        let mut places: Vec<_> = left
+            .take(MOST_NAMES + 1)
+            .map(|partition| format!("{}{}", partition.index, self.types_in(partition.index)))
+            .collect();
+        if places.len() > MOST_NAMES {
+            "...".clone_into(&mut places[MOST_NAMES]);
+        }
+        match places.len() {
+            0 => String::new(),
+            1 => format!(" of partition {}", places[0]),
+            _ => format!(" of partitions {}", places.join(", ")),
+        }
+    }
+
     /// The call that the items of a partition wait for.
     fn blocking_call(&self, partition: usize, now: Instant) -> Option<LongCall> {
         let calling = |thread: usize| self.threads[thread].tally.counts().calling;

@@ -301,8 +301,9 @@ fn a_shutdown_names_the_handler_that_holds_what_it_abandons() {
     assert_eq!(queue.shutdown(Some(Instant::now())), 2);
     let lines = log.wait_for(1);
     assert!(lines[0].starts_with(
-        "queue orders: shutdown ran out of time and abandoned 2 items\nhandler Order has been in \
-         one call for 0.0 s on batchqueue-orders-0 with 1 item; 1 item waits behind it"
+        "queue orders: shutdown ran out of time and abandoned 2 items of partition 0 (Order)\n\
+         handler Order has been in one call for 0.0 s on batchqueue-orders-0 with 1 item; 1 item \
+         waits behind it"
     ));
     assert!(lines[0].ends_with("\nStack: consume"));
     // It is still watched.

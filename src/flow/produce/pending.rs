@@ -73,6 +73,12 @@ impl<T: Item> PendingItem<T> {
         self.shared.line(self.place(), self.item.as_ref().map_or(TypeKey(0), Item::type_key))
     }
 
+    /// The name of the queue.
+    #[cfg(feature = "python")]
+    pub(crate) fn queue(&self) -> &str {
+        &self.shared.name
+    }
+
     /// The waiting item; always `Some`.
     pub fn item(&self) -> Option<&T> {
         self.item.as_ref()

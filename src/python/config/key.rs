@@ -111,6 +111,21 @@ fn large_int(number: &Bound<'_, PyInt>) -> PyResult<Vec<u8>> {
 }
 
 fn unstable(key: &Bound<'_, PyAny>, part: &Bound<'_, PyAny>) -> PyErr {
+    if key.is_none() {
+        return ConfigError::new_err(
+            "the key of an item is None: have the function return a str, bytes, int or bool, or a \
+             tuple of these and None, like (None,)",
+        );
+    }
+    if part.is_instance_of::<PyTuple>() {
+        return match key.repr() {
+            Ok(key) => ConfigError::new_err(format!(
+                "the key {key} has a tuple inside a tuple; return one tuple of str, bytes, int, \
+                 bool and None"
+            )),
+            Err(error) => error,
+        };
+    }
     let text = || Ok::<_, PyErr>((key.repr()?, part.get_type().qualname()?));
     let (key, kind) = match text() {
         Ok(text) => text,

@@ -45,6 +45,7 @@ pub(crate) fn try_produce(
     let _assumed = HandlerCall::assume(call);
     Attempted::of(
         py,
+        core.name(),
         core.try_produce(life.item(item)?, given, &|line| {
             RoomNotifier::is_awaited(notifier, turn_at, line)
         }),
@@ -88,7 +89,7 @@ pub(crate) fn try_submit<'py>(
     future.get().send_to(Mail { mailbox, destination });
     let _assumed = HandlerCall::assume(call);
     let is_awaited = |line| RoomNotifier::is_awaited(notifier, None, line);
-    let attempted = Attempted::of(py, core.try_produce(item, given, &is_awaited), 0);
+    let attempted = Attempted::of(py, core.name(), core.try_produce(item, given, &is_awaited), 0);
     Ok((future, attempted.unwrap_or(Attempted::Done(Some(false)))))
 }
 
@@ -134,7 +135,7 @@ pub(crate) fn try_produce_many(
         RoomNotifier::is_any_awaited(notifier, turn_at),
     )?;
     let attempted = match result {
-        Some(result) => Attempted::of(py, result, accepted)?,
+        Some(result) => Attempted::of(py, core.name(), result, accepted)?,
         None => Attempted::Done(None),
     };
     Ok((accepted, attempted))
@@ -176,7 +177,7 @@ pub(crate) fn flush_until(
 pub(crate) fn produce_arrow_until(
     queue: &Queue,
     batch: &Bound<'_, PyAny>,
-    type_column: &str,
+    type_column: &Bound<'_, PyAny>,
     timeout: Option<Timeout>,
     stop: &Bound<'_, PyAny>,
     call: Option<&HandlerCall>,

@@ -23,6 +23,7 @@ pub(crate) enum Attempted {
 impl Attempted {
     pub(super) fn of(
         py: Python<'_>,
+        queue: &str,
         result: Result<(), TryProduceError<PyItem>>,
         accepted: usize,
     ) -> PyResult<Self> {
@@ -33,7 +34,7 @@ impl Attempted {
                 generation: generation(),
             })),
             Err(TryProduceError::Refused(refusal)) => {
-                refused(py, refusal, accepted).map_or(Ok(Self::Done(Some(false))), Err)
+                refused(py, queue, refusal, accepted).map_or(Ok(Self::Done(Some(false))), Err)
             }
         }
     }
@@ -118,7 +119,8 @@ impl PyPendingItem {
     fn try_again(&self, py: Python<'_>, call: Option<&HandlerCall>) -> PyResult<Option<bool>> {
         let Some(item) = self.take()? else { return Ok(Some(false)) };
         let _assumed = HandlerCall::assume(call);
-        match Attempted::of(py, item.try_again(), 0)? {
+        let queue = item.queue().to_owned();
+        match Attempted::of(py, &queue, item.try_again(), 0)? {
             Attempted::Done(done) => Ok(done),
             Attempted::Pending(pending) => {
                 *self.item.lock() = pending.take()?;
@@ -140,7 +142,10 @@ impl PyPendingItem {
         py: Python<'py>,
         accepted: usize,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let error = self.take()?.and_then(|item| refused(py, item.time_out(), accepted));
+        let error = self.take()?.and_then(|item| {
+            let queue = item.queue().to_owned();
+            refused(py, &queue, item.time_out(), accepted)
+        });
         Ok(error.map(|error| error.into_value(py).into_bound(py).into_any()))
     }
 

@@ -9,10 +9,11 @@ use crate::ProduceError;
 use crate::python::exceptions::{ProduceTimeoutError, QueueClosedError, ReentrantProduceError};
 use crate::python::results::{Ending, Settler, Ticket, error_value};
 
-/// A refusal as an exception, or `None` if the return value of the call reports it. The future of
-/// the item, if it has one, ends with the error in either case.
+/// A refusal by a queue as an exception, or `None` if the return value of the call reports it. The
+/// future of the item, if it has one, ends with the error in either case.
 pub(crate) fn refused<E: Into<PyErr> + Display>(
     py: Python<'_>,
+    queue: &str,
     refusal: ProduceError<PyItem, E>,
     accepted: usize,
 ) -> Option<PyErr> {
@@ -20,12 +21,12 @@ pub(crate) fn refused<E: Into<PyErr> + Display>(
     let error = match refusal {
         ProduceError::Full(()) | ProduceError::Closed(()) => {
             if let Some(ticket) = item.ticket() {
-                end_refused(py, ticket, error_of_future(&refusal));
+                end_refused(py, ticket, error_of_future(queue, &refusal));
             }
             return None;
         }
         ProduceError::TimedOut { .. } => {
-            ProduceTimeoutError::new_err((refusal.to_string(), accepted))
+            ProduceTimeoutError::new_err((said(queue, &refusal), accepted))
         }
         ProduceError::Interrupted((), interrupt) => {
             let interrupt = interrupt.into();
@@ -34,7 +35,7 @@ pub(crate) fn refused<E: Into<PyErr> + Display>(
             interrupt
         }
         ProduceError::Reentrant { .. } => {
-            let reentrant = ReentrantProduceError::new_err(refusal.to_string());
+            let reentrant = ReentrantProduceError::new_err(said(queue, &refusal));
             let _ = reentrant.value(py).setattr("accepted", accepted);
             reentrant
         }
@@ -45,12 +46,18 @@ pub(crate) fn refused<E: Into<PyErr> + Display>(
     Some(error)
 }
 
-fn error_of_future<E: Display>(refusal: &ProduceError<(), E>) -> PyErr {
-    let text = refusal.to_string();
+fn error_of_future<E: Display>(queue: &str, refusal: &ProduceError<(), E>) -> PyErr {
     match refusal {
-        ProduceError::Full(()) => ProduceTimeoutError::new_err((text, 0)),
-        _ => QueueClosedError::new_err(text),
+        ProduceError::Full(()) => ProduceTimeoutError::new_err((said(queue, refusal), 0)),
+        _ => QueueClosedError::new_err(format!(
+            "queue {queue} is shut down and takes no more items; submit before its shutdown, or \
+             make a new queue"
+        )),
     }
+}
+
+fn said<E: Display>(queue: &str, refusal: &ProduceError<(), E>) -> String {
+    format!("queue {queue}: {refusal}")
 }
 
 fn end_refused(py: Python<'_>, ticket: &Ticket, error: PyErr) {

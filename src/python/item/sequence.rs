@@ -55,7 +55,10 @@ impl<'py> Sequence<'py> {
         let mut items = self.items(0, usize::MAX);
         let result = queue.shared.produce_many(&mut items, deadline, &mut InterpreterPause(py));
         let accepted = items.read - usize::from(result.is_err());
-        result.err().and_then(|refusal| refused(py, refusal, accepted)).map_or(Ok(accepted), Err)
+        result
+            .err()
+            .and_then(|refusal| refused(py, queue.name(), refusal, accepted))
+            .map_or(Ok(accepted), Err)
     }
 
     /// The same, where classes may have the handlers of others: their keys are looked up before the
@@ -77,7 +80,7 @@ impl<'py> Sequence<'py> {
             let accepted = end - items.len() - usize::from(result.is_err());
             run_inline(py, queue);
             if let Err(refusal) = result {
-                return refused(py, refusal, accepted).map_or(Ok(accepted), Err);
+                return refused(py, queue.name(), refusal, accepted).map_or(Ok(accepted), Err);
             }
             start = accepted;
         }

@@ -127,7 +127,7 @@ impl FutureBase {
     }
 
     /// Waits until the future is done.
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+    fn wait(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<()> {
         let (sleeper, would_wait_forever) = {
             let mut known = self.known(py);
             if known.is_done() {
@@ -191,9 +191,9 @@ impl FutureBase {
 }
 
 /// Returns whether the future ended; `false` if time ran out.
-fn sleep(py: Python<'_>, sleeper: &Sleeper, timeout: Option<f64>) -> PyResult<bool> {
+fn sleep(py: Python<'_>, sleeper: &Sleeper, timeout: Option<Timeout>) -> PyResult<bool> {
     // As in `concurrent.futures`, a time below 0 is over already.
-    let deadline = deadline_of(timeout.map(|seconds| Timeout(seconds.max(0.0))))?;
+    let deadline = deadline_of(timeout.map(|Timeout(seconds)| Timeout(seconds.max(0.0))))?;
     loop {
         let mut is_over = false;
         InterpreterPause(py).pause(&mut |limit| {
@@ -255,7 +255,7 @@ impl FutureBase {
     ///     TimeoutError: Time ran out. The item is still queued, or in a call.
     ///     BatchQueueError: Called without a timeout from a handler of the same queue.
     #[pyo3(signature = (timeout=None) -> "Any")]
-    fn result(slf: &Bound<'_, Self>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+    fn result(slf: &Bound<'_, Self>, timeout: Option<Timeout>) -> PyResult<Py<PyAny>> {
         let (this, py) = (slf.get(), slf.py());
         this.wait(py, timeout)?;
         let known = this.known(py);
@@ -286,7 +286,7 @@ impl FutureBase {
     ///     TimeoutError: Time ran out.
     ///     BatchQueueError: Called without a timeout from a handler of the same queue.
     #[pyo3(signature = (timeout=None) -> "BaseException | None")]
-    fn exception(slf: &Bound<'_, Self>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
+    fn exception(slf: &Bound<'_, Self>, timeout: Option<Timeout>) -> PyResult<Option<Py<PyAny>>> {
         let (this, py) = (slf.get(), slf.py());
         this.wait(py, timeout)?;
         let known = this.known(py);

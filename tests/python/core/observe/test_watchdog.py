@@ -263,11 +263,26 @@ def test_a_shutdown_names_the_handler_of_what_it_abandons(make_queue, lines):
     handler.hold(queue, 1)
     queue.produce_many([2, 3])
     assert queue.shutdown(0) == 3
-    (line,) = lines("abandoned 3 items")
+    (line,) = lines("abandoned 3 items of partition 0 (int)")
     assert "handler int has been in one call for" in line
     assert "on batchqueue-orders-0 with 1 item; 2 items wait behind it" in line
     assert "self.speak(batch)" in line
     handler.released.set()
+
+
+def test_a_shutdown_names_the_types_of_what_it_abandons(make_queue, lines):
+    held = {kind: Held() for kind in (int, str, float, bytes, bool)}
+    queue = make_queue("orders", threads=1, partitions=5)
+    for kind, handler in held.items():
+        queue.add_handler(kind, handler)
+    queue.produce(1)
+    assert held[int].entered.wait(WAIT_S)
+    queue.produce_many(["a", 1.5, b"b"])
+    assert queue.shutdown(0) == 4
+    (line,) = lines("abandoned 4 items of partitions 0 (int), 1 (str), 2 (float), ...")
+    assert "bool" not in line
+    for handler in held.values():
+        handler.released.set()
 
 
 def test_nothing_is_logged_without_warn_after_or_within_it(make_queue, lines):

@@ -35,11 +35,11 @@ def full_queue(make_queue, **settings):
 
 
 def test_a_closed_queue_refuses_in_the_future(make_queue):
-    queue = make_queue()
+    queue = make_queue("orders")
     queue.shutdown()
     future = queue.submit(1)
     assert future.done()
-    with pytest.raises(QueueClosedError, match="is shut down"):
+    with pytest.raises(QueueClosedError, match=r"queue orders is shut down .*make a new queue"):
         future.result()
     assert (queue.stats().attempts, queue.stats().refused) == (1, 1)
 
@@ -50,6 +50,8 @@ def test_a_full_partition_refuses_in_the_future_if_possible(make_queue):
     assert future.done()
     assert isinstance(future.exception(), ProduceTimeoutError)
     assert future.exception().accepted == 0
+    assert "partition is full: raise buffer_size" in str(future.exception())
+    assert "BufferStrategy.BLOCKING" in str(future.exception())
     handler.released.set()
     assert [future.result(WAIT_S) for future in futures] == [1, 2]
     queue.flush(WAIT_S)

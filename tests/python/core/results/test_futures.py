@@ -7,10 +7,11 @@ import logging
 import pickle
 import threading
 import weakref
+from datetime import timedelta
 
 import pytest
 
-from batchqueue import BatchQueue, BatchQueueConfig, BatchQueueError, ThreadPolicy
+from batchqueue import BatchQueue, BatchQueueConfig, BatchQueueError, ConfigError, ThreadPolicy
 from core_support.handlers import Held
 from core_support.queues import config
 from core_support.waits import WAIT_S, eventually
@@ -65,13 +66,23 @@ def test_a_future_is_running_while_its_item_is_in_a_call(queue, echo):
 
 def test_a_wait_for_a_result_ends_with_its_time(queue, echo):
     future = queue.submit(1)
-    for timeout in (0, -1, 0.001):
+    for timeout in (0, -1, 0.001, timedelta(milliseconds=1)):
         with pytest.raises(concurrent.futures.TimeoutError):
             future.result(timeout)
         with pytest.raises(TimeoutError):
             future.exception(timeout=timeout)
     echo.released.set()
     assert future.result(timeout=WAIT_S) == 1
+
+
+@pytest.mark.parametrize("timeout", ["1", [1], True])
+def test_a_timeout_that_is_no_time_is_refused(queue, echo, timeout):
+    future = queue.submit(1)
+    for wait in (future.result, future.exception):
+        with pytest.raises(ConfigError, match=r"timeout is .*; give seconds from 0 up"):
+            wait(timeout)
+    echo.released.set()
+    assert future.result(WAIT_S) == 1
 
 
 def test_many_threads_can_wait_for_one_result(queue, echo):
