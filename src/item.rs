@@ -24,6 +24,11 @@ impl TypeKey {
     }
 }
 
+/// For log lines: `"1 item"`, `"2 items"`.
+pub(crate) fn counted(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 /// A type that a handler is registered for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HandledType {

@@ -5,7 +5,7 @@ use crate::control::waits::{CHECK_EVERY, Waiting, Wish};
 use crate::flow::partition::Partition;
 use crate::flow::partition::gate::Access;
 use crate::flow::pause::{Pause, shorter, slice};
-use crate::item::Item;
+use crate::item::{Item, counted};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant, panicking};
@@ -103,9 +103,9 @@ impl<T: Item> Shared<T> {
             ));
         }
         if abandoned > 0 {
-            let name = &self.name;
+            let (name, items) = (&self.name, counted(abandoned, "item"));
             self.host.log(&format!(
-                "queue {name}: shutdown ran out of time and abandoned {abandoned} items{places}{}",
+                "queue {name}: shutdown ran out of time and abandoned {items}{places}{}",
                 self.describe(&calls)
             ));
         }

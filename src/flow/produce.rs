@@ -13,7 +13,7 @@ use crate::error::ProduceError;
 use crate::flow::handler::dispatch_log::Problem;
 use crate::flow::partition::{Partition, Signal, Stop};
 use crate::flow::pause::{Pause, shorter, slice};
-use crate::item::{Item, TypeKey};
+use crate::item::{Item, TypeKey, counted};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant, Ordering};
@@ -91,7 +91,7 @@ impl<T: Item> Shared<T> {
             let why = match (&refusal, stop) {
                 (Refusal::Closed, _) => "the queue is shut down".to_owned(),
                 (_, Stop::Choked) => format!(
-                    "their handler is slow, failing or hung, so partition {index} keeps its room \
+                    "the handler is slow, failing or hung, so partition {index} keeps its room \
                      for other types"
                 ),
                 _ => format!(
@@ -99,8 +99,9 @@ impl<T: Item> Shared<T> {
                      threads"
                 ),
             };
-            let name = self.host.type_name(item);
-            let line = format!("queue {queue}: {refused} items of {name} were refused, {why}");
+            let (name, items) = (self.host.type_name(item), counted(refused, "item"));
+            let text = Problem::Refused.text(refused);
+            let line = format!("queue {queue}: {items} of {name} {text}, {why}");
             (name, line)
         };
         let line = self.dispatch_log.note(queue, Problem::Refused, item.type_key(), items, line);

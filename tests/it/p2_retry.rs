@@ -89,7 +89,7 @@ fn after_the_last_attempt_a_batch_has_failed_once() {
     shut_down(&queue);
     assert_eq!(fickle.calls().len(), 6);
     assert_eq!((queue.stats().consumed, queue.stats().failed), (0, 2));
-    assert!(lines.any("1 items failed in handler Fickle: not now"), "{lines:?}");
+    assert!(lines.any("1 item failed in handler Fickle: not now"), "{lines:?}");
     assert_conserved(&queue.stats());
 }
 

@@ -101,7 +101,7 @@ fn a_removal_fails_the_batch_that_was_tried_and_leaves_the_others_unhandled() {
     assert_eq!(queue.flush(Some(Instant::now() + PATIENCE), &mut Wait), Ok(true));
     let stats = queue.stats();
     assert_eq!((stats.consumed, stats.failed, stats.unhandled), (0, 1, 1));
-    let line = "failed: their handler was removed before the next try";
+    let line = "failed: the handler was removed before the next try";
     wait_until("the line", || lines.any(line));
     shut_down(&queue);
     assert_conserved(&queue.stats());

@@ -37,7 +37,7 @@ fn ten_thousand_failures_are_logged_as_ten_thousand() {
     }
     shut_down(&queue);
     assert_eq!(queue.stats().failed, items as u64);
-    let counted = lines.count("items failed in handler") + lines.count("more items of type");
+    let counted = lines.count("failed in handler") + lines.count("more items of type");
     assert_eq!(counted, items as u64, "{lines:?}");
 }
 
@@ -65,7 +65,7 @@ fn the_first_failed_attempt_of_a_type_is_logged_and_later_ones_are_not_for_a_whi
     }
     shut_down(&queue);
     assert_eq!(queue.stats().consumed, 100);
-    let wanted = "are tried again in 0 ms, as attempt 1 of 1000 failed: the store is busy";
+    let wanted = "is tried again in 0 ms, as attempt 1 of 1000 failed: the store is busy";
     assert!(lines.any(wanted), "{lines:?}");
     assert_eq!(lines.len(), 1, "{lines:?}");
 }
@@ -82,7 +82,7 @@ fn an_expired_shutdown_logs_what_was_refused_before() {
     entered.wait();
     let refused = (0..100).filter(|&number| queue.produce(sent(0, 0, number)).is_err()).count();
     assert_eq!(queue.shutdown(Some(Instant::now())), 11);
-    assert_eq!(lines.count("were refused"), refused as u64, "{lines:?}");
+    assert_eq!(lines.count("refused"), refused as u64, "{lines:?}");
     release.open();
     assert_eq!(queue.stats().abandoned, 11);
 }

@@ -79,7 +79,7 @@ impl World {
     fn assert_dropped(&self, panicked: u64) {
         wait_until("all items to be dropped", || Arc::strong_count(&self.left) == 1);
         wait_until("the end of the queue", || self.queue.has_ended());
-        let text = "panicked when they were dropped";
+        let text = "dropped";
         assert_eq!(self.lines.count(text), panicked, "{:?}", self.lines);
         assert!(!self.lines.any("a drain thread panicked"), "{:?}", self.lines);
         assert_conserved(&self.queue.stats());

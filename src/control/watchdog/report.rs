@@ -9,7 +9,7 @@ use crate::control::log_helper::Line;
 use crate::flow::handler::consumption::Consumption;
 use crate::flow::partition::Partition;
 use crate::flow::route::TypeRoute;
-use crate::item::{Item, TypeKey};
+use crate::item::{Item, TypeKey, counted};
 use crate::observe::Calling;
 use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant};
@@ -275,10 +275,10 @@ impl<T: Item> Visit<'_, T> {
             shared.type_named(key).map_or_else(String::new, |name| format!(" of {name}"))
         };
         self.log_wait(partition, of_type, move |witness, of_type| {
-            let name = witness.name(&thread);
+            let (name, size) = (witness.name(&thread), counted(size as u64, "item"));
             format!(
                 "a producer on {name} has waited for room for an item{of_type} for {lasts}: \
-                 partition {partition} is full ({size} items){others}"
+                 partition {partition} is full ({size}){others}"
             )
         });
     }

@@ -221,7 +221,7 @@ fn a_producer_that_waits_is_reported_with_the_handler_that_it_waits_for() {
         let lines = log.wait_for(3);
         let line = lines.iter().find(|line| line.contains("a producer")).unwrap();
         assert!(line.contains("waited for room for an item of Order for 4"), "{line}");
-        assert!(line.contains("partition 0 is full (1 items); 2 more producers wait"), "{line}");
+        assert!(line.contains("partition 0 is full (1 item); 2 more producers wait"), "{line}");
         assert!(line.contains("; handler Order has been in one call for 4"), "{line}");
         assert!(line.ends_with("\nStack: consume"), "{line}");
         drop(held_up);

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::flow::handler::host::Host;
-use crate::item::Item;
+use crate::item::{Item, counted};
 use crate::sync::{Arc, Duration, Instant};
 use crate::thread_context::KnownThread;
 
@@ -52,7 +52,7 @@ impl LongCall {
             witness.name(&self.thread)
         );
         if let Some(items) = self.in_call {
-            let _ = write!(text, " with {}", count(items, "item"));
+            let _ = write!(text, " with {}", counted(items, "item"));
         }
         if let Some(items) = self.behind.filter(|&items| items > 0) {
             let _ = write!(text, "; {} behind it", wait(items));
@@ -69,13 +69,9 @@ impl LongCall {
     }
 }
 
-fn count(items: u64, what: &str) -> String {
-    format!("{items} {what}{}", if items == 1 { "" } else { "s" })
-}
-
 /// `"1 item waits"`, `"2 items wait"`.
 pub(super) fn wait(items: u64) -> String {
-    format!("{} wait{}", count(items, "item"), if items == 1 { "s" } else { "" })
+    format!("{} wait{}", counted(items, "item"), if items == 1 { "s" } else { "" })
 }
 
 pub(super) fn seconds(time: Duration) -> String {

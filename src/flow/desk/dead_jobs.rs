@@ -9,7 +9,7 @@ use crate::flow::handler::dead_letters::DeadLetterBox;
 use crate::flow::handler::dispatch_log::Problem;
 use crate::flow::handler::{DeadLetters, Failure};
 use crate::flow::route::Target;
-use crate::item::{Item, TypeKey};
+use crate::item::{Item, TypeKey, counted};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Deadline, Duration, Ordering, fence};
@@ -71,8 +71,9 @@ impl<T: Item> Caller<'_, T> {
                 (None, first) => first.map_or_else(String::new, |item| shared.host.type_name(item)),
             };
             let (queue, keeper) = (&shared.name, &to.name);
+            let items = counted(items, "item");
             let line = format!(
-                "queue {queue}: {items} items of {name} went to the handler of dead letters \
+                "queue {queue}: {items} of {name} went to the handler of dead letters \
                  ({keeper}): {failure}"
             );
             (name, line)

@@ -9,7 +9,7 @@ use crate::flow::handler::dispatch_log::Problem;
 use crate::flow::handler::drop_items::{DropPanics, message};
 use crate::flow::handler::{Batch, Failure};
 use crate::flow::route::{Target, TypeHandlers};
-use crate::item::{Item, TypeKey};
+use crate::item::{Item, TypeKey, counted};
 use crate::observe::Outcome;
 use crate::rules::{Rule, rule_off};
 use crate::sync::Duration;
@@ -49,7 +49,8 @@ impl<T: Item> Caller<'_, T> {
     ) {
         let (queue, name) = (&self.shared.name, &registered.name);
         self.note(Problem::Failed, registered.key, failed as u64, |failed| {
-            let line = format!("queue {queue}: {failed} items failed in handler {name}: {failure}");
+            let items = counted(failed, "item");
+            let line = format!("queue {queue}: {items} failed in handler {name}: {failure}");
             (name.to_string(), line)
         });
     }
@@ -74,7 +75,8 @@ impl<T: Item> Caller<'_, T> {
                 }
                 NextTry::Half => "halved, as their batch failed".to_owned(),
             };
-            let line = format!("queue {queue}: {failed} items of {name} are {next}: {failure}");
+            let (items, are) = (counted(failed, "item"), if failed == 1 { "is" } else { "are" });
+            let line = format!("queue {queue}: {items} of {name} {are} {next}: {failure}");
             (name.to_string(), line)
         });
     }
@@ -100,9 +102,10 @@ impl<T: Item> Caller<'_, T> {
                 let first = job.batch.iter().next();
                 let name = first.map_or_else(String::new, |item| shared.host.type_name(item));
                 let queue = &shared.name;
+                let items = counted(failed, "item");
                 let line = format!(
-                    "queue {queue}: {failed} items of {name} failed: their handler was removed \
-                     before the next try"
+                    "queue {queue}: {items} of {name} failed: the handler was removed before the \
+                     next try"
                 );
                 (name, line)
             });
@@ -125,7 +128,8 @@ impl<T: Item> Caller<'_, T> {
             let hint = shared.host.unhandled_hint(first, &has_handler);
             let hint =
                 hint.unwrap_or_else(|| "call add_handler before the first produce".to_owned());
-            let line = format!("queue {queue}: {unhandled} items of {name} had no handler: {hint}");
+            let items = counted(unhandled, "item");
+            let line = format!("queue {queue}: {items} of {name} had no handler: {hint}");
             (name, line)
         });
     }
@@ -154,8 +158,9 @@ impl<T: Item> Caller<'_, T> {
         let Some((items, cause)) = panics.report() else { return };
         let queue = &self.shared.name;
         self.note(Problem::DropPanicked, key, items, |items| {
-            let (name, text) = (name(), Problem::DropPanicked.text());
-            let line = format!("queue {queue}: {items} items of {name} {text}: {cause}");
+            let (name, text) = (name(), Problem::DropPanicked.text(items));
+            let line =
+                format!("queue {queue}: {} of {name} {text}: {cause}", counted(items, "item"));
             (name, line)
         });
     }
@@ -174,7 +179,8 @@ impl<T: Item> Caller<'_, T> {
         let line = AssertUnwindSafe(|| shared.dispatch_log.note(queue, problem, key, items, line));
         self.lines.extend(catch_unwind(line).unwrap_or_else(|cause| {
             let cause = message(&cause);
-            Some(format!("queue {queue}: {items} items {}; no name: {cause}", problem.text()))
+            let (text, items) = (problem.text(items), counted(items, "item"));
+            Some(format!("queue {queue}: {items} {text}; no name: {cause}"))
         }));
     }
 }

@@ -1,6 +1,6 @@
 //! Decides when a line about refused, failed or unhandled items is due, and what was never logged.
 
-use crate::item::TypeKey;
+use crate::item::{TypeKey, counted};
 use crate::observe::{Due, Others, Throttle};
 use crate::sync::Instant;
 
@@ -28,14 +28,19 @@ impl Problem {
         Self::TriedAgain,
     ];
 
-    pub(crate) fn text(self) -> &'static str {
+    /// What so many items did.
+    pub(crate) fn text(self, items: u64) -> &'static str {
+        let is_one = items == 1;
         match self {
             Self::Failed => "failed",
             Self::Unhandled => "had no handler",
+            Self::Refused if is_one => "was refused",
             Self::Refused => "were refused",
             Self::DeadLettered => "went to the handler of dead letters",
             Self::LostLetters => "failed in the handler of dead letters",
+            Self::DropPanicked if is_one => "panicked when it was dropped",
             Self::DropPanicked => "panicked when they were dropped",
+            Self::TriedAgain if is_one => "is tried again",
             Self::TriedAgain => "are tried again",
         }
     }
@@ -97,12 +102,12 @@ impl DispatchLog {
         // Whatever became of those that were tried again has been counted.
         for problem in Problem::ALL.into_iter().filter(|each| *each != Problem::TriedAgain) {
             let rest = self.items[problem as usize].take_rest();
-            let text = problem.text();
-            let more = |(label, items)| match problem {
-                Problem::LostLetters => {
-                    format!("queue {queue}: {items} more items {text} ({label})")
+            let more = |(label, items)| {
+                let (more, text) = (counted(items, "more item"), problem.text(items));
+                match problem {
+                    Problem::LostLetters => format!("queue {queue}: {more} {text} ({label})"),
+                    _ => format!("queue {queue}: {more} of {label} {text}"),
                 }
-                _ => format!("queue {queue}: {items} more items of {label} {text}"),
             };
             lines.extend(rest.subjects.into_iter().map(more));
             lines.extend(rest.others.map(|others| others_line(queue, problem, others)));
@@ -112,6 +117,7 @@ impl DispatchLog {
 }
 
 fn others_line(queue: &str, problem: Problem, others: Others) -> String {
-    let (Others { items, subjects }, text) = (others, problem.text());
-    format!("queue {queue}: {items} items of {subjects} other types {text}")
+    let Others { items, subjects } = others;
+    let (types, text) = (counted(subjects as u64, "other type"), problem.text(items));
+    format!("queue {queue}: {} of {types} {text}", counted(items, "item"))
 }

@@ -6,7 +6,7 @@ use crate::flow::handler::dispatch_log::Problem;
 use crate::flow::handler::drop_items::DropPanics;
 use crate::flow::handler::{DeadLetters, HandlerRef};
 use crate::flow::turn::cycle::DrainTask;
-use crate::item::{Item, TypeKey};
+use crate::item::{Item, TypeKey, counted};
 use crate::observe::{Calling, Outcome};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
@@ -94,10 +94,11 @@ impl<T: Item> DrainTask<T> {
     }
 
     fn note_letters(&mut self, to: &DeadLetterBox<T>, problem: Problem, items: u64, cause: &str) {
-        let (shared, name, text) = (&self.shared, &to.name, problem.text());
+        let (shared, name) = (&self.shared, &to.name);
         let queue = &shared.name;
         let line = |items: u64| {
-            let line = format!("queue {queue}: {items} items {text} ({name}): {cause}");
+            let (text, items) = (problem.text(items), counted(items, "item"));
+            let line = format!("queue {queue}: {items} {text} ({name}): {cause}");
             (name.to_string(), line)
         };
         // One subject for each handler.

@@ -12,7 +12,7 @@ fn items_that_are_tried_again_and_again_are_reported() {
     queue.produce(Number(ORDER)).unwrap();
     wait_until(|| queue.stats().held == 1);
     let lines = log.wait_for(1);
-    assert!(lines[0].contains("are tried again"), "{lines:?}");
+    assert!(lines[0].contains("is tried again"), "{lines:?}");
     let start = Instant::now();
     visit(&queue, start);
     visit(&queue, start + HOUR);

@@ -114,7 +114,7 @@ def test_rows_without_a_handler_are_logged_once(make_queue, caplog):
     queue.shutdown(WAIT_S)
     lines = [record.getMessage() for record in caplog.records]
     assert [line for line in lines if 'tag "other"' in line and "2 items" in line], lines
-    assert [line for line in lines if "no tag (null)" in line and "1 items" in line], lines
+    assert [line for line in lines if "no tag (null)" in line and "1 item" in line], lines
     assert queue.stats().unhandled == 3
 
 

@@ -171,7 +171,7 @@ def test_the_log_says_once_that_items_went_to_the_dead_letters(caplog):
             assert queue.flush(WAIT_S)
     lines = [line for line in caplog.messages if "queue log" in line]
     assert len(lines) == 2, lines
-    assert "1 items of int went to the handler of dead letters (" in lines[0]
+    assert "1 item of int went to the handler of dead letters (" in lines[0]
     assert "Rejected" in lines[0]
 
 

@@ -119,8 +119,8 @@ def test_items_without_any_handler_are_unhandled_and_logged_with_their_number(ma
     assert (queue.stats().consumed, queue.stats().unhandled) == (0, 21)
     assert_conserved(queue.stats())
     assert [line.split(":")[1].strip() for line in lines(caplog)] == [
-        "1 items of int had no handler",
-        "1 items of str had no handler",
+        "1 item of int had no handler",
+        "1 item of str had no handler",
         "19 more items of int had no handler",
     ]
     assert "add_handler" in lines(caplog)[0]

@@ -233,7 +233,7 @@ def test_time_out_reports_what_is_left(manager, caplog):
     assert kept.items == [1, 2]
     lines = [record.getMessage() for record in caplog.records if record.name == "batchqueue"]
     for name, count in (("a", 1), ("b", 4)):
-        assert any(f"queue {name}" in line and f"abandoned {count} items" in line for line in lines)
+        assert any(f"queue {name}" in line and f"abandoned {count} item" in line for line in lines)
         held[name].released.set()
     assert [queue.stats().abandoned for queue in queues] == [1, 4]
 

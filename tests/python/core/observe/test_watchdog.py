@@ -109,7 +109,7 @@ def test_a_producer_that_waits_is_logged_with_the_handler_that_it_waits_for(make
     producer_name = producer.name
     (line, *_) = wait_for(lines, "a producer on")
     assert f"a producer on {producer_name} has waited for room for an item of int for" in line
-    assert "partition 0 is full (1 items)" in line
+    assert "partition 0 is full (1 item)" in line
     assert "handler int has been in one call for" in line
     assert "self.speak(batch)" in line
     handler.released.set()
