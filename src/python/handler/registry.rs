@@ -55,7 +55,7 @@ impl HandlerRegistry {
     }
 
     /// Whether the items of a class may go to the handler of another, or the threads that put items
-    /// also handle them. One flag for both, because each put looks at it.
+    /// also handle them. One flag for both, because each put reads it.
     #[inline]
     pub(crate) fn resolves(&self) -> bool {
         self.resolution.is_needed()

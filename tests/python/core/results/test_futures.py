@@ -76,7 +76,7 @@ def test_a_wait_for_a_result_ends_with_its_time(queue, echo):
 
 
 @pytest.mark.parametrize("timeout", ["1", [1], True])
-def test_a_timeout_that_is_no_time_is_refused(queue, echo, timeout):
+def test_an_invalid_timeout_is_refused(queue, echo, timeout):
     future = queue.submit(1)
     for wait in (future.result, future.exception):
         with pytest.raises(ConfigError, match=r"timeout is .*; give seconds from 0 up"):
