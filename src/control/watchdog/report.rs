@@ -226,6 +226,9 @@ impl<T: Item> Visit<'_, T> {
     ) {
         let (shared, queue) = (self.shared, self.shared.name.clone());
         let call = shared.blocking_call(partition, self.now);
+        let fails = call.is_none() && shared.route.partition(partition).counts().backs_off;
+        let without_call =
+            if fails { "; what failed there waits for its next attempt" } else { "" };
         let call = call.map(|call| (is_current(shared, &call), call));
         let weak = Arc::downgrade(shared);
         self.log(Line::later(move |witness| {
@@ -236,9 +239,12 @@ impl<T: Item> Visit<'_, T> {
                 names
             });
             let text = text(witness, &names);
-            let call = call.map_or_else(String::new, |(is_current, call)| {
-                format!("; {}{}", call.text(witness), call.stack(witness, is_current))
-            });
+            let call = call.map_or_else(
+                || without_call.to_owned(),
+                |(is_current, call)| {
+                    format!("; {}{}", call.text(witness), call.stack(witness, is_current))
+                },
+            );
             format!("queue {queue}: {text}{call}")
         }));
     }

@@ -20,7 +20,7 @@ fn items_that_are_tried_again_and_again_are_reported() {
     assert_eq!(
         lines[1..],
         ["queue orders: an item in partition 0 (Order) has waited for its call for 3600 s; 1 \
-          item waits there"]
+          item waits there; what failed there waits for its next attempt"]
     );
     queue.shutdown(Some(Instant::now()));
 }
