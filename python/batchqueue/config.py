@@ -119,9 +119,10 @@ class BatchQueueConfig(Generic[T]):
             its own drain threads, and empty. What the parent has accepted stays with the parent.
             Not for an AsyncBatchQueue. Default: False, the child gets QueueForkedError.
         inline: For unit tests of handlers: no threads, the handlers run in `produce`, in the
-            caller's thread, with the same checks, retries, dead letters, errors and counts. A wait
-            of a retry holds up `produce`, no batch waits for `max_delay_ms`, and a timeout does not
-            interrupt a handler. Not for an AsyncBatchQueue or a shared scheduler. Default: False.
+            caller's thread and `contextvars` context, with the same checks, retries, dead letters,
+            errors and counts. A wait of a retry holds up `produce`, no batch waits for
+            `max_delay_ms`, and a timeout does not interrupt a handler. Not for an AsyncBatchQueue
+            or a shared scheduler. Default: False.
         shutdown_timeout: Seconds that leaving a `with` block, and the exit of the interpreter, wait
             until accepted items are handled. None means no limit. Default: 30 s.
 
