@@ -142,9 +142,9 @@ class RetryPolicy:
 
     Attributes:
         attempts: All attempts, the first included: 1 to 1000. Default: 3.
-        backoff_ms: Wait before the second attempt. Default: 100 ms.
+        backoff_ms: Wait before the second attempt, at most `max_backoff_ms`. Default: 100 ms.
         factor: Factor from one wait to the next, 1 or more. Default: 2.
-        max_backoff_ms: The longest wait. Default: 5000 ms.
+        max_backoff_ms: The longest wait, the first one included. Default: 5000 ms.
         retry_on: Exceptions after which the batch is tried again; after others it fails
             immediately. Default: any `Exception`.
         jitter: The share of each wait, 0 to 1, that chance may cut off: the wait is multiplied by
