@@ -31,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "process", nargs="?", type=whole_number(1), help="the number of one process (all)"
     )
     parser.add_argument("--once", action="store_true", help="show them once")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    parser.add_argument(
+        "--json", action="store_true", help="print a JSON list with an object per process"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -55,10 +57,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _read(only: int | None) -> list[ProcessReading]:
     readings = read_all(only)
     if not readings:
-        which = "no process of this user" if only is None else f"process {only} does not answer or"
+        silent = (
+            "no process of this user has called"
+            if only is None
+            else f"process {only} does not answer, or has not called"
+        )
         raise BatchQueueError(
-            f"{which} has called batchqueue.top.serve_top(); call it in the program that you want "
-            "to see, as the same user and with the same XDG_RUNTIME_DIR"
+            f"{silent} batchqueue.top.serve_top(); call it in the program that you want to see, as "
+            "the same user and with the same XDG_RUNTIME_DIR"
         )
     return readings
 

@@ -122,7 +122,18 @@ def test_a_process_opens_nothing_unless_it_is_asked_to(folder, capsys):
     assert "no process of this user has called batchqueue.top.serve_top()" in (
         capsys.readouterr().err
     )
+    assert main(["top", str(os.getpid()), "--once"]) == 1
+    assert (
+        f"process {os.getpid()} does not answer, or has not called batchqueue.top.serve_top(); "
+        "call it in the program that you want to see"
+    ) in capsys.readouterr().err
     assert list(folder.glob("batchqueue/*")) == []
+
+
+def test_the_help_says_that_json_is_a_list(capsys):
+    with pytest.raises(SystemExit):
+        main(["top", "--help"])
+    assert "a JSON list with an object per process" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_forked_child_answers_only_after_it_has_asked(start, capsys):
