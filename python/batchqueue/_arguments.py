@@ -3,6 +3,7 @@
 import datetime
 from typing import Any, NamedTuple, is_typeddict
 
+from batchqueue._words import a_type
 from batchqueue.config import BatchQueueConfig, check_delay
 from batchqueue.exceptions import ConfigError
 from batchqueue.handlers import HandlerMethods
@@ -24,7 +25,7 @@ def seconds_of(timeout: Timeout) -> float | None:
         return None
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
         raise ConfigError(
-            f"timeout is {timeout!r}, a {type(timeout).__name__}; give seconds from 0 up, a "
+            f"timeout is {timeout!r}, {a_type(timeout)}; give seconds from 0 up, a "
             "timedelta, or None to wait"
         )
     if not seconds >= 0:
@@ -76,8 +77,7 @@ def handler_options(
     check_delay(max_delay_ms)
     if retry is not None and not isinstance(retry, RetryPolicy):
         raise ConfigError(
-            f"retry is {retry!r}, a {type(retry).__name__}; give a RetryPolicy, or None for the "
-            "queue's"
+            f"retry is {retry!r}, {a_type(retry)}; give a RetryPolicy, or None for the queue's"
         )
     if not isinstance(replace, bool):
         raise ConfigError(f"replace is {replace!r}; give True or False")
@@ -148,7 +148,7 @@ def check_name_and_config(name: object, config: object) -> None:
             f"the queue's name is {name!r}; give a str of printable characters, at least one"
         )
     if not isinstance(config, BatchQueueConfig):
-        raise ConfigError(f"config is a {type(config).__name__}; give a BatchQueueConfig")
+        raise ConfigError(f"config is {a_type(config)}; give a BatchQueueConfig")
 
 
 def check_loop_config(config: BatchQueueConfig[Any]) -> None:

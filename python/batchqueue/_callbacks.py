@@ -11,6 +11,7 @@ from types import AsyncGeneratorType, GeneratorType
 from typing import Any
 
 from batchqueue import _core
+from batchqueue._words import a_type
 from batchqueue.dead_letters import DeadLetter
 from batchqueue.exceptions import BatchFailed, ConfigError
 
@@ -71,7 +72,7 @@ def check_result(result: object) -> None:
         if isinstance(result, GeneratorType):
             result.close()
         raise ConfigError(
-            f"the handler returned a {type(result).__name__}, whose body has not run; write a "
+            f"the handler returned {a_type(result)}, whose body has not run; write a "
             "function without `yield`, or consume the generator in the handler"
         )
     futures: Any = sys.modules.get("concurrent.futures")
@@ -83,7 +84,7 @@ def check_result(result: object) -> None:
             future.add_done_callback(_report_late_failure)
     elif inspect.isawaitable(result):
         raise ConfigError(
-            f"the handler returned a {type(result).__name__}, which is never awaited; give an "
+            f"the handler returned {a_type(result)}, which is never awaited; give an "
             "`async def` to an AsyncBatchQueue, or wait for the result in the handler"
         )
 

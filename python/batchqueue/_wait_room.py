@@ -19,6 +19,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from batchqueue import _core
+from batchqueue._words import a_type
 from batchqueue.exceptions import BatchQueueError
 
 #: Seconds between two checks of full partitions.
@@ -208,7 +209,7 @@ class WaitRoom:
             loop.add_reader(self.notifier.fileno(), self._on_room)
         except NotImplementedError:
             raise BatchQueueError(
-                f"a {type(loop).__name__} cannot watch file descriptors, which notify tasks of "
+                f"{a_type(loop)} cannot watch file descriptors, which notify tasks of "
                 "room in a full partition: run a selector event loop"
             ) from None
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from batchqueue._core import PartitionPolicy, ThreadPolicy
+from batchqueue._words import a_type
 from batchqueue.dead_letters import DeadLetter
 from batchqueue.display.text import config_text
 from batchqueue.exceptions import ConfigError
@@ -261,7 +262,7 @@ class BatchQueueConfig(Generic[T]):
                 names = ["None" if kind is type(None) else kind.__name__ for kind in kinds]
                 example = _EXAMPLES.get(name)
                 raise ConfigError(
-                    f"{name} is {value!r}, a {type(value).__name__}; give {' or '.join(names)}"
+                    f"{name} is {value!r}, {a_type(value)}; give {' or '.join(names)}"
                     + (f", for instance {example}" if example else "")
                 )
 

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from operator import index
 from typing import Any
 
+from batchqueue._words import a_type
+
 
 class BatchQueueError(Exception):
     """Base class of all errors that this package defines."""
@@ -91,7 +93,7 @@ class BatchFailed(BatchQueueError, RuntimeError):
             raise ConfigError(f"{given} of items and indexes is given; give exactly one")
         if items is not None and not isinstance(items, Iterable):
             raise ConfigError(
-                f"BatchFailed got items={items!r}, a {type(items).__name__}; give a list of "
+                f"BatchFailed got items={items!r}, {a_type(items)}; give a list of "
                 "objects of the batch, or indexes=[...]"
             )
         self.items = None if items is None else list(items)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
+from batchqueue._words import a_type
 from batchqueue.exceptions import ConfigError
 
 H = TypeVar("H")
@@ -177,11 +178,7 @@ def handler_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) 
         refuse_generator_function(repr(handler), handler)
         return HandlerMethods(handler, _protected(handler), handler, None, None, None)
     if not callable(consume) or isinstance(handler, type):
-        kind = (
-            f"the class {handler.__name__}"
-            if isinstance(handler, type)
-            else f"a {type(handler).__name__}"
-        )
+        kind = f"the class {handler.__name__}" if isinstance(handler, type) else a_type(handler)
         raise ConfigError(
             f"{kind} cannot be a handler: it has no method consume(batch); "
             "give an instance that defines it, or a function that takes a list"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from batchqueue import _core
 from batchqueue._arguments import Timeout, seconds_of
 from batchqueue._signals import STOP_SIGNALS, AwaitedFlag, Flag, signals
+from batchqueue._words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.queue import BatchQueue
 
@@ -115,7 +116,7 @@ def _cores_of(queues: tuple[Any, ...]) -> list[_core.Queue]:
         core = queue if isinstance(queue, _core.Queue) else getattr(queue, "_queue", None)
         if not isinstance(core, _core.Queue):
             raise ConfigError(
-                f"run_until_signal got {queue!r}, a {type(queue).__name__}; give queues, each "
+                f"run_until_signal got {queue!r}, {a_type(queue)}; give queues, each "
                 "as an argument: run_until_signal(first, second)"
             )
         _ = core.running  # raises for a queue of the parent

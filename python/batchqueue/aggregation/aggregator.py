@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self, cast
 
 from batchqueue import _core
+from batchqueue._words import a_type
 from batchqueue.aggregation.measures import First, Last, Measure, Quantiles, TopN
 from batchqueue.aggregation.windows import Window
 from batchqueue.exceptions import ConfigError
@@ -162,7 +163,7 @@ class Aggregator(_core.Aggregator):
             ConfigError: A value is invalid.
         """
         if not isinstance(aggregation, Aggregation):
-            raise ConfigError(f"aggregation is a {type(aggregation).__name__}; give an Aggregation")
+            raise ConfigError(f"aggregation is {a_type(aggregation)}; give an Aggregation")
         if next_worker is not None and not callable(next_worker):
             raise ConfigError(
                 f"next_worker is {next_worker!r}; "

@@ -8,6 +8,7 @@ import numbers
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
+from batchqueue._words import a_type
 from batchqueue.aggregation.metrics import Metrics, Row
 from batchqueue.exceptions import ConfigError
 
@@ -20,7 +21,7 @@ def check_number(kind: str, name: str, value: object) -> None:
     """Raise ConfigError unless a value is None or a number, for instance one of numpy."""
     if value is not None and not isinstance(value, numbers.Number):
         raise ConfigError(
-            f"{kind}: {name} is {value!r}, a {type(value).__name__}; give a number, or None where "
+            f"{kind}: {name} is {value!r}, {a_type(value)}; give a number, or None where "
             "there is no value"
         )
 

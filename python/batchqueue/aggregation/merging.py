@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from batchqueue._words import a_type
 from batchqueue.aggregation.buffer import MergeBuffer
 from batchqueue.aggregation.metrics import Metrics
 from batchqueue.exceptions import BatchQueueError, ConfigError, ProduceTimeoutError
@@ -47,8 +48,8 @@ class MergingWorker:
                 else "give a function that takes a list, for instance queue.produce_many"
             )
             raise ConfigError(
-                f"{type(self).__name__} hands its partials to {next_worker!r}, a "
-                f"{type(next_worker).__name__}, which cannot be called; {remedy}"
+                f"{type(self).__name__} hands its partials to {next_worker!r}, "
+                f"{a_type(next_worker)}, which cannot be called; {remedy}"
             )
         self.dropped = 0
         self._next_worker = next_worker

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from batchqueue._words import a_type
 from batchqueue.aggregation.metrics import MetricClass, Metrics
 from batchqueue.exceptions import ConfigError
 
@@ -40,7 +41,7 @@ def metric_type(
     """
     if not isinstance(name, str):
         raise ConfigError(
-            f"the name of a metric is {name!r}, a {type(name).__name__}; give a str, e.g. "
+            f"the name of a metric is {name!r}, {a_type(name)}; give a str, e.g. "
             "'departures.carrier.UA'"
         )
     if not name:

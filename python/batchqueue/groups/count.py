@@ -1,5 +1,6 @@
 """How many partitions a stream gets, and which names streams and groups may have."""
 
+from batchqueue._words import a_type
 from batchqueue.exceptions import ConfigError
 
 # A Redis cluster has as many hash slots; partitions beyond that would share slots.
@@ -74,7 +75,7 @@ def check_name(owner: str, name: object) -> str:
         ConfigError: It is not.
     """
     if not isinstance(name, str):
-        raise ConfigError(f"{owner}'s name is {name!r}, a {type(name).__name__}; give a str")
+        raise ConfigError(f"{owner}'s name is {name!r}, {a_type(name)}; give a str")
     if not name:
         raise ConfigError(f"{owner}'s name is empty; give at least one printable character")
     for character in name:
@@ -89,7 +90,7 @@ def check_name(owner: str, name: object) -> str:
 def _check_int(setting: str, value: object, otherwise: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ConfigError(
-            f"{setting} is {value!r}, a {type(value).__name__}; give an int up to "
+            f"{setting} is {value!r}, {a_type(value)}; give an int up to "
             f"{_MAX_PARTITIONS:_}, {otherwise}"
         )
     if value > _MAX_PARTITIONS:

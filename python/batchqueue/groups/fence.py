@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
+from batchqueue._words import with_article
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.errors import StaleTokenError
 from batchqueue.groups.record import Record
@@ -252,9 +253,9 @@ def _database_of(connection: object) -> type[_Database]:
     psycopg = sys.modules.get("psycopg")  # if it was never imported, this is not its connection
     if psycopg is not None and isinstance(connection, psycopg.Connection):
         return _Postgres
-    kind = type(connection)
+    kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
     raise ConfigError(
-        f"Fence: cannot use a {kind.__module__}.{kind.__qualname__}; give a connection of sqlite3 "
+        f"Fence: cannot use {with_article(kind)}; give a connection of sqlite3 "
         "or psycopg 3. Elsewhere, store batch.token with the records and refuse smaller ones"
     )
 

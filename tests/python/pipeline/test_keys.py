@@ -210,7 +210,7 @@ class TestFunction:
             (pa.array(["1"] * 6), "returned values of type string"),
             (pa.array([True] * 6), "returned values of type bool"),
             (pa.array([0, 1, None, 3, 4, 5]), "returned null for row 2 of the chunk"),
-            (3, "returned a int"),
+            (3, "returned an int"),
             (None, "returned a NoneType"),
             ([object()] * 6, "returned a list"),
             ([2**70] * 6, "returned a list"),

@@ -49,14 +49,14 @@ class TestMap:
     @pytest.mark.parametrize(
         ("result", "what"),
         [
-            (5, "a int"),
+            (5, "an int"),
             ("ab", "a str"),
             (b"ab", "a bytes"),
             ({"n": [1]}, "a dict"),
             (pd.DataFrame({"n": [1]}), "a DataFrame with a str in it"),
             ([numbers(1), None], "a list with a NoneType in it"),
             ([[numbers(1)]], "a list with a list in it"),
-            (iter([1]), "a list_iterator with a int in it"),
+            (iter([1]), "a list_iterator with an int in it"),
         ],
     )
     def test_anything_else_is_an_error_that_names_operator_and_type(self, result, what):

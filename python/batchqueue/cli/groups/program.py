@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from batchqueue._words import a_type
 from batchqueue.exceptions import BatchQueueError, ConfigError
 from batchqueue.groups.worker import Worker
 
@@ -62,7 +63,7 @@ def _imported(name: str, module_name: str) -> ModuleType:
 def _made(name: str, function: Any) -> Worker:
     if not callable(function):
         raise ConfigError(
-            f"{name} is a {type(function).__name__}; name a Worker, or a function without "
+            f"{name} is {a_type(function)}; name a Worker, or a function without "
             "arguments that returns one"
         )
     _check_takes_nothing(name, function)
@@ -75,7 +76,7 @@ def _made(name: str, function: Any) -> Worker:
     if not isinstance(made, Worker):
         if inspect.iscoroutine(made):
             made.close()
-        raise ConfigError(f"{name}() returned a {type(made).__name__}; let it return a Worker")
+        raise ConfigError(f"{name}() returned {a_type(made)}; let it return a Worker")
     return made
 
 

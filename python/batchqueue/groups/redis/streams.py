@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from batchqueue._words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.count import check_name, partition_count
 from batchqueue.groups.producer import Key, Producer
@@ -82,7 +83,7 @@ class RedisStreams:
         """
         if not (isinstance(url, str) or callable(url)):
             raise ConfigError(
-                f"RedisStreams: url is a {type(url).__name__}; give a URL, or a function that "
+                f"RedisStreams: url is {a_type(url)}; give a URL, or a function that "
                 "returns a redis.Redis"
             )
         if callable(url) and redis_options:

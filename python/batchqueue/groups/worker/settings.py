@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Any
 
 from batchqueue._core import ThreadPolicy
+from batchqueue._words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.balancer import GroupBalancer
 from batchqueue.groups.codecs import Codec, codec_of
@@ -82,9 +83,7 @@ class WorkerSettings:
         for name, kinds in expected.items():
             value = getattr(self, name)
             if not isinstance(value, kinds):
-                raise ConfigError(
-                    f"{name} is {value!r}, a {type(value).__name__}; give {kinds[0].__name__}"
-                )
+                raise ConfigError(f"{name} is {value!r}, {a_type(value)}; give {kinds[0].__name__}")
 
     def _check_numbers(self) -> None:
         for name in ("prefetch", "prefetch_bytes", "max_batch_items"):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from batchqueue._requirements import require
+from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.layout import quoted, table_layout
@@ -89,7 +90,7 @@ class ParquetStore:
         """
         if not isinstance(directory, (str, PathLike)) or not str(directory):
             raise ConfigError(
-                f"the directory of ParquetStore is {directory!r}, a {type(directory).__name__}; "
+                f"the directory of ParquetStore is {directory!r}, {a_type(directory)}; "
                 'give a directory, for instance ParquetStore("metrics")'
             )
         require("pyarrow", "ParquetStore", "parquet")

@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TypeVar
 
+from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.sqlite.connection import connected, need_file, sqlite_errors
@@ -66,7 +67,7 @@ class SqliteStore:
         """
         if not isinstance(path, (str, PathLike)) or not str(path):
             raise ConfigError(
-                f"the path of SqliteStore is {path!r}, a {type(path).__name__}; give a file, for "
+                f"the path of SqliteStore is {path!r}, {a_type(path)}; give a file, for "
                 'instance SqliteStore("metrics.db")'
             )
         if str(path) == ":memory:":

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from batchqueue import _core
+from batchqueue._words import with_article
 from batchqueue.pipeline.chunks.rows import taken
 from batchqueue.pipeline.errors import OperatorError
 from batchqueue.pipeline.keying.key_bytes import KeyTypeError, keys_of
@@ -110,8 +111,8 @@ class Partitioner:
             return keys_of(column, is_single=is_single)
         except KeyTypeError as error:
             raise self._error(
-                f"column {name!r} is a {error.data_type}, which cannot be a key; map it to a "
-                "string or number, or give key_by a function with partition="
+                f"column {name!r} is {with_article(str(error.data_type))}, which cannot be a key; "
+                "map it to a string or number, or give key_by a function with partition="
             ) from None
 
     def _given(self, function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch) -> pa.Array:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from batchqueue._words import a_type
 from batchqueue.pipeline.errors import GraphError, OperatorError
 from batchqueue.pipeline.operators.base import ChainedOperator, Outputs
 from batchqueue.pipeline.operators.results import batches_of, check_schema
@@ -67,7 +68,7 @@ class ObjectOperator(FunctionOperator):
         state = self._snapshot()
         if not isinstance(state, bytes):
             raise OperatorError(
-                f"the snapshot of {self.name} is a {type(state).__name__}; return bytes", self.name
+                f"the snapshot of {self.name} is {a_type(state)}; return bytes", self.name
             )
         return state
 

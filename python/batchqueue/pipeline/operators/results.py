@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from batchqueue._words import a_type
 from batchqueue.pipeline.errors import OperatorError
 
 _REMEDY = "return a RecordBatch, a Table, an iterable of these, or None for nothing"
@@ -22,11 +23,11 @@ def batches_of(operator: str, result: Any) -> Iterator[pa.RecordBatch]:
         yield from _batches(result)
         return
     if isinstance(result, str | bytes | Mapping) or not isinstance(result, Iterable):
-        raise OperatorError(f"{operator} returned a {_type(result)}; {_REMEDY}", operator)
+        raise OperatorError(f"{operator} returned {a_type(result)}; {_REMEDY}", operator)
     for item in result:
         if not isinstance(item, pa.RecordBatch | pa.Table):
             raise OperatorError(
-                f"{operator} returned a {_type(result)} with a {_type(item)} in it; {_REMEDY}",
+                f"{operator} returned {a_type(result)} with {a_type(item)} in it; {_REMEDY}",
                 operator,
             )
         yield from _batches(item)
@@ -67,7 +68,7 @@ def row_values(operator: str, given: Any, rows: int, wanted: str) -> pa.Array:
         try:
             values = pa.array(given)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            message = f"{operator} returned a {_type(given)}; {wanted}"
+            message = f"{operator} returned {a_type(given)}; {wanted}"
             raise OperatorError(message, operator) from error
     if len(values) != rows:
         raise OperatorError(f"{operator} returned {len(values)} values; {wanted}", operator)
@@ -103,7 +104,3 @@ def _named(columns: list[str]) -> str:
 
 def _batches(data: pa.RecordBatch | pa.Table) -> list[pa.RecordBatch]:
     return [data] if isinstance(data, pa.RecordBatch) else data.to_batches()
-
-
-def _type(value: object) -> str:
-    return type(value).__name__

@@ -7,6 +7,7 @@ positions of it. Both are raised in the transaction that stores the metrics.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from batchqueue._words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Position
 from batchqueue.pipeline.errors import CutError
@@ -192,13 +193,11 @@ def _checked(made: object) -> "Iterable[Metrics]":
 
     if not isinstance(made, Iterable):
         raise TypeError(
-            f"to_metrics returned a {type(made).__name__}; return a list of metrics, an empty one "
-            "for none"
+            f"to_metrics returned {a_type(made)}; return a list of metrics, an empty one for none"
         )
     for item in made:
         if not isinstance(item, Metrics):
             raise TypeError(
-                f"to_metrics gave a {type(item).__name__}; give metrics, which metric_type makes "
-                "classes of"
+                f"to_metrics gave {a_type(item)}; give metrics, which metric_type makes classes of"
             )
         yield item

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from batchqueue._words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
 from batchqueue.pipeline.errors import PositionError, SourceChangedError
@@ -262,7 +263,7 @@ class IterableSource:
                 yield from (batch for batch in batches if batch.num_rows)
             else:
                 raise TypeError(
-                    f"the factory of source {self.name!r} gave a {type(item).__name__}; give "
+                    f"the factory of source {self.name!r} gave {a_type(item)}; give "
                     "dicts, record batches or tables"
                 )
 

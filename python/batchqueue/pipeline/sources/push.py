@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from batchqueue._words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
 from batchqueue.pipeline.errors import PipelineError
@@ -86,7 +87,7 @@ class PushSource:
             batches = data.combine_chunks().to_batches()
             data = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=data.schema)
         if not isinstance(data, pa.RecordBatch):
-            raise ConfigError(f"push got a {type(data).__name__}; give a record batch or a table")
+            raise ConfigError(f"push got {a_type(data)}; give a record batch or a table")
         if self._schema is not None and not data.schema.equals(self._schema):
             raise ConfigError(
                 f"push got columns {data.schema.names}, and source {self.name!r} has "

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from pyspark import cloudpickle
 
+from batchqueue._words import with_article
 from batchqueue.pipeline.contract import Source
 from batchqueue.pipeline.errors import SourcePickleError
 
@@ -40,9 +41,10 @@ class PickledSource:
         # Pickling runs code of the object, which may raise anything.
         except Exception as error:
             path, value = _culprit(source, type(source).__name__)
+            kind = f"{type(value).__module__}.{type(value).__qualname__}"
             raise SourcePickleError(
                 f"source {name!r} has to be sent to Spark's processes and does not pickle: {path} "
-                f"is a {type(value).__module__}.{type(value).__qualname__} ({error}); open such "
+                f"is {with_article(kind)} ({error}); open such "
                 "handles in plan() and read(), and drop them in __getstate__()"
             ) from error
 

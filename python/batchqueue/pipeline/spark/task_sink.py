@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from batchqueue._words import a_type
 from batchqueue.pipeline.contract import Sink
 from batchqueue.pipeline.spark.stages import Batches, SinkInput, chunks
 from batchqueue.spark.task.arrow import map_in_arrow
@@ -41,7 +42,7 @@ class TaskSink:
     @property
     def text(self) -> str:
         """See `SparkSink`."""
-        return f"at least once: foreachBatch, a {type(self.sink).__name__} in each task"
+        return f"at least once: foreachBatch, {a_type(self.sink)} in each task"
 
     def writer(self, df: "DataFrame", checkpoint: str | None) -> Any:
         """See `SparkSink`."""

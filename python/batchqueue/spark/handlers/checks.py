@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError
+from batchqueue._words import a_type
 from batchqueue.spark.handlers.delivery import Delivery
 from batchqueue.spark.job.pickling import check_pickles
 
@@ -83,7 +84,7 @@ def _check_dataframe(delivery: Delivery) -> None:
 
 def _check_config(config: Any) -> None:
     if not isinstance(config, BatchQueueConfig):
-        raise ConfigError(f"config is a {type(config).__name__}; give a BatchQueueConfig")
+        raise ConfigError(f"config is {a_type(config)}; give a BatchQueueConfig")
     for name in ("consumer", "consumer_factory", "error_handler"):
         if getattr(config, name) is not None:
             raise ConfigError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from batchqueue import BatchQueueConfig, ConfigError, PartitionPolicy, ThreadPolicy
+from batchqueue._words import a_type
 from batchqueue.spark.handlers.checks import check_columns, check_delivery
 from batchqueue.spark.handlers.delivery import Delivery, MakeHandlers
 from batchqueue.spark.handlers.summary import DeliverySummary, PartitionSummary
@@ -141,7 +142,7 @@ def for_each_partition(
         pyspark.errors.PySparkException: The job failed. py4j.protocol.Py4JJavaError for an RDD.
     """
     if not _is_dataframe(data) and not hasattr(data, "mapPartitions"):
-        raise ConfigError(f"data is a {type(data).__name__}; give a DataFrame or an RDD")
+        raise ConfigError(f"data is {a_type(data)}; give a DataFrame or an RDD")
     config = _CONFIG if config is None else config
     delivery = Delivery(handlers, items, type_column, config, query_id, epoch)
     check_delivery(delivery, columns, rdd=not _is_dataframe(data))

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError, RetryPolicy, ThreadPolicy
+from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs import MetricsStore
 from batchqueue.presets import l1_aggregation, l2_persistence
@@ -164,7 +165,7 @@ class AggregationJob:
                 )
         if not callable(getattr(self.store, "transaction", None)):
             raise ConfigError(
-                f"store of job {self.name!r} is {self.store!r}, a {type(self.store).__name__}; "
+                f"store of job {self.name!r} is {self.store!r}, {a_type(self.store)}; "
                 'give a store, for instance SqliteStore("metrics.db")'
             )
 

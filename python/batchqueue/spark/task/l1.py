@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from batchqueue import ConfigError, SupportsConsume
+from batchqueue._words import a_type
 from batchqueue.aggregation import Aggregator, MergeBuffer, Metrics
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
@@ -76,7 +77,7 @@ class L1:
             items = self._items(batch)
             if not isinstance(items, Iterable):
                 raise ConfigError(
-                    f"items returned {items!r}, a {type(items).__name__}; it must return the items "
+                    f"items returned {items!r}, {a_type(items)}; it must return the items "
                     "of the record batch as a list or another iterable, or be a generator"
                 )
             stage.produce_many(items)

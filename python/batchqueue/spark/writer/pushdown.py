@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from batchqueue import ConfigError
+from batchqueue._words import a_type
 from batchqueue.aggregation import (
     Count,
     First,
@@ -94,7 +95,7 @@ def pushdown_steps(job: AggregationJob) -> list[ArrowAggregation]:
         for name, measure in step.aggregation.measures.items():
             if type(measure) not in _SQL:
                 raise ConfigError(
-                    f"measure {name!r} of job {job.name!r} is a {type(measure).__name__}, which "
+                    f"measure {name!r} of job {job.name!r} is {a_type(measure)}, which "
                     "Spark SQL does not have in the same form: use l1='tasks'"
                 )
         steps.append(step)

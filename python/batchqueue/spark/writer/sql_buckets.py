@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import types as T
 
 from batchqueue import ConfigError
+from batchqueue._words import with_article
 from batchqueue.aggregation import Window
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def bucket(fn: Any, window: Window, schema: "StructType") -> "Column":
         after = f" after {window.offset_seconds} s" if window.offset_seconds else ""
         raise ConfigError(
             f"l1='spark' cannot make buckets of {window.seconds} s{after} of column "
-            f"{window.column!r}, a {kind.simpleString()}: use a timestamp with whole "
+            f"{window.column!r}, {with_article(kind.simpleString())}: use a timestamp with whole "
             "microseconds, a date with whole days or an integer with whole seconds, or l1='tasks'"
         )
     made: Column = fn.expr(sql)

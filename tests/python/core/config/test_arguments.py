@@ -63,7 +63,7 @@ class IdleIsData(HandlerConsumer):
         (Recorder, r"the class Recorder.*give an instance"),
         (IdleIsData(), r"on_idle of IdleIsData is 3; it must be a method"),
         (None, r"a NoneType cannot be a handler"),
-        (3, r"a int cannot be a handler"),
+        (3, r"an int cannot be a handler"),
     ],
 )
 def test_handler_without_consume_is_rejected(make_queue, handler, message):

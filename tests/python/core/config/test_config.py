@@ -39,7 +39,7 @@ WRONG = [
     ),
     ({"shared_scheduler": "io"}, r"shared_scheduler is 'io'.*give a name and a ThreadPolicy"),
     ({"threads": ONE, "balancer": "lpt"}, r"balancer is 'lpt', a str; give DrainBalancer or None"),
-    ({"threads": ONE, "retry": 3}, r"retry is 3, a int; give RetryPolicy or None"),
+    ({"threads": ONE, "retry": 3}, r"retry is 3, an int; give RetryPolicy or None"),
     ({"threads": ONE, "rebalance_interval_ms": -1}, r"rebalance_interval_ms is -1; give"),
     ({"threads": ONE, "takeover_after_ms": 0.5}, r"takeover_after_ms is 0.5; give .* from 1 up"),
     ({"threads": ONE, "takeover_after_ms": float("inf")}, r"takeover_after_ms is inf; give"),
@@ -68,8 +68,8 @@ WRONG = [
     ({"threads": ONE, "min_idle_ms": "5"}, r"min_idle_ms is '5', a str; give"),
     ({"threads": ONE, "shutdown_timeout": -1}, r"shutdown_timeout is -1; give"),
     ({"threads": ONE, "shutdown_timeout": "soon"}, r"shutdown_timeout is 'soon'"),
-    ({"threads": 4}, r"threads is 4, a int; give ThreadPolicy"),
-    ({"threads": ONE, "partitions": 4}, r"partitions is 4, a int; give PartitionPolicy"),
+    ({"threads": 4}, r"threads is 4, an int; give ThreadPolicy"),
+    ({"threads": ONE, "partitions": 4}, r"partitions is 4, an int; give PartitionPolicy"),
     (
         {"threads": ONE, "strategy": "BLOCKING"},
         r"strategy is 'BLOCKING', a str; give BufferStrategy",
@@ -78,7 +78,7 @@ WRONG = [
         {"threads": ONE, "selector": "by_type"},
         r"selector is 'by_type', a str; give PartitionSelector",
     ),
-    ({"threads": ONE, "consumer": 3}, r"a int cannot be a handler.*consume"),
+    ({"threads": ONE, "consumer": 3}, r"an int cannot be a handler.*consume"),
     (
         {"threads": ONE, "consumer": ModuleLevelConsumer},
         r"the class ModuleLevelConsumer cannot be a handler",

@@ -122,10 +122,10 @@ CONFIGS = [
     rejected(
         lambda _: settings(shared_scheduler=("io", ONE)), "both of threads", "give exactly one"
     ),
-    rejected(lambda _: settings(threads=2), "threads is 2, a int", "ThreadPolicy.fixed(2)"),
+    rejected(lambda _: settings(threads=2), "threads is 2, an int", "ThreadPolicy.fixed(2)"),
     rejected(lambda _: settings(threads="2"), "threads is '2', a str", "ThreadPolicy.fixed(2)"),
     rejected(
-        lambda _: settings(partitions=4), "partitions is 4, a int", "PartitionPolicy.fixed(4)"
+        lambda _: settings(partitions=4), "partitions is 4, an int", "PartitionPolicy.fixed(4)"
     ),
     rejected(lambda _: settings(partitions=None), "partitions is None", "PartitionPolicy.fixed(4)"),
     rejected(
@@ -170,10 +170,10 @@ CONFIGS = [
     rejected(lambda _: settings(rebalance_interval_ms=-1), "interval_ms is -1", "from 0 up"),
     rejected(lambda _: settings(shutdown_timeout=-1), "shutdown_timeout is -1", "from 0 up"),
     rejected(lambda _: settings(shutdown_timeout="30"), "shutdown_timeout is '30'", "or None"),
-    rejected(lambda _: settings(retry=3), "retry is 3, a int", "RetryPolicy(attempts=3)"),
+    rejected(lambda _: settings(retry=3), "retry is 3, an int", "RetryPolicy(attempts=3)"),
     rejected(lambda _: settings(retry=RetryPolicy), "retry is", "RetryPolicy(attempts=3)"),
     rejected(lambda _: settings(consumer=Handler), "the class Handler", "give an instance"),
-    rejected(lambda _: settings(consumer=3), "a int cannot be a handler", "consume(batch)"),
+    rejected(lambda _: settings(consumer=3), "an int cannot be a handler", "consume(batch)"),
     rejected(lambda _: settings(consumer=generator), "generator function", "without `yield`"),
     rejected(
         lambda _: settings(consumer=Handler(), consumer_factory=Handler), "both", "one of them"
@@ -183,9 +183,9 @@ CONFIGS = [
     rejected(
         lambda _: settings(error_handler=generator), "error_handler <", "generator", "`yield`"
     ),
-    rejected(lambda _: settings(dead_letter=3), "a int cannot be a handler", "consume(batch)"),
+    rejected(lambda _: settings(dead_letter=3), "an int cannot be a handler", "consume(batch)"),
     rejected(lambda _: settings(dead_letter=Handler), "the class Handler", "give an instance"),
-    rejected(lambda _: settings(default_handler=3), "a int cannot be a handler", "consume(batch)"),
+    rejected(lambda _: settings(default_handler=3), "an int cannot be a handler", "consume(batch)"),
     rejected(lambda _: settings(default_handler=generator), "generator function", "`yield`"),
     rejected(
         lambda _: settings(default_handler=len, consumer=len), "beside a consumer", "one of them"
@@ -204,7 +204,7 @@ CONFIGS = [
     rejected(lambda _: BatchQueue(3), "name is 3", "a str of printable characters"),
     rejected(lambda _: BatchQueue(""), "name is ''", "at least one"),
     rejected(lambda _: BatchQueue("a\0"), r"name is 'a\x00'", "printable"),
-    rejected(lambda _: BatchQueue("q", 3), "config is a int", "give a BatchQueueConfig"),
+    rejected(lambda _: BatchQueue("q", 3), "config is an int", "give a BatchQueueConfig"),
     rejected(lambda _: BatchQueue("q", BatchQueueConfig), "config is a type", "BatchQueueConfig"),
     rejected(lambda _: BatchQueue("q", settings(consumer=coroutine)), "AsyncBatchQueue"),
     rejected(lambda _: BatchQueue("q", settings(error_handler=coroutine)), "AsyncBatchQueue"),
@@ -223,7 +223,7 @@ HANDLERS = [
     rejected(lambda queue: queue.add_handler(Order, Handler), "the class Handler", "an instance"),
     rejected(lambda queue: queue.add_handler(Order, NoConsume()), "NoConsume", "consume(batch)"),
     rejected(lambda queue: queue.add_handler(Order, None), "a NoneType", "consume(batch)"),
-    rejected(lambda queue: queue.add_handler(Order, 3), "a int", "a function that takes a list"),
+    rejected(lambda queue: queue.add_handler(Order, 3), "an int", "a function that takes a list"),
     rejected(lambda queue: queue.add_handler(Order, IdleIsData()), "on_idle", "must be a method"),
     rejected(lambda queue: queue.add_handler(Order, generator), "generator function", "`yield`"),
     rejected(lambda queue: queue.add_handler(Order, async_generator), "generator", "`yield`"),
@@ -262,7 +262,9 @@ HANDLERS = [
     rejected(lambda queue: queue.add_handler(Order, len, max_delay_ms=-1), "is -1", "from 0 up"),
     rejected(lambda queue: queue.add_handler(Order, len, max_delay_ms="1"), "is '1'", "millisec"),
     rejected(lambda queue: queue.add_handler(Order, len, retry=3), "retry is 3", "RetryPolicy"),
-    rejected(lambda queue: queue.add_handler(Order, len, dead_letter=3), "a int", "consume(batch)"),
+    rejected(
+        lambda queue: queue.add_handler(Order, len, dead_letter=3), "an int", "consume(batch)"
+    ),
     rejected(
         lambda queue: queue.add_handler(Order, len, dead_letter=generator), "generator", "`yield`"
     ),
@@ -270,7 +272,7 @@ HANDLERS = [
     rejected(lambda queue: queue.handler(Handler), "got Handler", "@queue.handler(Order)"),
     rejected(lambda queue: queue.handler(lambda batch: None), "lambda", "@queue.handler(Order)"),
     rejected(lambda queue: queue.handler(), "item_type", error=TypeError),
-    rejected(lambda queue: queue.handler(Order)(3), "a int cannot be a handler", "consume(batch)"),
+    rejected(lambda queue: queue.handler(Order)(3), "an int cannot be a handler", "consume(batch)"),
     rejected(
         lambda queue: queue.add_handler_factory(Order, 3, partitions=1), "factory is 3", "function"
     ),
@@ -320,7 +322,7 @@ PRODUCERS = [
     rejected(
         lambda queue: queue.produce_arrow([1], type_column="t"), "a list", "__arrow_c_array__"
     ),
-    rejected(lambda _: BatchQueueManager.create("q", 3), "config is a int", "BatchQueueConfig"),
+    rejected(lambda _: BatchQueueManager.create("q", 3), "config is an int", "BatchQueueConfig"),
     rejected(lambda _: BatchQueueManager.create(None, settings()), "name is None", "printable"),
     rejected(lambda _: BatchQueueManager.shutdown_all("1"), "timeout is '1'", "timedelta"),
     rejected(lambda _: BatchQueueManager.shutdown_all(-1), "timeout is -1", "from 0 up"),
@@ -346,15 +348,15 @@ METRICS = [
     rejected(lambda _: metric_type("x", "sum"), "kind 'sum'", "CountMetrics"),
     rejected(lambda _: metric_type("x", SumMetrics("a", 0, 1)), "of kind <", "CountMetrics"),
     rejected(lambda _: metric_type("", SumMetrics), "empty", "departures.carrier.UA"),
-    rejected(lambda _: metric_type(3, SumMetrics), "is 3, a int", "give a str"),
+    rejected(lambda _: metric_type(3, SumMetrics), "is 3, an int", "give a str"),
     rejected(lambda _: metric_type("x", SumMetrics, columns=3), "columns of", "is 3", "a dict"),
     rejected(lambda _: metric_type("x", SumMetrics, columns={"y": int}), "'y'", "total"),
     rejected(lambda _: metric_type("x", SumMetrics, limit=3), "limit=3", "only a Ranking"),
     rejected(lambda _: SqliteStore(None), "is None, a NoneType", 'SqliteStore("metrics.db")'),
-    rejected(lambda _: SqliteStore(3), "is 3, a int", 'SqliteStore("metrics.db")'),
+    rejected(lambda _: SqliteStore(3), "is 3, an int", 'SqliteStore("metrics.db")'),
     rejected(lambda _: SqliteStore(":memory:"), ":memory:", "give it a file"),
     rejected(lambda _: ParquetStore(None), "is None, a NoneType", 'ParquetStore("metrics")'),
-    rejected(lambda _: BatchFailed(3), "items=3, a int", "indexes=[...]"),
+    rejected(lambda _: BatchFailed(3), "items=3, an int", "indexes=[...]"),
 ]
 
 WRONG = POLICIES + CONFIGS + HANDLERS + PRODUCERS + METRICS

@@ -78,7 +78,7 @@ class Returned(NamedTuple):
         Returned(cancelled_future, "CancelledError"),
         Returned(lambda: coroutine([]), "returned a coroutine, which is never awaited"),
         Returned(lambda: generator([1]), "returned a generator, whose body has not run"),
-        Returned(lambda: async_generator([1]), "returned a async_generator, whose body"),
+        Returned(lambda: async_generator([1]), "returned an async_generator, whose body"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -330,7 +330,7 @@ def test_one_instance_serves_types_under_different_policies(make_queue):
 
 
 def test_an_invalid_policy_of_a_type_is_rejected(make_queue):
-    with pytest.raises(ConfigError, match="retry is 3, a int; give a RetryPolicy"):
+    with pytest.raises(ConfigError, match="retry is 3, an int; give a RetryPolicy"):
         make_queue(settings=config()).add_handler(int, print, retry=3)
 
 

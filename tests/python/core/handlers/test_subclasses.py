@@ -274,7 +274,7 @@ def test_default_handler_beside_a_consumer_is_refused(mode):
 
 
 def test_default_handler_must_be_a_handler():
-    with pytest.raises(ConfigError, match="a int cannot be a handler"):
+    with pytest.raises(ConfigError, match="an int cannot be a handler"):
         config(default_handler=3)
 
     async def others(batch):

@@ -59,7 +59,7 @@ class TestValue:
         [
             ((URL, "a b"), {}, "printable characters"),
             ((URL, "s"), {"partitions": 0}, "give 1 to 16_384"),
-            ((6379, "s"), {}, "url is a int; give a URL"),
+            ((6379, "s"), {}, "url is an int; give a URL"),
             ((local_client, "s"), {"db": 3}, "db with a function"),
         ],
     )

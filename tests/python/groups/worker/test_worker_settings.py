@@ -24,7 +24,7 @@ def streams():
         ({"max_batch_items": 0}, "max_batch_items is 0"),
         ({"on_failure": "block"}, "on_failure is 'block', a str; give OnFailure"),
         ({"on_gap": "jump"}, 'on_gap is \'jump\'; give "fail" or "skip"'),
-        ({"retry": 3}, "retry is 3, a int; give RetryPolicy"),
+        ({"retry": 3}, "retry is 3, an int; give RetryPolicy"),
         ({"start": "latest"}, "start is 'latest'"),
         ({"balancer": "lpt"}, "balancer is 'lpt'"),
         ({"threads": 2}, "threads is 2"),

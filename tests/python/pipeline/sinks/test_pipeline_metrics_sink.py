@@ -141,7 +141,7 @@ def test_a_cut_that_is_not_the_next_one_stores_nothing(store):
 
 @pytest.mark.parametrize(
     ("made", "message"),
-    [(3, "to_metrics returned a int"), ([3], "to_metrics gave a int; give metrics")],
+    [(3, "to_metrics returned an int"), ([3], "to_metrics gave an int; give metrics")],
 )
 def test_what_are_not_metrics_is_refused(made, message, store):
     with pytest.raises(StageFailedError, match=message) as raised:

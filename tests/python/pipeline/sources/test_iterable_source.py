@@ -133,7 +133,7 @@ def test_given_schema_types_all_rows():
     [
         ([{"n": 1}, {"n": 2}, {"n": 3, "m": 4}], r"gave a row with \['m'\]"),
         ([{"n": 1}, {"n": 2}, pa.record_batch({"n": ["a"]})], "gave columns n string, and before"),
-        ([{"n": 1}, 3], "gave a int; give dicts"),
+        ([{"n": 1}, 3], "gave an int; give dicts"),
         (["text"], "gave a str; give dicts"),
     ],
 )

@@ -174,7 +174,7 @@ def test_which_source_is_meant():
 
 @pytest.mark.parametrize(
     ("data", "message"),
-    [(3, "push got a int"), (pa.record_batch({"m": [1]}), r"push got columns \['m'\]")],
+    [(3, "push got an int"), (pa.record_batch({"m": [1]}), r"push got columns \['m'\]")],
 )
 def test_what_does_not_fit_is_refused(data, message):
     flow = Pipeline("p")

@@ -36,7 +36,7 @@ def no_handlers(_: TaskInfo) -> dict[str, Any]:
         ({}, {"type_column": "kind"}, "returned {}: return a dict of handlers by tag"),
         ({int: len}, {"type_column": "kind"}, "return a dict of handlers by tag, a str"),
         ({"a": len}, {"items": items}, "return a dict of handlers by class of the items"),
-        (dict.fromkeys(KINDS, 7), {"type_column": "kind"}, "a int cannot be a handler"),
+        (dict.fromkeys(KINDS, 7), {"type_column": "kind"}, "an int cannot be a handler"),
     ],
 )
 def test_handlers_must_be_a_dict(
