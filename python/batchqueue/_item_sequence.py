@@ -1,5 +1,6 @@
 """The items of one call of `AsyncBatchQueue.produce_many`, which wait for room without a thread."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, cast
@@ -35,7 +36,7 @@ class ItemSequence:
         self._queue, self._notifier = queue, notifier
         in_pieces = type(items) in (list, tuple) and not by_caller
         self._pieces = cast(list[Any] | tuple[Any, ...], items) if in_pieces else None
-        self._remaining: Iterator[Any] = iter(()) if self._pieces is not None else iter(items)
+        self._remaining = iter(()) if self._pieces is not None else _iterator_of(items)
         self._after_turn: bool | _core.PendingItem | None = None
 
     def on_accepted(self, line: Line) -> None:
@@ -61,9 +62,34 @@ class ItemSequence:
             )
             return result
         before = self.accepted
-        for item in islice(self._remaining, _PIECE_ITEMS):
-            result = _core.try_produce(queue, item, notifier, turn_at, self.call)
-            if result is not True:
-                return result
-            self.accepted += 1
+        try:
+            for item in islice(self._remaining, _PIECE_ITEMS):
+                result = _core.try_produce(queue, item, notifier, turn_at, self.call)
+                if result is not True:
+                    return result
+                self.accepted += 1
+        except BaseException as error:
+            self._count_in(error)
+            raise
         return True if self.accepted - before < _PIECE_ITEMS else None
+
+    def _count_in(self, error: BaseException) -> None:
+        """Note the accepted items in what the iterator, the selector or the core raised."""
+        # An exception that refuses attributes or notes is still the one to raise.
+        with contextlib.suppress(Exception):
+            error.accepted = self.accepted  # type: ignore[attr-defined]
+            error.add_note(
+                f"produce_many had enqueued the first {self.accepted} items when this was raised"
+            )
+
+
+def _iterator_of(items: Iterable[Any]) -> Iterator[Any]:
+    try:
+        return iter(items)
+    except TypeError:
+        if hasattr(items, "__iter__"):
+            raise  # by its method, which says why
+    remedy = "give a list or another iterable of items, or give one item to produce"
+    if hasattr(items, "__aiter__"):
+        remedy = "give its items to produce: `async for item in items: await queue.produce(item)`"
+    raise TypeError(f"produce_many got a {type(items).__name__}, which is not iterable; {remedy}")

@@ -115,7 +115,8 @@ class AsyncBatchQueue(LoopRegistry[T], LoopSubmitter[T]):
 
         A cancelled task has enqueued the first items up to some item, and none after it. The
         `CancelledError` that is raised inside this call has their number in its attribute
-        `accepted`; code that awaits the task gets another `CancelledError`, without it.
+        `accepted`; code that awaits the task gets another `CancelledError`, without it. An error
+        of an iterator or of the selector has `accepted` too, and a note with it.
 
         Args:
             items: Any iterable. A list or a tuple is several times faster, because it is enqueued
@@ -132,6 +133,7 @@ class AsyncBatchQueue(LoopRegistry[T], LoopSubmitter[T]):
             ReentrantProduceError: The wait of a handler would never end; the error has
                 `accepted` too.
             QueueForkedError: The queue was made before a fork.
+            TypeError: `items` is not iterable.
         """
         deadline = deadline_in(timeout)
         sequence = ItemSequence(self._queue, self._notifier, items, by_caller=self._by_caller)
