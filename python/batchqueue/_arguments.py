@@ -33,6 +33,14 @@ def seconds_of(timeout: Timeout) -> float | None:
     return seconds
 
 
+def misplaced(method: str, given: tuple[object, ...]) -> TypeError:
+    """Return the error for positional arguments where a timeout is given by name only."""
+    return TypeError(
+        f"{method} takes one positional argument, and {given[0]!r} is a second one; give a timeout "
+        f"by name, in seconds: timeout={given[0]!r}"
+    )
+
+
 class HandlerOptions(NamedTuple):
     """The settings of one type, as the core reads them."""
 

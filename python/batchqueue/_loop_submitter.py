@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 import threading
 import weakref
-from typing import Any, Generic
+from typing import Any, Generic, Never
 
 from batchqueue import _core
-from batchqueue._arguments import Timeout, seconds_of
+from batchqueue._arguments import Timeout, misplaced, seconds_of
 from batchqueue._loop_futures import LoopFuture, Mailbox
 from batchqueue._loop_handlers import current_call
 from batchqueue._sync_producer import SyncProducer
@@ -35,7 +35,7 @@ class LoopSubmitter(Generic[T]):
     def _wait_room(self) -> WaitRoom:
         raise NotImplementedError
 
-    def submit(self, item: T, *, timeout: Timeout = None) -> "asyncio.Future[Any]":
+    def submit(self, item: T, *extra: Never, timeout: Timeout = None) -> "asyncio.Future[Any]":
         """Enqueue one item whose result is wanted. Await what this returns.
 
         The item is enqueued before the call returns. Only if the partition is full and the strategy
@@ -46,6 +46,7 @@ class LoopSubmitter(Generic[T]):
 
         Args:
             item: Any object. It goes to the handler of exactly its class.
+            extra: Nothing: a timeout is given by name.
             timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`, not for the result.
                 Default: no limit.
 
@@ -57,6 +58,8 @@ class LoopSubmitter(Generic[T]):
             ConfigError: The timeout is below 0.
             QueueForkedError: The queue was made before a fork.
         """
+        if extra:
+            raise misplaced("submit", extra)
         deadline = deadline_in(timeout)
         call = current_call()
         loop = asyncio.get_running_loop()
@@ -76,7 +79,9 @@ class LoopSubmitter(Generic[T]):
         with contextlib.suppress(BatchQueueError):
             await self._wait_room().enqueue(pending, deadline, call)
 
-    async def produce_arrow(self, batch: Any, *, type_column: str, timeout: Timeout = None) -> int:
+    async def produce_arrow(
+        self, batch: Any, *extra: Never, type_column: str, timeout: Timeout = None
+    ) -> int:
         """Enqueue the rows of Arrow data, split by the values of one column, the tags.
 
         Otherwise as `BatchQueue.produce_arrow`. The rows are split and enqueued in a separate
@@ -86,6 +91,7 @@ class LoopSubmitter(Generic[T]):
 
         Args:
             batch: As in `BatchQueue.produce_arrow`.
+            extra: Nothing: a timeout is given by name.
             type_column: As in `BatchQueue.produce_arrow`.
             timeout: As in `BatchQueue.produce_arrow`.
 
@@ -99,6 +105,8 @@ class LoopSubmitter(Generic[T]):
             ReentrantProduceError: As `BatchQueue.produce_arrow`.
             QueueForkedError: The queue was made before a fork.
         """
+        if extra:
+            raise misplaced("produce_arrow", extra)
         queue, call = self._queue, current_call()
         check_not_forked(queue)
         return await in_waiting_thread(

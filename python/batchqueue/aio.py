@@ -3,16 +3,17 @@
 import asyncio
 import contextlib
 import dataclasses
+import inspect
 import os
 import threading
 import weakref
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any, Never, Self
 
 import batchqueue._callbacks
 import batchqueue._threads  # noqa: F401 - drain threads look them up, so they must be loaded
 from batchqueue import _core
-from batchqueue._arguments import Timeout, check_loop_config, check_name_and_config
+from batchqueue._arguments import Timeout, check_loop_config, check_name_and_config, misplaced
 from batchqueue._item_sequence import ItemSequence
 from batchqueue._loop_handlers import current_call, error_handler_on_loop
 from batchqueue._loop_registry import LoopRegistry
@@ -84,7 +85,7 @@ class AsyncBatchQueue(LoopRegistry[T], LoopSubmitter[T]):
         """Whether the queue accepts items: False once it is shut down."""
         return self._queue.running
 
-    async def produce(self, item: T, *, timeout: Timeout = None) -> bool:
+    async def produce(self, item: T, *extra: Never, timeout: Timeout = None) -> bool:
         """Enqueue one item.
 
         The task waits only if the partition is full and the strategy is `BLOCKING`. Tasks with
@@ -92,6 +93,7 @@ class AsyncBatchQueue(LoopRegistry[T], LoopSubmitter[T]):
 
         Args:
             item: Any object. It goes to the handler of exactly its class.
+            extra: Nothing: a timeout is given by name.
             timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`. Default: no limit.
 
         Returns:
@@ -103,6 +105,8 @@ class AsyncBatchQueue(LoopRegistry[T], LoopSubmitter[T]):
             ReentrantProduceError: The wait of a handler would never end.
             QueueForkedError: The queue was made before a fork.
         """
+        if extra:
+            raise misplaced("produce", extra)
         deadline = deadline_in(timeout)
         call = current_call()
         result = _core.try_produce(self._queue, item, self._notifier(), None, call)
@@ -110,7 +114,7 @@ class AsyncBatchQueue(LoopRegistry[T], LoopSubmitter[T]):
             return result
         return await self._wait_room().enqueue(result, deadline, call)
 
-    async def produce_many(self, items: Iterable[T], *, timeout: Timeout = None) -> int:
+    async def produce_many(self, items: Iterable[T], *extra: Never, timeout: Timeout = None) -> int:
         """Enqueue many items in order, up to the first that is refused.
 
         A cancelled task has enqueued the first items up to some item, and none after it. The
@@ -121,6 +125,7 @@ class AsyncBatchQueue(LoopRegistry[T], LoopSubmitter[T]):
         Args:
             items: Any iterable. A list or a tuple is several times faster, because it is enqueued
                 in large pieces. The loop gets a turn every few thousand items.
+            extra: Nothing: a timeout is given by name.
             timeout: Seconds in all to wait for space with `BufferStrategy.BLOCKING`. Default: no
                 limit.
 
@@ -135,6 +140,8 @@ class AsyncBatchQueue(LoopRegistry[T], LoopSubmitter[T]):
             QueueForkedError: The queue was made before a fork.
             TypeError: `items` is not iterable.
         """
+        if extra:
+            raise misplaced("produce_many", extra)
         deadline = deadline_in(timeout)
         sequence = ItemSequence(self._queue, self._notifier, items, by_caller=self._by_caller)
         try:
@@ -273,3 +280,14 @@ class AsyncBatchQueue(LoopRegistry[T], LoopSubmitter[T]):
             wait_rooms = [self._wait_rooms.pop(loop) for loop in closed]
         for wait_room in wait_rooms:
             wait_room.abandon()
+
+
+def _adopt_methods() -> None:
+    """Name the inherited methods after the class that users know, as errors of Python name them."""
+    for base in (LoopRegistry, LoopSubmitter):
+        for name, method in vars(base).items():
+            if inspect.isfunction(method) and not name.startswith("_"):
+                method.__qualname__ = f"{AsyncBatchQueue.__qualname__}.{name}"
+
+
+_adopt_methods()

@@ -26,9 +26,34 @@ PRODUCERS = [
         "async for item in items: await queue.produce(item)",
         error=TypeError,
     ),
+    rejected(lambda queue: queue.produce(1, 0.5), "0.5 is", "timeout=0.5", error=TypeError),
+    rejected(lambda queue: queue.produce_many([1], 5), "5 is", "timeout=5", error=TypeError),
+    rejected(lambda queue: queue.submit(1, 0.5), "submit takes one", "=0.5", error=TypeError),
+    rejected(lambda queue: queue.submit(1, None), "timeout=None", error=TypeError),
+    rejected(lambda queue: queue.submit(), "AsyncBatchQueue.submit()", "item", error=TypeError),
+    rejected(
+        lambda queue: queue.produce_arrow([1], 0.5, type_column="t"),
+        "produce_arrow takes one",
+        "timeout=0.5",
+        error=TypeError,
+    ),
+    rejected(
+        lambda queue: queue.produce_arrow([1], "t"),
+        "AsyncBatchQueue.produce_arrow()",
+        "type_column",
+        error=TypeError,
+    ),
+    rejected(lambda queue: queue.sync.produce(1, 0.5), "0.5 is", "timeout=0.5", error=TypeError),
+    rejected(lambda queue: queue.sync.produce_many([1], 5), "5 is", "=5", error=TypeError),
 ]
 
-WRONG = PRODUCERS
+HANDLERS = [
+    rejected(
+        lambda queue: queue.add_handler(int), "AsyncBatchQueue.add_handler()", error=TypeError
+    ),
+]
+
+WRONG = PRODUCERS + HANDLERS
 
 
 async def awaited(call):
