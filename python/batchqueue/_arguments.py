@@ -3,8 +3,8 @@
 import datetime
 from typing import Any, NamedTuple, is_typeddict
 
-from batchqueue._words import a_type
-from batchqueue.config import BatchQueueConfig, check_delay
+from batchqueue._number_rules import check_delay
+from batchqueue.config import BatchQueueConfig
 from batchqueue.exceptions import ConfigError
 from batchqueue.handlers import HandlerMethods
 from batchqueue.policies import RetryPolicy

@@ -1,13 +1,13 @@
 """The settings of a queue, as one frozen value that pickles."""
 
+import datetime
 import enum
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from batchqueue._core import PartitionPolicy, ThreadPolicy
-from batchqueue._words import a_type
+from batchqueue._number_rules import NUMBER_RULES
 from batchqueue.dead_letters import DeadLetter
 from batchqueue.display.text import config_text
 from batchqueue.exceptions import ConfigError
@@ -41,8 +41,7 @@ _EXAMPLES = {
 }
 """How to say what is often given in another form."""
 
-_MAX_ITEMS = 100_000_000
-_MAX_THREADS = 1_024
+_IN_SECONDS = ("warn_after", "shutdown_timeout")
 
 
 class BufferStrategy(enum.Enum):
@@ -59,7 +58,8 @@ class BufferStrategy(enum.Enum):
 class BatchQueueConfig(Generic[T]):
     """The settings of one queue.
 
-    Times are in milliseconds if the name ends in `_ms`, else in seconds.
+    Times are in milliseconds if the name ends in `_ms`, else in seconds or as a `timedelta`, which
+    becomes seconds.
 
     Attributes:
         threads: Drain threads. Exactly one of `threads` and `shared_scheduler` must be given.
@@ -151,10 +151,10 @@ class BatchQueueConfig(Generic[T]):
     rebalance_interval_ms: float = 1_000
     takeover_after_ms: float = 20
     spare_threads: int | None = None
-    warn_after: float | None = 10
+    warn_after: float | datetime.timedelta | None = 10
     restart_after_fork: bool = False
     inline: bool = False
-    shutdown_timeout: float | None = 30
+    shutdown_timeout: float | datetime.timedelta | None = 30
 
     def __post_init__(self) -> None:
         if isinstance(self.balancer, bool):
@@ -242,86 +242,41 @@ class BatchQueueConfig(Generic[T]):
             "partitions": PartitionPolicy,
             "selector": (PartitionSelector, type(None)),
             "strategy": BufferStrategy,
-            "buffer_size": int,
-            "max_batch_items": int,
             "retry": (RetryPolicy, type(None)),
             "balancer": (DrainBalancer, type(None)),
-            "rebalance_interval_ms": (int, float),
-            "takeover_after_ms": (int, float),
-            "spare_threads": (int, type(None)),
-            "min_idle_ms": (int, float),
-            "max_idle_ms": (int, float),
-            "max_delay_ms": (int, float, type(None)),
-            "warn_after": (int, float, type(None)),
-            "shutdown_timeout": (int, float, type(None)),
         }
         for name, kind in expected.items():
             value = getattr(self, name)
-            if not isinstance(value, kind) or isinstance(value, bool):
+            if not isinstance(value, kind):
                 kinds = kind if isinstance(kind, tuple) else (kind,)
                 names = ["None" if kind is type(None) else kind.__name__ for kind in kinds]
-                example = _EXAMPLES.get(name)
                 raise ConfigError(
-                    f"{name} is {value!r}, {a_type(value)}; give {' or '.join(names)}"
-                    + (f", for instance {example}" if example else "")
+                    f"{name} is {value!r}, a {type(value).__name__}; give {' or '.join(names)}, "
+                    f"for instance {_EXAMPLES[name]}"
                 )
 
     def _check_numbers(self) -> None:
-        for name in ("buffer_size", "max_batch_items"):
-            if not 1 <= getattr(self, name) <= _MAX_ITEMS:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)}; give 1 to {_MAX_ITEMS:_} items"
-                )
-        for name in ("min_idle_ms", "max_idle_ms", "rebalance_interval_ms", "shutdown_timeout"):
+        for name in _IN_SECONDS:
             value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                raise ConfigError(f"{name} is {value}; give a finite number from 0 up")
-        if self.warn_after is not None and not 0.001 <= self.warn_after < math.inf:
-            raise ConfigError(
-                f"warn_after is {self.warn_after}; give a finite number of seconds from 0.001 up, "
-                "or None for no warning"
-            )
-        check_delay(self.max_delay_ms)
+            if isinstance(value, datetime.timedelta):
+                object.__setattr__(self, name, value.total_seconds())
+        for name, rule in NUMBER_RULES.items():
+            rule.check(name, getattr(self, name))
         if self.max_delay_ms and self.max_batch_items == 1:
             raise ConfigError(
                 f"max_delay_ms is {self.max_delay_ms} with max_batch_items 1, and a batch of one "
                 "item is full; raise max_batch_items, or leave max_delay_ms out"
             )
-        if not 1 <= self.takeover_after_ms < math.inf:
+        if self.spare_threads and self.consumer_factory is not None:
             raise ConfigError(
-                f"takeover_after_ms is {self.takeover_after_ms}; give a finite number from 1 up"
+                f"spare_threads is {self.spare_threads} with a consumer_factory, and a spare "
+                "thread has no consumer; leave it out, or give 0"
             )
-        self._check_spare_threads()
         if self.max_idle_ms < self.min_idle_ms:
             raise ConfigError(
                 f"max_idle_ms ({self.max_idle_ms}) is below min_idle_ms ({self.min_idle_ms}); "
                 "raise max_idle_ms or lower min_idle_ms"
             )
-
-    def _check_spare_threads(self) -> None:
-        spares = self.spare_threads
-        if spares is None:
-            return
-        if not 0 <= spares <= _MAX_THREADS:
-            raise ConfigError(f"spare_threads is {spares}; give 0 to {_MAX_THREADS:_} threads")
-        if spares > 0 and self.consumer_factory is not None:
-            raise ConfigError(
-                f"spare_threads is {spares} with a consumer_factory, and a spare thread has no "
-                "consumer; leave it out, or give 0"
-            )
-
-
-def check_delay(max_delay_ms: object) -> None:
-    """Raise ConfigError for an invalid time that items may wait for their batch."""
-    if max_delay_ms is not None and (
-        not isinstance(max_delay_ms, (int, float))
-        or isinstance(max_delay_ms, bool)
-        or not 0 <= max_delay_ms < math.inf
-    ):
-        raise ConfigError(
-            f"max_delay_ms is {max_delay_ms!r}; give milliseconds, a finite number from 0 up, or "
-            "None"
-        )
 
 
 DEFAULT_CONFIG: BatchQueueConfig[Any] = BatchQueueConfig(

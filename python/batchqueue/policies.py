@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from batchqueue._number_rules import refuse_duration
 from batchqueue.exceptions import ConfigError
 
 
@@ -201,6 +202,7 @@ def check_finite(setting: str, value: object, least: float, example: str = "") -
         or isinstance(value, bool)
         or not least <= value < math.inf
     ):
+        refuse_duration(setting, value)
         raise ConfigError(f"{setting} is {value!r}; give a finite number from {least} up{example}")
 
 

@@ -1,8 +1,11 @@
 """Settings and policies: an invalid value is rejected with the value, the limit and the remedy."""
 
+from datetime import timedelta
+
 import pytest
 
 from batchqueue import (
+    BatchQueue,
     BatchQueueConfig,
     BatchQueueError,
     ConfigError,
@@ -43,15 +46,15 @@ WRONG = [
     ({"threads": ONE, "rebalance_interval_ms": -1}, r"rebalance_interval_ms is -1; give"),
     ({"threads": ONE, "takeover_after_ms": 0.5}, r"takeover_after_ms is 0.5; give .* from 1 up"),
     ({"threads": ONE, "takeover_after_ms": float("inf")}, r"takeover_after_ms is inf; give"),
-    ({"threads": ONE, "spare_threads": -1}, r"spare_threads is -1; give 0 to 1_024"),
-    ({"threads": ONE, "spare_threads": True}, r"spare_threads is True, a bool; give int or None"),
+    ({"threads": ONE, "spare_threads": -1}, r"spare_threads is -1; give an int, 0 to 1_024"),
+    ({"threads": ONE, "spare_threads": True}, r"is True, a bool; give an int, 0 to 1_024"),
     (
         {"threads": ONE, "spare_threads": 2, "consumer_factory": lambda: print},
         r"spare_threads is 2 with a consumer_factory",
     ),
     ({"threads": ONE, "buffer_size": 0}, r"buffer_size is 0; give"),
     ({"threads": ONE, "buffer_size": -3}, r"buffer_size is -3; give"),
-    ({"threads": ONE, "buffer_size": 1.5}, r"buffer_size is 1\.5, a float; give int"),
+    ({"threads": ONE, "buffer_size": 1.5}, r"buffer_size is 1\.5, a float; give an int"),
     ({"threads": ONE, "buffer_size": True}, r"buffer_size is True"),
     ({"threads": ONE, "buffer_size": None}, r"buffer_size is None"),
     ({"threads": ONE, "buffer_size": 10**15}, r"buffer_size is 1000000000000000"),
@@ -105,6 +108,14 @@ def test_settings_are_keyword_only_and_known():
         BatchQueueConfig(ONE)
     with pytest.raises(TypeError):
         BatchQueueConfig(threads=ONE, buffersize=3)
+
+
+@pytest.mark.parametrize("setting", ["warn_after", "shutdown_timeout"])
+def test_a_timedelta_becomes_seconds(setting):
+    settings = BatchQueueConfig(threads=ONE, **{setting: timedelta(milliseconds=1_500)})
+    assert getattr(settings, setting) == 1.5
+    assert settings == BatchQueueConfig(threads=ONE, **{setting: 1.5})
+    BatchQueue("queue", settings).shutdown(2)
 
 
 def test_config_error_is_a_value_error_and_a_batch_queue_error():

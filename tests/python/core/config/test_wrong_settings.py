@@ -1,5 +1,7 @@
 """Wrong settings: each is refused with the value, the limit or the kind, and the remedy."""
 
+import datetime
+
 import pytest
 
 from batchqueue import (
@@ -14,6 +16,8 @@ from batchqueue import (
 )
 from core_support.odd_handlers import Handler, coroutine, generator
 from core_support.wrong_uses import INF, LARGE, NAN, ONE, assert_parts_in, rejected, settings
+
+SECOND = datetime.timedelta(seconds=1)
 
 POLICIES = [
     rejected(lambda _: ThreadPolicy.fixed(-1), "fixed is -1", "1 to 1024 threads"),
@@ -60,6 +64,8 @@ POLICIES = [
     rejected(lambda _: RetryPolicy(attempts=1.5), "attempts is 1.5", "1 to 1_000 tries"),
     rejected(lambda _: RetryPolicy(backoff_ms=-1), "backoff_ms is -1", "from 0 up"),
     rejected(lambda _: RetryPolicy(backoff_ms="1"), "backoff_ms is '1'", "from 0 up"),
+    rejected(lambda _: RetryPolicy(backoff_ms=SECOND / 1e3), "a timedelta", "give backoff_ms=1"),
+    rejected(lambda _: RetryPolicy(max_backoff_ms=SECOND), "milliseconds", "max_backoff_ms=1000"),
     rejected(lambda _: RetryPolicy(factor=0.5), "factor is 0.5", "from 1 up"),
     rejected(lambda _: RetryPolicy(max_backoff_ms=INF), "max_backoff_ms is inf", "finite"),
     rejected(lambda _: RetryPolicy(jitter=2), "jitter is 2", "from 0 to 1"),
@@ -89,28 +95,34 @@ CONFIGS = [
     rejected(lambda _: settings(selector=len), "selector is", "give PartitionSelector or None"),
     rejected(lambda _: settings(buffer_size=0), "buffer_size is 0", "1 to 100_000_000 items"),
     rejected(lambda _: settings(buffer_size=-5), "buffer_size is -5", "1 to 100_000_000 items"),
-    rejected(lambda _: settings(buffer_size="9"), "buffer_size is '9', a str", "give int"),
-    rejected(lambda _: settings(buffer_size=1e4), "buffer_size is 10000.0, a float", "give int"),
+    rejected(
+        lambda _: settings(buffer_size="9"), "is '9', a str", "an int, 1 to 100_000_000 items"
+    ),
+    rejected(lambda _: settings(buffer_size=1e4), "is 10000.0, a float", "an int, 1 to 100"),
     rejected(lambda _: settings(buffer_size=LARGE), str(LARGE), "1 to 100_000_000 items"),
     rejected(lambda _: settings(max_batch_items=0), "max_batch_items is 0", "1 to 100_000_000"),
-    rejected(lambda _: settings(max_batch_items=True), "max_batch_items is True", "give int"),
-    rejected(lambda _: settings(max_batch_items=None), "max_batch_items is None", "give int"),
+    rejected(lambda _: settings(max_batch_items=True), "is True, a bool", "an int, 1 to 100_"),
+    rejected(lambda _: settings(max_batch_items=None), "is None, a NoneT", "1 to 100_000_000"),
     rejected(lambda _: settings(max_delay_ms=-1), "max_delay_ms is -1", "from 0 up"),
-    rejected(lambda _: settings(max_delay_ms="5"), "max_delay_ms is '5'", "int or float"),
+    rejected(lambda _: settings(max_delay_ms="5"), "is '5', a str", "milliseconds, a finite"),
     rejected(lambda _: settings(max_delay_ms=NAN), "max_delay_ms is nan", "finite"),
     rejected(
         lambda _: settings(max_delay_ms=5, max_batch_items=1), "max_batch_items 1", "leave max_del"
     ),
     rejected(lambda _: settings(min_idle_ms=-1), "min_idle_ms is -1", "from 0 up"),
-    rejected(lambda _: settings(min_idle_ms="5"), "min_idle_ms is '5'", "int or float"),
+    rejected(lambda _: settings(min_idle_ms="5"), "is '5', a str", "milliseconds", "from 0 up"),
     rejected(lambda _: settings(max_idle_ms=INF), "max_idle_ms is inf", "finite"),
     rejected(
         lambda _: settings(min_idle_ms=9, max_idle_ms=3), "(3)", "(9)", "raise max_idle_ms or"
     ),
     rejected(lambda _: settings(takeover_after_ms=0), "takeover_after_ms is 0", "from 1 up"),
-    rejected(lambda _: settings(takeover_after_ms=None), "takeover_after_ms is None", "int or"),
+    rejected(
+        lambda _: settings(takeover_after_ms=None), "is None, a None", "milliseconds", "from 1"
+    ),
     rejected(lambda _: settings(spare_threads=-1), "spare_threads is -1", "0 to 1_024 threads"),
-    rejected(lambda _: settings(spare_threads=1.5), "spare_threads is 1.5", "int or None"),
+    rejected(
+        lambda _: settings(spare_threads=1.5), "is 1.5, a float", "an int, 0 to 1_024 threads"
+    ),
     rejected(
         lambda _: settings(spare_threads=2, consumer_factory=Handler),
         "spare_threads is 2",
@@ -119,8 +131,17 @@ CONFIGS = [
     rejected(lambda _: settings(balancer="load"), "balancer is 'load'", "for instance True"),
     rejected(lambda _: settings(balancer=1), "balancer is 1", "DrainBalancer or None"),
     rejected(lambda _: settings(rebalance_interval_ms=-1), "interval_ms is -1", "from 0 up"),
-    rejected(lambda _: settings(shutdown_timeout=-1), "shutdown_timeout is -1", "from 0 up"),
-    rejected(lambda _: settings(shutdown_timeout="30"), "shutdown_timeout is '30'", "or None"),
+    rejected(lambda _: settings(rebalance_interval_ms="9"), "is '9', a str", "milliseconds"),
+    rejected(lambda _: settings(shutdown_timeout=-1), "is -1", "of seconds from 0 up", "None"),
+    rejected(lambda _: settings(shutdown_timeout="30"), "'30', a str", "of seconds", "timedelta"),
+    rejected(lambda _: settings(shutdown_timeout=INF), "shutdown_timeout is inf", "or None for no"),
+    rejected(lambda _: settings(shutdown_timeout=-SECOND), "is -1.0", "of seconds from 0 up"),
+    rejected(lambda _: settings(warn_after="1"), "'1', a str", "of seconds from 0.001 up", "None"),
+    rejected(lambda _: settings(warn_after=True), "True, a bool", "of seconds from 0.001 up"),
+    rejected(lambda _: settings(warn_after=0 * SECOND), "warn_after is 0.0", "from 0.001 up"),
+    rejected(lambda _: settings(max_delay_ms=SECOND), "is in milliseconds", "max_delay_ms=1000"),
+    rejected(lambda _: settings(min_idle_ms=SECOND / 8), "a timedelta", "give min_idle_ms=125"),
+    rejected(lambda _: settings(buffer_size=SECOND), "a timedelta", "an int, 1 to 100_000_000"),
     rejected(lambda _: settings(retry=3), "retry is 3, a int", "RetryPolicy(attempts=3)"),
     rejected(lambda _: settings(retry=RetryPolicy), "retry is", "RetryPolicy(attempts=3)"),
     rejected(lambda _: settings(consumer=Handler), "the class Handler", "give an instance"),

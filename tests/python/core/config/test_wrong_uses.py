@@ -73,6 +73,13 @@ HANDLERS = [
     rejected(lambda queue: queue.add_handler(Order, len, max_batch_items="1"), "is '1'", "or None"),
     rejected(lambda queue: queue.add_handler(Order, len, max_delay_ms=-1), "is -1", "from 0 up"),
     rejected(lambda queue: queue.add_handler(Order, len, max_delay_ms="1"), "is '1'", "millisec"),
+    rejected(
+        lambda queue: queue.add_handler(
+            Order, len, max_delay_ms=datetime.timedelta(microseconds=250)
+        ),
+        "microseconds=250",
+        "give max_delay_ms=0.25",
+    ),
     rejected(lambda queue: queue.add_handler(Order, len, retry=3), "retry is 3", "RetryPolicy"),
     rejected(
         lambda queue: queue.add_handler(Order, len, dead_letter=3), "an int", "consume(batch)"

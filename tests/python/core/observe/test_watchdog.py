@@ -335,5 +335,5 @@ def test_an_invalid_limit_is_refused_with_its_value_and_the_remedy(value):
 
 @pytest.mark.parametrize("value", ["10", True, [1]])
 def test_a_limit_of_another_type_is_refused(value):
-    with pytest.raises(ConfigError, match=r"warn_after is .*; give int or float or None"):
+    with pytest.raises(ConfigError, match=r"warn_after is .*; give a finite number of sec.*None"):
         config(warn_after=value)
