@@ -8,6 +8,19 @@ from typing import Any
 from batchqueue._number_rules import refuse_duration
 from batchqueue.exceptions import ConfigError
 
+_SELECTORS = {
+    "by_type": "by_type()",
+    "round_robin": "round_robin()",
+    "by_key": "by_key(function)",
+    "custom": "custom(function)",
+}
+_BALANCERS = {
+    "load_weighted": "load_weighted()",
+    "throughput_weighted": "throughput_weighted()",
+    "custom": "custom(function)",
+}
+"""How each kind is made, by its name."""
+
 
 @dataclass(frozen=True)
 class PartitionSelector:
@@ -15,6 +28,9 @@ class PartitionSelector:
 
     kind: str
     function: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        _check_kind("PartitionSelector", self.kind, self.function, _SELECTORS)
 
     @staticmethod
     def by_type() -> "PartitionSelector":
@@ -45,7 +61,7 @@ class PartitionSelector:
         Raises:
             ConfigError: `key` is not callable.
         """
-        return PartitionSelector("by_key", _callable("PartitionSelector.by_key", key))
+        return PartitionSelector("by_key", key)
 
     @staticmethod
     def custom(select: Callable[[Any, int], int]) -> "PartitionSelector":
@@ -58,7 +74,7 @@ class PartitionSelector:
         Raises:
             ConfigError: `select` is not callable.
         """
-        return PartitionSelector("custom", _callable("PartitionSelector.custom", select))
+        return PartitionSelector("custom", select)
 
 
 @dataclass(frozen=True)
@@ -75,6 +91,10 @@ class DrainBalancer:
     skip_ratio: float = 1.15
     function: Callable[..., Any] | None = None
 
+    def __post_init__(self) -> None:
+        _check_kind("DrainBalancer", self.kind, self.function, _BALANCERS)
+        check_finite("DrainBalancer: skip_ratio", self.skip_ratio, 1, ", for instance 1.15")
+
     @staticmethod
     def load_weighted(skip_ratio: float = 1.15) -> "DrainBalancer":
         """Weigh a partition by the time that its handlers were busy since the last run.
@@ -88,7 +108,7 @@ class DrainBalancer:
         Raises:
             ConfigError: `skip_ratio` is below 1 or not finite.
         """
-        return DrainBalancer("load_weighted", _ratio(skip_ratio))
+        return DrainBalancer("load_weighted", skip_ratio)
 
     @staticmethod
     def throughput_weighted(skip_ratio: float = 1.15) -> "DrainBalancer":
@@ -104,7 +124,7 @@ class DrainBalancer:
         Raises:
             ConfigError: `skip_ratio` is below 1 or not finite.
         """
-        return DrainBalancer("throughput_weighted", _ratio(skip_ratio))
+        return DrainBalancer("throughput_weighted", skip_ratio)
 
     @staticmethod
     def cost_weighted(skip_ratio: float = 1.15) -> "DrainBalancer":
@@ -128,7 +148,7 @@ class DrainBalancer:
         Raises:
             ConfigError: `assign` is not callable.
         """
-        return DrainBalancer("custom", function=_callable("DrainBalancer.custom", assign))
+        return DrainBalancer("custom", function=assign)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,12 +226,21 @@ def check_finite(setting: str, value: object, least: float, example: str = "") -
         raise ConfigError(f"{setting} is {value!r}; give a finite number from {least} up{example}")
 
 
-def _ratio(skip_ratio: float) -> float:
-    check_finite("DrainBalancer: skip_ratio", skip_ratio, 1, ", for instance 1.15")
-    return skip_ratio
-
-
-def _callable(name: str, function: Any) -> Callable[..., Any]:
-    if not callable(function):
-        raise ConfigError(f"{name}: {function!r} is not callable; give a function")
-    return function  # type: ignore[no-any-return]
+def _check_kind(owner: str, kind: object, function: object, kinds: dict[str, str]) -> None:
+    """Raise ConfigError for an unknown kind, or a function that does not fit a kind."""
+    if not isinstance(kind, str) or kind not in kinds:
+        ways = [f"{owner}.{way}" for way in kinds.values()]
+        raise ConfigError(
+            f"{owner}({kind!r}) is not a known kind; use {', '.join(ways[:-1])} or {ways[-1]}"
+        )
+    takes_function = kinds[kind].endswith("(function)")
+    if takes_function and not callable(function):
+        raise ConfigError(
+            f"{owner}.{kind}: {function!r} is not callable; give a function: {owner}.{kinds[kind]}"
+        )
+    if not takes_function and function is not None:
+        ways = [f"{owner}.{way}" for way in kinds.values() if way.endswith("(function)")]
+        raise ConfigError(
+            f"{owner}({kind!r}) takes no function, and {function!r} is given; leave it out, or use "
+            f"{' or '.join(ways)}"
+        )
