@@ -209,6 +209,11 @@ class RetryPolicy:
         if not isinstance(self.bisect, bool):
             raise ConfigError(f"retry: bisect is {self.bisect!r}; give True or False")
         kinds = self.retry_on
+        if kinds == ():
+            raise ConfigError(
+                "retry: retry_on is (), so that no batch would be tried again; give exception "
+                "classes, such as (Exception,), or give attempts=1 and leave retry_on out"
+            )
         if not isinstance(kinds, tuple) or not all(
             isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds
         ):
