@@ -1,7 +1,7 @@
 """Checks of the arguments that both kinds of queue take."""
 
 import datetime
-from typing import Any, NamedTuple, is_typeddict
+from typing import Any, NamedTuple
 
 from batchqueue._number_rules import check_delay
 from batchqueue.config import BatchQueueConfig
@@ -94,59 +94,6 @@ def handler_options(
     return HandlerOptions(
         weight, max_batch_items, max_delay_ms, retry, dead_letter, replace, subclasses
     )
-
-
-def check_item_type(
-    item_type: object, config: BatchQueueConfig[Any], *, subclasses: bool = False
-) -> None:
-    """Raise ConfigError for a type that no item can have, and for a handler beside a consumer.
-
-    What is neither a class nor a str is left to the core.
-    """
-    if config.consumer is not None or config.consumer_factory is not None:
-        given = "consumer" if config.consumer is not None else "consumer_factory"
-        raise ConfigError(
-            f"the queue has a {given}, which gets the items of all types: a handler of "
-            f"{_name_of(item_type)} would get none; leave {given} out of the config and add "
-            "handlers, or handle the type in the consumer"
-        )
-    if subclasses and isinstance(item_type, str):
-        raise ConfigError(
-            f"item_type is the tag {item_type!r} with subclasses=True, and a tag has none; leave "
-            "subclasses out"
-        )
-    if item_type is Any:
-        raise ConfigError(
-            "item_type is Any, and no item is of that class; give the class of the items, or a "
-            "consumer in the config for items of all classes"
-        )
-    if isinstance(item_type, type):
-        if getattr(item_type, "_is_protocol", False):
-            raise ConfigError(
-                f"item_type is the Protocol {item_type.__qualname__}, and no item is of that "
-                "class; give the class of the items"
-            )
-        if is_typeddict(item_type):
-            raise ConfigError(
-                f"item_type is the TypedDict {item_type.__qualname__}, whose items are of class "
-                "dict; give dict, or make the items a dataclass"
-            )
-
-
-def check_decorated_type(item_type: object) -> None:
-    """Raise ConfigError for `@queue.handler` without a type: the handler is in its place."""
-    is_class = isinstance(item_type, type)
-    if (is_class and callable(getattr(item_type, "consume", None))) or (
-        not is_class and not isinstance(item_type, str) and callable(item_type)
-    ):
-        raise ConfigError(
-            f"@queue.handler got {_name_of(item_type)} as the type of its items, which looks like "
-            "the handler; name the class of the items: @queue.handler(Order)"
-        )
-
-
-def _name_of(item_type: object) -> str:
-    return getattr(item_type, "__qualname__", None) or repr(item_type)
 
 
 def check_name_and_config(name: object, config: object) -> None:

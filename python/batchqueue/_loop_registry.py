@@ -6,11 +6,10 @@ from typing import Any, Generic, TypeVar
 
 from batchqueue import _core
 from batchqueue._arguments import (
-    check_decorated_type,
     check_factory,
-    check_item_type,
     handler_options,
 )
+from batchqueue._item_types import check_decorated_type, check_item_type
 from batchqueue._loop_handlers import HandlerLoops, methods_on_loop
 from batchqueue.config import BatchQueueConfig
 from batchqueue.dead_letters import DeadLetter

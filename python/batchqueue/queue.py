@@ -12,12 +12,11 @@ import batchqueue._threads  # noqa: F401 - drain threads look them up, so they m
 from batchqueue import _core
 from batchqueue._arguments import (
     Timeout,
-    check_decorated_type,
     check_factory,
-    check_item_type,
     check_name_and_config,
     handler_options,
 )
+from batchqueue._item_types import check_decorated_type, check_item_type
 from batchqueue._live_queues import note_queue
 from batchqueue.config import DEFAULT_CONFIG, BatchQueueConfig
 from batchqueue.dead_letters import DeadLetter

@@ -1,7 +1,8 @@
 """Wrong calls: each is refused with the value, the limit or the kind, and the remedy."""
 
 import datetime
-from typing import Any
+import typing
+from typing import Any, Generic, NewType, TypeVar
 
 import pytest
 
@@ -31,6 +32,14 @@ from core_support.odd_handlers import (
 )
 from core_support.wrong_uses import NAN, assert_parts_in, rejected, settings
 
+T = TypeVar("T")
+Number = NewType("Number", int)
+
+
+class Box(Generic[T]):
+    pass
+
+
 HANDLERS = [
     rejected(lambda queue: queue.add_handler(Order, Handler), "the class Handler", "an instance"),
     rejected(lambda queue: queue.add_handler(Order, NoConsume()), "NoConsume", "consume(batch)"),
@@ -55,8 +64,23 @@ HANDLERS = [
     rejected(lambda queue: queue.add_handler(Row, len), "TypedDict Row", "give dict"),
     rejected(lambda queue: queue.add_handler(3, len), "item_type is 3", "give a class"),
     rejected(lambda queue: queue.add_handler(None, len), "item_type is None", "give a class"),
-    rejected(lambda queue: queue.add_handler(list[int], len), "list[int]", "give a class"),
-    rejected(lambda queue: queue.add_handler(int | str, len), "int | str", "give a class"),
+    rejected(lambda queue: queue.add_handler(list[int], len), "is list[int]", "arguments: list"),
+    rejected(lambda queue: queue.add_handler(Box[int], len), "Box[int]", "its arguments: Box"),
+    rejected(lambda queue: queue.add_handler(int | str, len), "is int | str", "int and str"),
+    rejected(lambda queue: queue.add_handler(int | None, len), "is int | None", "int and NoneType"),
+    rejected(lambda queue: queue.add_handler(Number, len), "Number", "behind the NewType: int"),
+    rejected(lambda queue: queue.add_handler(T, len), "is ~T", "that the TypeVar stands for"),
+    rejected(
+        lambda queue: queue.add_handler(typing.Literal["a"], len), "Literal['a']", "values: str"
+    ),
+    rejected(
+        lambda queue: queue.add_handler(typing.Annotated[int, "cents"], len), "annotates: int"
+    ),
+    rejected(
+        lambda queue: queue.add_handler_factory(list[int], Handler, partitions=1),
+        "is list[int]",
+        "arguments: list",
+    ),
     rejected(lambda queue: queue.add_handler((int, str), len), "item_type is (", "give a class"),
     rejected(lambda queue: queue.add_handler(Order(), len), "item_type is <", "give a class"),
     rejected(lambda queue: queue.add_handler("t", len, subclasses=True), "tag 't'", "leave subcl"),
@@ -91,7 +115,9 @@ HANDLERS = [
     rejected(lambda queue: queue.handler(Handler), "got Handler", "@queue.handler(Order)"),
     rejected(lambda queue: queue.handler(lambda batch: None), "lambda", "@queue.handler(Order)"),
     rejected(lambda queue: queue.handler(), "item_type", error=TypeError),
-    rejected(lambda queue: queue.handler(Order)(3), "an int cannot be a handler", "consume(batch)"),
+    rejected(lambda queue: queue.handler(list[int]), "list[int]", "without its arguments: list"),
+    rejected(lambda queue: queue.handler(Number), "Number", "behind the NewType: int"),
+    rejected(lambda queue: queue.handler(Order)(3), "a int cannot be a handler", "consume(batch)"),
     rejected(
         lambda queue: queue.add_handler_factory(Order, 3, partitions=1), "factory is 3", "function"
     ),
