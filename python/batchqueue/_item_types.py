@@ -1,7 +1,9 @@
 """Checks of what a handler is registered for."""
 
+import functools
 import types
 import typing
+from collections.abc import Callable
 from typing import (
     Annotated,
     Any,
@@ -16,6 +18,8 @@ from typing import (
 
 from batchqueue.config import BatchQueueConfig
 from batchqueue.exceptions import ConfigError
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _TypeAlias: Any = getattr(typing, "TypeAliasType", ())  # of a `type` statement, from 3.12 on
 
@@ -110,6 +114,21 @@ def check_decorated_type(item_type: object) -> None:
             f"@queue.handler got {_name_of(item_type)} as the type of its items, which looks like "
             "the handler; name the class of the items: @queue.handler(Order)"
         )
+
+
+def named_item_type(method: F) -> F:
+    """Let `@queue.handler()` say what is missing: the class of the items."""
+
+    @functools.wraps(method)
+    def checked(*args: Any, **options: Any) -> Any:
+        if len(args) == 1 and "item_type" not in options:
+            raise ConfigError(
+                "@queue.handler() does not say which items the handler gets; name their class: "
+                "@queue.handler(Order)"
+            )
+        return method(*args, **options)
+
+    return typing.cast(F, checked)
 
 
 def _name_of(item_type: object) -> str:

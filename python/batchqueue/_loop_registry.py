@@ -9,7 +9,7 @@ from batchqueue._arguments import (
     check_factory,
     handler_options,
 )
-from batchqueue._item_types import check_decorated_type, check_item_type
+from batchqueue._item_types import check_decorated_type, check_item_type, named_item_type
 from batchqueue._loop_handlers import HandlerLoops, methods_on_loop
 from batchqueue.config import BatchQueueConfig
 from batchqueue.dead_letters import DeadLetter
@@ -135,6 +135,7 @@ class LoopRegistry(Generic[T]):
         handlers = [self._methods(factory()) for _ in range(partitions)]
         _core.add_handlers(self._queue, item_type, handlers, options, wait=False)
 
+    @named_item_type
     def handler(
         self,
         item_type: type[H] | str,

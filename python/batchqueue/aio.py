@@ -287,7 +287,8 @@ def _adopt_methods() -> None:
     for base in (LoopRegistry, LoopSubmitter):
         for name, method in vars(base).items():
             if inspect.isfunction(method) and not name.startswith("_"):
-                method.__qualname__ = f"{AsyncBatchQueue.__qualname__}.{name}"
+                for function in (method, inspect.unwrap(method)):
+                    function.__qualname__ = f"{AsyncBatchQueue.__qualname__}.{name}"
 
 
 _adopt_methods()

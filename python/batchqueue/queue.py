@@ -16,7 +16,7 @@ from batchqueue._arguments import (
     check_name_and_config,
     handler_options,
 )
-from batchqueue._item_types import check_decorated_type, check_item_type
+from batchqueue._item_types import check_decorated_type, check_item_type, named_item_type
 from batchqueue._live_queues import note_queue
 from batchqueue.config import DEFAULT_CONFIG, BatchQueueConfig
 from batchqueue.dead_letters import DeadLetter
@@ -220,6 +220,7 @@ class BatchQueue(_core.Queue, Generic[T]):
         handlers = [blocking_methods(factory()) for _ in range(partitions)]
         _core.add_handlers(self, item_type, handlers, options)
 
+    @named_item_type
     def handler(
         self,
         item_type: type[H] | str,

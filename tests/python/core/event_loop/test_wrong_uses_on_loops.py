@@ -51,6 +51,7 @@ HANDLERS = [
     rejected(
         lambda queue: queue.handler(int, size=1), "AsyncBatchQueue.handler()", error=TypeError
     ),
+    rejected(lambda queue: queue.handler(), "@queue.handler()", "@queue.handler(Order)"),
     rejected(lambda queue: queue.add_handler(list[int], len), "is list[int]", "arguments: list"),
     rejected(
         lambda queue: queue.add_handler(int), "AsyncBatchQueue.add_handler()", error=TypeError
