@@ -7,6 +7,7 @@ from typing import Any
 
 from batchqueue._type_names import type_name, unique_names
 from batchqueue.display.text import stats_text
+from batchqueue.exceptions import ConfigError
 from batchqueue.rates import BatchQueueRates, rates_between
 
 
@@ -194,7 +195,9 @@ class BatchQueueStats:
 
         Raises:
             IndexError: `index` is out of range.
+            ConfigError: `index` is not an int.
         """
+        _check_int("partition: index", index)
         if not 0 <= index < len(self._partitions):
             raise IndexError(
                 f"partition {index} does not exist; the queue has 0 to {len(self._partitions) - 1}"
@@ -202,8 +205,18 @@ class BatchQueueStats:
         return self._partitions[index]
 
     def top_n(self, n: int) -> list[PartitionStats]:
-        """Return the `n` fullest partitions, fullest first. Ties are in order of their index."""
-        return sorted(self._partitions, key=lambda partition: -partition.used)[: max(n, 0)]
+        """Return the `n` fullest partitions, fullest first. Ties are in order of their index.
+
+        Args:
+            n: How many, 0 or more; all of them if there are fewer.
+
+        Raises:
+            ConfigError: `n` is not an int, or below 0.
+        """
+        _check_int("top_n: n", n)
+        if n < 0:
+            raise ConfigError(f"top_n: n is {n}; give a number of partitions from 0 up")
+        return sorted(self._partitions, key=lambda partition: -partition.used)[:n]
 
     def handlers(self) -> dict[type | str, HandlerStats]:
         """Return the statistics of the handlers, by registered type.
@@ -254,6 +267,13 @@ class BatchQueueStats:
         if not isinstance(earlier, BatchQueueStats):
             return NotImplemented
         return rates_between(earlier, self)
+
+
+def _check_int(argument: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(
+            f"{argument} is {value!r}, a {type(value).__name__}; give an int from 0 up"
+        )
 
 
 def _percentage(used: int, capacity: int) -> float:

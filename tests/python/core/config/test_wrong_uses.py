@@ -205,7 +205,15 @@ METRICS = [
     rejected(lambda _: BatchFailed(3), "items=3, an int", "indexes=[...]"),
 ]
 
-WRONG = HANDLERS + PRODUCERS + METRICS
+STATISTICS = [
+    rejected(lambda queue: queue.stats().top_n("1"), "n is '1', a str", "an int from 0 up"),
+    rejected(lambda queue: queue.stats().top_n(1.0), "n is 1.0, a float", "an int from 0 up"),
+    rejected(lambda queue: queue.stats().top_n(-1), "n is -1", "of partitions from 0 up"),
+    rejected(lambda queue: queue.stats().partition("0"), "index is '0', a str", "an int from 0"),
+    rejected(lambda queue: queue.stats().partition(-1), "-1 does not", "0 to 0", error=IndexError),
+]
+
+WRONG = HANDLERS + PRODUCERS + METRICS + STATISTICS
 
 
 def test_table_is_long():
