@@ -283,9 +283,10 @@ class BatchQueue(_core.Queue, Generic[T]):
         its types.
 
         Args:
-            path: The file, which is replaced. It is an SVG, whatever its name.
+            path: The file, which is replaced. It is an SVG, so its name should end in `.svg`.
 
         Raises:
+            ConfigError: `path` is not a path, or names another format, such as `.png`.
             OSError: The file cannot be written.
             QueueForkedError: The queue was made before a fork.
         """

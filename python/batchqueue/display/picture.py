@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from batchqueue._type_names import type_name
 from batchqueue.display.text import duration
+from batchqueue.exceptions import ConfigError
 
 if TYPE_CHECKING:
     from batchqueue.stats import BatchQueueStats, PartitionStats
@@ -15,12 +16,28 @@ _WIDTH, _BAR, _ROW, _LEFT, _TOP = 760, 560, 22, 90, 46
 _SMALLEST = 1.0
 """Partitions that are narrower are drawn together."""
 
+_OTHER_FORMATS = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".pdf", ".ps"}
+
 _COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#F0E442", "#E69F00", "#D55E00", "#CC79A7")
 """Of Okabe and Ito, which colour-blind people can distinguish."""
 
 
 def draw(stats: "BatchQueueStats", path: str | os.PathLike[str]) -> None:
-    """Write the picture into a file."""
+    """Write the picture into a file.
+
+    Raises:
+        ConfigError: `path` is not one, or names a file of another format.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ConfigError(
+            f'picture: path is {path!r}, a {type(path).__name__}; give a str or a Path: "load.svg"'
+        )
+    stem, suffix = os.path.splitext(os.fspath(path))
+    if suffix.lower() in _OTHER_FORMATS:
+        raise ConfigError(
+            f"picture: path is {os.fspath(path)!r}, and the picture is an SVG; give "
+            f"{stem + '.svg'!r}, which a browser shows and can print"
+        )
     with open(path, "w", encoding="utf-8") as file:
         file.write(picture(stats))
 

@@ -2,6 +2,7 @@
 
 import datetime
 import typing
+from pathlib import Path
 from typing import Any, Generic, NewType, TypeVar
 
 import pytest
@@ -209,6 +210,10 @@ STATISTICS = [
     rejected(lambda queue: queue.stats().top_n("1"), "n is '1', a str", "an int from 0 up"),
     rejected(lambda queue: queue.stats().top_n(1.0), "n is 1.0, a float", "an int from 0 up"),
     rejected(lambda queue: queue.stats().top_n(-1), "n is -1", "of partitions from 0 up"),
+    rejected(lambda queue: queue.picture(None), "is None, a NoneType", '"load.svg"'),
+    rejected(lambda queue: queue.picture(1), "path is 1, a int", '"load.svg"'),
+    rejected(lambda queue: queue.picture("x.png"), "is 'x.png'", "is an SVG", "give 'x.svg'"),
+    rejected(lambda queue: queue.picture(Path("a.b/x.PDF")), "'a.b/x.PDF'", "give 'a.b/x.svg'"),
     rejected(lambda queue: queue.stats().partition("0"), "index is '0', a str", "an int from 0"),
     rejected(lambda queue: queue.stats().partition(-1), "-1 does not", "0 to 0", error=IndexError),
 ]
