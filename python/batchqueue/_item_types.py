@@ -1,6 +1,7 @@
 """Checks of what a handler is registered for."""
 
 import functools
+import inspect
 import types
 import typing
 from collections.abc import Callable
@@ -59,6 +60,11 @@ def check_item_type(
             raise ConfigError(
                 f"item_type is the TypedDict {item_type.__qualname__}, whose items are of class "
                 "dict; give dict, or make the items a dataclass"
+            )
+        if not subclasses and inspect.isabstract(item_type):
+            raise ConfigError(
+                f"item_type is the abstract class {item_type.__qualname__}, and items are of its "
+                "subclasses only; give subclasses=True, or the class of the items"
             )
 
 

@@ -2,6 +2,8 @@
 
 import datetime
 import typing
+from abc import ABC, abstractmethod
+from collections.abc import Sized
 from pathlib import Path
 from typing import Any, Generic, NewType, TypeVar
 
@@ -41,6 +43,11 @@ class Box(Generic[T]):
     pass
 
 
+class Task(ABC):
+    @abstractmethod
+    def run(self): ...
+
+
 HANDLERS = [
     rejected(lambda queue: queue.add_handler(Order, Handler), "the class Handler", "an instance"),
     rejected(lambda queue: queue.add_handler(Order, NoConsume()), "NoConsume", "consume(batch)"),
@@ -63,6 +70,9 @@ HANDLERS = [
     rejected(lambda queue: queue.add_handler(Any, len), "is Any", "the class of the items"),
     rejected(lambda queue: queue.add_handler(Shape, len), "Protocol Shape", "class of the items"),
     rejected(lambda queue: queue.add_handler(Row, len), "TypedDict Row", "give dict"),
+    rejected(lambda queue: queue.add_handler(Task, len), "abstract class Task", "subclasses=True"),
+    rejected(lambda queue: queue.handler(Task)(len), "abstract class Task", "subclasses=True"),
+    rejected(lambda queue: queue.add_handler(Sized, len), "abstract class Sized", "of the items"),
     rejected(lambda queue: queue.add_handler(3, len), "item_type is 3", "give a class"),
     rejected(lambda queue: queue.add_handler(None, len), "item_type is None", "give a class"),
     rejected(lambda queue: queue.add_handler(list[int], len), "is list[int]", "arguments: list"),

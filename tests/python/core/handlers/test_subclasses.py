@@ -4,6 +4,7 @@ import gc
 import re
 import threading
 import weakref
+from abc import ABC, abstractmethod
 
 import pytest
 
@@ -35,6 +36,27 @@ class DoubleClick(Click):
 
 class Touch(Event):
     pass
+
+
+class Task(ABC):
+    @abstractmethod
+    def run(self): ...
+
+
+class Mail(Task):
+    def run(self): ...
+
+
+def test_an_abstract_class_has_a_handler_only_with_its_subclasses(make_queue):
+    queue, tasks = make_queue(), Recorder()
+    with pytest.raises(ConfigError, match=r"abstract class Task.*give subclasses=True"):
+        queue.add_handler(Task, tasks)
+    queue.add_handler(Task, tasks, subclasses=True)
+    queue.add_handler(object, Recorder())
+    mail = Mail()
+    assert queue.produce(mail)
+    assert queue.shutdown(WAIT_S) == 0
+    assert tasks.items == [mail]
 
 
 def ways(queue):
