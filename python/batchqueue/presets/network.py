@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from batchqueue.config import BatchQueueConfig, BufferStrategy, PartitionPolicy, ThreadPolicy
+from batchqueue.exceptions import ConfigError
 from batchqueue.handlers import SupportsConsume
 from batchqueue.presets.batch_settings import BatchSettings
 
@@ -45,6 +46,10 @@ def remote_client(  # noqa: D417 - the other arguments are those of BatchQueueCo
             consumer.
         pool_threads: Threads of the pool, if shared; half of the cores by default. The first queue
             that names the pool decides.
+
+    Raises:
+        ConfigError: `pool_threads` is given and `shared` is not, or `threads` beside `shared`; or a
+            setting is invalid.
     """
     return BatchQueueConfig(
         **_scheduler(shared, threads, pool_threads),
@@ -84,6 +89,10 @@ def exporter(  # noqa: D417 - the other arguments are those of BatchQueueConfig
             consumer.
         pool_threads: Threads of the pool, if shared; half of the cores by default. The first queue
             that names the pool decides.
+
+    Raises:
+        ConfigError: `pool_threads` is given and `shared` is not, or `threads` beside `shared`; or a
+            setting is invalid.
     """
     return BatchQueueConfig(
         **_scheduler(shared, threads, pool_threads),
@@ -104,5 +113,15 @@ class _Scheduler(TypedDict):
 
 def _scheduler(shared: bool, threads: ThreadPolicy, pool_threads: ThreadPolicy) -> _Scheduler:
     if shared:
+        if threads is not _ONE_THREAD:
+            raise ConfigError(
+                f"threads is {threads} with shared=True, and the threads of the pool drain the "
+                f"queue; give pool_threads={threads}, or leave shared out"
+            )
         return {"threads": None, "shared_scheduler": (IO_POOL, pool_threads)}
+    if pool_threads is not _HALF_OF_CORES:
+        raise ConfigError(
+            f"pool_threads is {pool_threads} without shared=True, and the queue does not use the "
+            f"pool; give shared=True, or threads={pool_threads} for the threads of the queue"
+        )
     return {"threads": threads, "shared_scheduler": None}

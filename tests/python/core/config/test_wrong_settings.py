@@ -13,6 +13,7 @@ from batchqueue import (
     PartitionSelector,
     RetryPolicy,
     ThreadPolicy,
+    presets,
 )
 from core_support.odd_handlers import Handler, coroutine, generator
 from core_support.wrong_uses import INF, LARGE, NAN, ONE, assert_parts_in, rejected, settings
@@ -183,6 +184,17 @@ CONFIGS = [
     rejected(lambda _: BatchQueueConfig(shared_scheduler="io"), "'io'", "a name and a ThreadPol"),
     rejected(lambda _: BatchQueueConfig(shared_scheduler=("io", 2)), "('io', 2)", "cpu_cores(0.5)"),
     rejected(lambda _: BatchQueueConfig(shared_scheduler=("", ONE)), "('', ", "a name and a Thr"),
+    rejected(
+        lambda _: presets.remote_client(len, pool_threads=ONE),
+        "pool_threads is ThreadPolicy.fixed(1)",
+        "give shared=True, or threads=ThreadPolicy.fixed(1)",
+    ),
+    rejected(lambda _: presets.exporter(len, pool_threads=ONE), "pool_threads is", "shared=True"),
+    rejected(
+        lambda _: presets.exporter(len, threads=ONE, shared=True),
+        "threads is ThreadPolicy.fixed(1)",
+        "give pool_threads=ThreadPolicy.fixed(1)",
+    ),
     rejected(lambda _: settings(size=3), "size", error=TypeError),
     rejected(lambda _: BatchQueue(3), "name is 3", "a str of printable characters"),
     rejected(lambda _: BatchQueue(""), "name is ''", "at least one"),
