@@ -63,16 +63,19 @@ def collector() -> QueueCollector:
     return QueueCollector()
 
 
-def serve_metrics(port: int, host: str = "127.0.0.1") -> None:
+def serve_metrics(port: int, host: str = "127.0.0.1") -> int:
     """Offer the metrics of every queue of this process to Prometheus, at `/metrics`.
 
     A daemon thread answers, until the process ends. A forked child does not answer: call it there
     again, with another port.
 
     Args:
-        port: The port, 0 to 65 535; 0 takes any that is free, which the log names.
+        port: The port, 0 to 65 535; 0 takes any that is free.
         host: The address to listen at. Default: "127.0.0.1", this machine only; "" is all of its
             addresses.
+
+    Returns:
+        The port, which the log names too.
 
     Raises:
         ConfigError: The port is invalid, or cannot be listened at, for instance because it is in
@@ -96,3 +99,4 @@ def serve_metrics(port: int, host: str = "127.0.0.1") -> None:
     # The child has no thread that would answer, and must not keep the port when the parent ends.
     os.register_at_fork(after_in_child=server.socket.close)
     _log.info("metrics of all queues: http://%s:%s/metrics", host or "0.0.0.0", server.server_port)
+    return int(server.server_port)

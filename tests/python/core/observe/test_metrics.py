@@ -44,9 +44,7 @@ def free_port():
 @pytest.fixture(scope="module")
 def port():
     """The port of a server of metrics, which runs until the end of the process."""
-    port = free_port()
-    serve_metrics(port)
-    return port
+    return serve_metrics(0)
 
 
 def scrape(port):
@@ -265,6 +263,14 @@ def test_the_page_lists_exactly_these_metrics():
         f"| {spec.unit} | {spec.what} | {spec.changes} |"
         for spec in specs
     ]
+
+
+def test_the_port_is_returned_and_port_0_takes_one_that_is_free():
+    port = free_port()
+    assert serve_metrics(port) == port
+    other = serve_metrics(0)
+    assert other not in (0, port)
+    scrape(other)
 
 
 def test_a_port_in_use_is_refused_with_a_remedy(port):
