@@ -4,6 +4,7 @@ import datetime
 from typing import Any, NamedTuple
 
 from batchqueue._number_rules import check_delay
+from batchqueue._words import a_type
 from batchqueue.config import BatchQueueConfig
 from batchqueue.exceptions import ConfigError
 from batchqueue.handlers import HandlerMethods

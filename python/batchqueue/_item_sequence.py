@@ -8,6 +8,7 @@ from typing import Any, cast
 from batchqueue import _core
 from batchqueue._loop_handlers import current_call
 from batchqueue._wait_room import Line
+from batchqueue._words import a_type
 
 _PIECE_ITEMS = 1_024
 """Items of an iterator that are enqueued before the loop gets its next turn."""
@@ -92,4 +93,4 @@ def _iterator_of(items: Iterable[Any]) -> Iterator[Any]:
     remedy = "give a list or another iterable of items, or give one item to produce"
     if hasattr(items, "__aiter__"):
         remedy = "give its items to produce: `async for item in items: await queue.produce(item)`"
-    raise TypeError(f"produce_many got a {type(items).__name__}, which is not iterable; {remedy}")
+    raise TypeError(f"produce_many got {a_type(items)}, which is not iterable; {remedy}")

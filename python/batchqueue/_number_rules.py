@@ -4,6 +4,7 @@ import datetime
 import math
 from typing import NamedTuple
 
+from batchqueue._words import a_type
 from batchqueue.exceptions import ConfigError
 
 _MAX_ITEMS = 100_000_000
@@ -27,7 +28,7 @@ class NumberRule(NamedTuple):
         kinds = int if self.is_whole else (int, float)
         if not isinstance(value, kinds) or isinstance(value, bool):
             refuse_duration(name, value)
-            raise ConfigError(f"{name} is {value!r}, a {type(value).__name__}; give {self.remedy}")
+            raise ConfigError(f"{name} is {value!r}, {a_type(value)}; give {self.remedy}")
         if not self.least <= value <= self.most or value == math.inf:
             raise ConfigError(f"{name} is {value}; give {self.remedy}")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from batchqueue._core import PartitionPolicy, ThreadPolicy
 from batchqueue._number_rules import NUMBER_RULES
+from batchqueue._words import a_type
 from batchqueue.dead_letters import DeadLetter
 from batchqueue.display.text import config_text
 from batchqueue.exceptions import ConfigError
@@ -251,7 +252,7 @@ class BatchQueueConfig(Generic[T]):
                 kinds = kind if isinstance(kind, tuple) else (kind,)
                 names = ["None" if kind is type(None) else kind.__name__ for kind in kinds]
                 raise ConfigError(
-                    f"{name} is {value!r}, a {type(value).__name__}; give {' or '.join(names)}, "
+                    f"{name} is {value!r}, {a_type(value)}; give {' or '.join(names)}, "
                     f"for instance {_EXAMPLES[name]}"
                 )
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from batchqueue._type_names import type_name, unique_names
+from batchqueue._words import a_type
 from batchqueue.display.text import stats_text
 from batchqueue.exceptions import ConfigError
 from batchqueue.rates import BatchQueueRates, rates_between
@@ -271,9 +272,7 @@ class BatchQueueStats:
 
 def _check_int(argument: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigError(
-            f"{argument} is {value!r}, a {type(value).__name__}; give an int from 0 up"
-        )
+        raise ConfigError(f"{argument} is {value!r}, {a_type(value)}; give an int from 0 up")
 
 
 def _percentage(used: int, capacity: int) -> float:

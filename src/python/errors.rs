@@ -65,11 +65,18 @@ pub(crate) fn not_iterable(items: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
     if !error.is_instance_of::<PyTypeError>(py) || items.hasattr("__iter__").unwrap_or(true) {
         return error;
     }
-    let kind = items.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
     PyTypeError::new_err(format!(
-        "produce_many got a {kind}, which is not iterable; give a list or another iterable of \
-         items, or give one item to produce"
+        "produce_many got {}, which is not iterable; give a list or another iterable of \
+         items, or give one item to produce",
+        type_with_article(items)
     ))
+}
+
+/// `"a str"`, `"an int"`.
+pub(crate) fn type_with_article(object: &Bound<'_, PyAny>) -> String {
+    let name = object.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
+    let begins_with_vowel = name.trim_start_matches('_').starts_with(['a', 'e', 'i', 'o']);
+    format!("{} {name}", if begins_with_vowel { "an" } else { "a" })
 }
 
 /// `timeout` is given by name only.

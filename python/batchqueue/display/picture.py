@@ -6,6 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from batchqueue._type_names import type_name
+from batchqueue._words import a_type
 from batchqueue.display.text import duration
 from batchqueue.exceptions import ConfigError
 
@@ -30,7 +31,7 @@ def draw(stats: "BatchQueueStats", path: str | os.PathLike[str]) -> None:
     """
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigError(
-            f'picture: path is {path!r}, a {type(path).__name__}; give a str or a Path: "load.svg"'
+            f'picture: path is {path!r}, {a_type(path)}; give a str or a Path: "load.svg"'
         )
     stem, suffix = os.path.splitext(os.fspath(path))
     if suffix.lower() in _OTHER_FORMATS:

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat};
 use pyo3::{type_hint_identifier, type_hint_union};
 
+use crate::python::errors::type_with_article;
 use crate::python::exceptions::ConfigError;
 
 /// Seconds that a call may wait.
@@ -34,9 +35,9 @@ fn other(object: &Bound<'_, PyAny>) -> PyResult<Timeout> {
     match number.or_else(seconds) {
         Some(seconds) => Ok(Timeout(seconds)),
         None => Err(ConfigError::new_err(format!(
-            "timeout is {}, a {}; give seconds from 0 up, a timedelta, or None to wait",
+            "timeout is {}, {}; give seconds from 0 up, a timedelta, or None to wait",
             object.repr()?,
-            object.get_type().name()?
+            type_with_article(object)
         ))),
     }
 }

@@ -6,18 +6,19 @@ use pyo3::prelude::*;
 use pyo3_arrow::PyRecordBatch;
 use pyo3_arrow::input::AnyRecordBatch;
 
+use crate::python::errors::type_with_article;
 use crate::python::exceptions::ConfigError;
 
 pub(crate) type Batches = Box<dyn RecordBatchReader + Send>;
 
 pub(crate) fn batches_of(data: &Bound<'_, PyAny>) -> PyResult<Batches> {
-    let kind = data.get_type().name()?;
+    let kind = type_with_article(data);
     for method in ["__arrow_c_array__", "__arrow_c_stream__"] {
         if data.hasattr(method)? {
             let batches = data.extract::<AnyRecordBatch>().and_then(AnyRecordBatch::into_reader);
             return batches.map_err(|error| {
                 let problem = ConfigError::new_err(format!(
-                    "batch is a {kind}, not a record batch or table: {error}"
+                    "batch is {kind}, not a record batch or table: {error}"
                 ));
                 problem.set_cause(data.py(), Some(error));
                 problem
@@ -25,7 +26,7 @@ pub(crate) fn batches_of(data: &Bound<'_, PyAny>) -> PyResult<Batches> {
         }
     }
     Err(ConfigError::new_err(format!(
-        "batch is a {kind}; give an object with __arrow_c_array__ or __arrow_c_stream__, like a \
+        "batch is {kind}; give an object with __arrow_c_array__ or __arrow_c_stream__, like a \
          record batch or a table of pyarrow, polars, DuckDB or nanoarrow"
     )))
 }

@@ -91,10 +91,10 @@ CONFIGS = [
     rejected(
         lambda _: settings(shared_scheduler=("io", ONE)), "both of threads", "give exactly one"
     ),
-    rejected(lambda _: settings(threads=2), "threads is 2, a int", "ThreadPolicy.fixed(2)"),
+    rejected(lambda _: settings(threads=2), "threads is 2, an int", "ThreadPolicy.fixed(2)"),
     rejected(lambda _: settings(threads="2"), "threads is '2', a str", "ThreadPolicy.fixed(2)"),
     rejected(
-        lambda _: settings(partitions=4), "partitions is 4, a int", "PartitionPolicy.fixed(4)"
+        lambda _: settings(partitions=4), "partitions is 4, an int", "PartitionPolicy.fixed(4)"
     ),
     rejected(lambda _: settings(partitions=None), "partitions is None", "PartitionPolicy.fixed(4)"),
     rejected(
@@ -154,10 +154,10 @@ CONFIGS = [
     rejected(lambda _: settings(max_delay_ms=SECOND), "is in milliseconds", "max_delay_ms=1000"),
     rejected(lambda _: settings(min_idle_ms=SECOND / 8), "a timedelta", "give min_idle_ms=125"),
     rejected(lambda _: settings(buffer_size=SECOND), "a timedelta", "an int, 1 to 100_000_000"),
-    rejected(lambda _: settings(retry=3), "retry is 3, a int", "RetryPolicy(attempts=3)"),
+    rejected(lambda _: settings(retry=3), "retry is 3, an int", "RetryPolicy(attempts=3)"),
     rejected(lambda _: settings(retry=RetryPolicy), "retry is", "RetryPolicy(attempts=3)"),
     rejected(lambda _: settings(consumer=Handler), "the class Handler", "give an instance"),
-    rejected(lambda _: settings(consumer=3), "a int cannot be a handler", "consume(batch)"),
+    rejected(lambda _: settings(consumer=3), "an int cannot be a handler", "consume(batch)"),
     rejected(lambda _: settings(consumer=generator), "generator function", "without `yield`"),
     rejected(
         lambda _: settings(consumer=Handler(), consumer_factory=Handler), "both", "one of them"
@@ -167,9 +167,9 @@ CONFIGS = [
     rejected(
         lambda _: settings(error_handler=generator), "error_handler <", "generator", "`yield`"
     ),
-    rejected(lambda _: settings(dead_letter=3), "a int cannot be a handler", "consume(batch)"),
+    rejected(lambda _: settings(dead_letter=3), "an int cannot be a handler", "consume(batch)"),
     rejected(lambda _: settings(dead_letter=Handler), "the class Handler", "give an instance"),
-    rejected(lambda _: settings(default_handler=3), "a int cannot be a handler", "consume(batch)"),
+    rejected(lambda _: settings(default_handler=3), "an int cannot be a handler", "consume(batch)"),
     rejected(lambda _: settings(default_handler=generator), "generator function", "`yield`"),
     rejected(
         lambda _: settings(default_handler=len, consumer=len), "beside a consumer", "one of them"
@@ -199,7 +199,7 @@ CONFIGS = [
     rejected(lambda _: BatchQueue(3), "name is 3", "a str of printable characters"),
     rejected(lambda _: BatchQueue(""), "name is ''", "at least one"),
     rejected(lambda _: BatchQueue("a\0"), r"name is 'a\x00'", "printable"),
-    rejected(lambda _: BatchQueue("q", 3), "config is a int", "give a BatchQueueConfig"),
+    rejected(lambda _: BatchQueue("q", 3), "config is an int", "give a BatchQueueConfig"),
     rejected(lambda _: BatchQueue("q", BatchQueueConfig), "config is a type", "BatchQueueConfig"),
     rejected(lambda _: BatchQueue("q", settings(consumer=coroutine)), "AsyncBatchQueue"),
     rejected(lambda _: BatchQueue("q", settings(error_handler=coroutine)), "AsyncBatchQueue"),

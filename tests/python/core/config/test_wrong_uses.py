@@ -129,7 +129,7 @@ HANDLERS = [
     rejected(lambda queue: queue.handler(weight=0.5), "which items", "@queue.handler(Order)"),
     rejected(lambda queue: queue.handler(list[int]), "list[int]", "without its arguments: list"),
     rejected(lambda queue: queue.handler(Number), "Number", "behind the NewType: int"),
-    rejected(lambda queue: queue.handler(Order)(3), "a int cannot be a handler", "consume(batch)"),
+    rejected(lambda queue: queue.handler(Order)(3), "an int cannot be a handler", "consume(batch)"),
     rejected(
         lambda queue: queue.add_handler_factory(Order, 3, partitions=1), "factory is 3", "function"
     ),
@@ -168,7 +168,7 @@ PRODUCERS = [
     ),
     rejected(lambda queue: queue.produce_many([1], timeout="1"), "'1', a str", "timedelta"),
     rejected(lambda queue: queue.produce_many([1], timeout=-1), "is -1", "from 0 up"),
-    rejected(lambda queue: queue.produce_many(3), "a int, which is not iterable", error=TypeError),
+    rejected(lambda queue: queue.produce_many(3), "an int, which is not iterable", error=TypeError),
     rejected(lambda queue: queue.produce_many(None), "NoneType", "produce", error=TypeError),
     rejected(lambda queue: queue.produce_many(Order()), "Order", "a list", error=TypeError),
     rejected(lambda queue: queue.flush("1"), "timeout is '1', a str", "timedelta"),
@@ -221,7 +221,7 @@ STATISTICS = [
     rejected(lambda queue: queue.stats().top_n(1.0), "n is 1.0, a float", "an int from 0 up"),
     rejected(lambda queue: queue.stats().top_n(-1), "n is -1", "of partitions from 0 up"),
     rejected(lambda queue: queue.picture(None), "is None, a NoneType", '"load.svg"'),
-    rejected(lambda queue: queue.picture(1), "path is 1, a int", '"load.svg"'),
+    rejected(lambda queue: queue.picture(1), "path is 1, an int", '"load.svg"'),
     rejected(lambda queue: queue.picture("x.png"), "is 'x.png'", "is an SVG", "give 'x.svg'"),
     rejected(lambda queue: queue.picture(Path("a.b/x.PDF")), "'a.b/x.PDF'", "give 'a.b/x.svg'"),
     rejected(lambda queue: queue.stats().partition("0"), "index is '0', a str", "an int from 0"),

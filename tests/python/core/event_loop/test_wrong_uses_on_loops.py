@@ -13,7 +13,7 @@ from core_support.wrong_uses import assert_parts_in, rejected
 PRODUCERS = [
     rejected(
         lambda queue: queue.produce_many(3),
-        "a int, which is not iterable",
+        "an int, which is not iterable",
         "a list",
         "one item to produce",
         error=TypeError,
