@@ -11,7 +11,7 @@ from types import AsyncGeneratorType, GeneratorType
 from typing import Any
 
 from batchqueue import _core
-from batchqueue._words import a_type
+from batchqueue._words import a_type, counted
 from batchqueue.dead_letters import DeadLetter
 from batchqueue.exceptions import BatchFailed, ConfigError
 
@@ -144,7 +144,7 @@ def results_of(name: str, returned: Any, count: int) -> list[Any]:
         results = list(returned)
         if len(results) == count:
             return results
-        what = f"{len(results)} results"
+        what = counted(len(results), "result")
     raise ConfigError(
         f"handler {name} returned {what} for a batch of {count} with submitted items; return a "
         "list with one result for each item of the batch"
@@ -173,13 +173,14 @@ def failed_positions(
     """
     if len(batch) != count:
         raise ConfigError(
-            f"BatchFailed is about a list that had {count} items and has {len(batch)} now; leave "
-            "the list as long as it was"
+            f"BatchFailed is about a list that had {counted(count, 'item')} and has {len(batch)} "
+            "now; leave the list as long as it was"
         )
     if error.results is not None and len(error.results) != count:
         raise ConfigError(
-            f"BatchFailed has {len(error.results)} results for a list of {count} items; give one "
-            "for each item of the list, those that failed included"
+            f"BatchFailed has {counted(len(error.results), 'result')} for a list of "
+            f"{counted(count, 'item')}; give one for each item of the list, those that failed "
+            "included"
         )
     given = batch if original is None else original
     named = error.indexes or []

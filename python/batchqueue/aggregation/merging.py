@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from batchqueue._words import a_type
+from batchqueue._words import a_type, counted
 from batchqueue.aggregation.buffer import MergeBuffer
 from batchqueue.aggregation.metrics import Metrics
 from batchqueue.exceptions import BatchQueueError, ConfigError, ProduceTimeoutError
@@ -86,8 +86,9 @@ class MergingWorker:
         if refused:
             self.dropped += refused
             raise BatchQueueError(
-                f"{type(self).__name__} dropped {refused} partials at close, which the next worker "
-                "refused; let it outlive this queue, with room or with BufferStrategy.BLOCKING"
+                f"{type(self).__name__} dropped {counted(refused, 'partial')} at close, which the "
+                "next worker refused; let it outlive this queue, with room or with "
+                "BufferStrategy.BLOCKING"
             )
 
     def _refused(self, partials: list[Metrics]) -> list[Metrics]:

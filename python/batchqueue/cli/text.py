@@ -34,11 +34,6 @@ def count(number: int | None) -> str:
     return UNKNOWN if number is None else f"{number:,}"
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: 1 record, 2 records."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def duration(seconds: float | None) -> str:
     """Return a time with its unit; None is unknown."""
     if seconds is None:

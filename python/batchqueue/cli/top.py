@@ -7,9 +7,10 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from batchqueue._words import counted
 from batchqueue.cli.command import OK, Command
 from batchqueue.cli.numbers import whole_number
-from batchqueue.cli.text import UNKNOWN, count, counted, table
+from batchqueue.cli.text import UNKNOWN, count, table
 from batchqueue.display.text import duration
 from batchqueue.exceptions import BatchQueueError
 from batchqueue.top.reading import ProcessReading, read_all

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from batchqueue._words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.plan import plan
 
@@ -155,14 +156,15 @@ def _checked(
         if partition not in owners:
             raise ConfigError(
                 f"the plan of the custom balancer has partition {partition!r}, and the stream has "
-                f"{len(owners)} partitions, {_some(owners)}; give one member for each of these"
+                f"{counted(len(owners), 'partition')}, {_some(owners)}; give one member for each "
+                "of these"
             )
     for partition in owners:
         if partition not in planned:
             raise ConfigError(
-                f"the plan of the custom balancer has {len(planned)} entries and the stream "
-                f"{len(owners)} partitions, and partition {partition} is left out; give one member "
-                "per partition"
+                f"the plan of the custom balancer has {counted(len(planned), 'entry', 'entries')} "
+                f"and the stream {counted(len(owners), 'partition')}, and partition {partition} is "
+                "left out; give one member per partition"
             )
         owner = planned[partition]
         if not isinstance(owner, str) or owner not in capacity:

@@ -9,6 +9,7 @@ import pickle
 from functools import partial
 from typing import Any
 
+from batchqueue._words import counted
 from batchqueue.exceptions import BatchQueueError
 
 _LONGEST_QUOTE = 200
@@ -193,9 +194,11 @@ class TruncatedError(BatchQueueError, RuntimeError):
         self.lost = lost
 
     def __str__(self) -> str:
+        read = "was trimmed before it was" if self.lost == 1 else "were trimmed before they were"
         return (
-            f"{self.stream}/{self.partition}: {self.lost:,} records after offset {self.offset} "
-            'were trimmed before they were read: raise the retention, or on_gap="skip"'
+            f"{self.stream}/{self.partition}: {counted(self.lost, 'record')} after offset "
+            f"{self.offset} {read} read: raise the retention, "
+            'or on_gap="skip"'
         )
 
 
@@ -218,8 +221,8 @@ class StreamFullError(BatchQueueError, RuntimeError):
 
     def __str__(self) -> str:
         return (
-            f"{self.stream}/{self.partition} holds {self.max_len:,} unread records (max_len): "
-            "add workers, or wait"
+            f"{self.stream}/{self.partition} holds {counted(self.max_len, 'unread record')} "
+            "(max_len): add workers, or wait"
         )
 
 

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from batchqueue import _core
+from batchqueue._words import counted
 from batchqueue.exceptions import ConfigError, QueueClosedError
 from batchqueue.groups.backend import NewRecord
 from batchqueue.groups.codecs import Codec, codec_of
@@ -155,7 +156,7 @@ class Producer:
 
     def __repr__(self) -> str:
         """Say which stream it is for."""
-        return f"<Producer of {self._stream!r} with {self.partitions} partitions>"
+        return f"<Producer of {self._stream!r} with {counted(self.partitions, 'partition')}>"
 
     def _record(
         self, value: Any, key: KeyValue | None, partition: int | None, headers: Headers

@@ -20,6 +20,8 @@ from dataclasses import astuple, dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
+from batchqueue._words import counted
+
 
 class Mark(NamedTuple):
     """The offset up to which everything is done, and the records of this assignment up to there."""
@@ -183,8 +185,8 @@ class PartitionTracker:
         """
         if count < 1 or not self.position < first <= last:
             raise ValueError(
-                f"{count} records of offsets {first}..{last}; give at least one, all of them after "
-                f"{self.position}"
+                f"{counted(count, 'record')} of offsets {first}..{last}; give at least one, all "
+                f"of them after {self.position}"
             )
         if self._ended:
             return None
@@ -245,7 +247,9 @@ class PartitionTracker:
             return False
         count = chunk.waiting if count is None else count
         if not 1 <= count <= chunk.waiting:
-            raise ValueError(f"{count} records to start; give 1 to {chunk.waiting}, which wait")
+            raise ValueError(
+                f"{counted(count, 'record')} to start; give 1 to {chunk.waiting}, which wait"
+            )
         chunk.waiting -= count
         chunk.running += count
         chunk.started = True

@@ -162,7 +162,7 @@ def test_nothing_silent_refusals_at_close_are_counted_and_raised():
 def test_next_worker_that_returns_false_has_taken_nothing():
     worker = L1AggregateWorker(lambda partials: False)
     worker.consume([CountMetrics("a", 0)])
-    with pytest.raises(BatchQueueError, match="dropped 1 partials"):
+    with pytest.raises(BatchQueueError, match="dropped 1 partial at close"):
         worker.on_close()
 
 

@@ -3,9 +3,10 @@
 import os
 from collections.abc import Callable
 
+from batchqueue._words import counted
 from batchqueue.cli.command import FAILED, OK
 from batchqueue.cli.groups.link import Report
-from batchqueue.cli.text import counted, duration
+from batchqueue.cli.text import duration
 from batchqueue.exceptions import BatchQueueError, ConfigError
 from batchqueue.groups.errors import HandlerFailedError, ReplacedError, TruncatedError
 from batchqueue.groups.worker import Worker, WorkerSummary

@@ -3,10 +3,10 @@
 import argparse
 import sys
 
+from batchqueue._words import counted
 from batchqueue.cli.command import FAILED, OK, Command
 from batchqueue.cli.groups.options import add_partition, add_target, partitions_of, target_of
 from batchqueue.cli.numbers import whole_number
-from batchqueue.cli.text import counted
 from batchqueue.groups.backend import Administration
 from batchqueue.groups.messages import Entry
 from batchqueue.groups.worker.letters import PREFIX

@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+from batchqueue._words import counted
 from batchqueue.cli.command import FAILED, OK, Command
 from batchqueue.cli.groups.options import (
     Target,
@@ -13,7 +14,6 @@ from batchqueue.cli.groups.options import (
     target_of,
 )
 from batchqueue.cli.groups.positions import Position, Positions, wanted_offset
-from batchqueue.cli.text import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.backend import Administration
 

@@ -4,11 +4,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from batchqueue._words import counted
 from batchqueue.cli.command import FAILED, OK, Command
 from batchqueue.cli.groups.options import Target, add_target, members_of, target_of
 from batchqueue.cli.groups.waiting import wait_until
 from batchqueue.cli.numbers import seconds, whole_number
-from batchqueue.cli.text import counted, ranges
+from batchqueue.cli.text import ranges
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.backend import Administration
 from batchqueue.groups.count import partition_count
@@ -55,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
         before = administration.partitions()
         if wanted < before:
             raise ConfigError(
-                f'stream "{stream}" has {before} partitions, --partitions is {wanted}: the number '
+                f'stream "{stream}" has '
+                f"{counted(before, 'partition')}, --partitions is {wanted}: the number "
                 "can only be raised"
             )
         if wanted == before:

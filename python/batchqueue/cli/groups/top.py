@@ -8,9 +8,10 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from batchqueue._words import counted
 from batchqueue.cli.command import OK, Command
 from batchqueue.cli.groups.options import Target, add_target, target_of
-from batchqueue.cli.text import UNKNOWN, count, counted, duration, ranges, table
+from batchqueue.cli.text import UNKNOWN, count, duration, ranges, table
 from batchqueue.groups.monitor import GroupMetrics, GroupMonitor, MemberMetrics, StreamPartition
 
 _REFRESH_S = 1.0

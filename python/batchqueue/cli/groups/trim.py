@@ -2,9 +2,9 @@
 
 import argparse
 
+from batchqueue._words import counted
 from batchqueue.cli.command import OK, Command
 from batchqueue.cli.groups.options import add_target, target_of
-from batchqueue.cli.text import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

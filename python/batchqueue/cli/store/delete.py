@@ -3,9 +3,9 @@
 import argparse
 from datetime import UTC, datetime
 
+from batchqueue._words import counted
 from batchqueue.cli.command import OK, Command
 from batchqueue.cli.store.target import add_sink, add_store, check_sink, open_store
-from batchqueue.cli.text import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

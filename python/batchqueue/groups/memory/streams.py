@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from batchqueue._words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.backend import Fetch, Fetched, NewRecord
 from batchqueue.groups.control import BEATS_PER_LEASE
@@ -120,8 +121,9 @@ class MemoryStreams:
         """Return the number of partitions; raise ConfigError if another one is given."""
         if given not in (None, self.partition_count):
             raise ConfigError(
-                f'stream "{self.stream}" has {self.partition_count} partitions, '
-                f"partitions={given} was given: leave it out, or use another stream"
+                f'stream "{self.stream}" has '
+                f"{counted(self.partition_count, 'partition')}, partitions={given} was given: "
+                "leave it out, or use another stream"
             )
         return self.partition_count
 

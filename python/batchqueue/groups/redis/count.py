@@ -2,6 +2,7 @@
 
 import logging
 
+from batchqueue._words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.redis.client import Link
 from batchqueue.groups.redis.keys import stream_key
@@ -29,7 +30,8 @@ def fixed_partitions(link: Link, stream: str, given: int | None) -> int:
         _log.info("Created topic %s with %d partition(s)", stream, count)
     if given not in (None, count):
         raise ConfigError(
-            f'stream "{stream}" has {count} partitions, partitions={given} was given: '
+            f'stream "{stream}" has '
+            f"{counted(count, 'partition')}, partitions={given} was given: "
             "leave it out, or use another stream"
         )
     return int(count)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from batchqueue._words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.messages import Command
 from batchqueue.groups.record import Assignment, Record
@@ -122,5 +123,5 @@ class Batch:
         """Say which records it holds."""
         return (
             f"<Batch {self.stream}/{self.partition} offsets {self.first}..{self.last}, "
-            f"{len(self.records)} records, attempt {self.attempt}>"
+            f"{counted(len(self.records), 'record')}, attempt {self.attempt}>"
         )

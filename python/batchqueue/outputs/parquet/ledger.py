@@ -9,6 +9,7 @@ import uuid
 from copy import deepcopy
 from pathlib import Path
 
+from batchqueue._words import counted
 from batchqueue.outputs.parquet.manifest import (
     EPOCHS_SUFFIX,
     Manifest,
@@ -75,7 +76,7 @@ def _epochs_in(path: Path, number: int) -> list[Summary]:
     try:
         epochs: list[Summary] = json.loads(path.read_bytes())
         if len(epochs) != number:
-            raise ValueError(f"{len(epochs)} epochs instead of {number}")
+            raise ValueError(f"{counted(len(epochs), 'epoch')} instead of {number}")
     except (ValueError, TypeError) as error:
         raise damaged(path, error) from error
     return epochs

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from batchqueue._words import counted
 from batchqueue.pipeline.compiling import CompiledGraph, Route, StagePlan
 from batchqueue.pipeline.contract import Source, TransactionalSink
 
@@ -58,7 +59,7 @@ def _described(graph: CompiledGraph, stage: StagePlan) -> str:
     order = order_of(graph, stage)
     if stage.sink is not None:
         return f"sink, {delivery_of(stage)}, {order}: {stage.sink.sink!r}"
-    workers = "1 worker" if stage.workers == 1 else f"{stage.workers} workers"
+    workers = counted(stage.workers, "worker")
     steps = [str(stage.key)] if stage.key is not None else []
     steps += map(str, stage.steps)
     return f"{workers}, {order}: {', '.join(steps)}"

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
+from batchqueue._words import counted
 from batchqueue.pipeline.compiling import CompiledGraph
 from batchqueue.pipeline.drawing.explain import delivery_of
 from batchqueue.pipeline.drawing.layout import Box, boxes_of
@@ -110,7 +111,7 @@ def _box(graph: CompiledGraph, box: Box, activity: Activity | None) -> Iterator[
 
 
 def _depth(x: float, y: float, rows: int, limit: int | None) -> Iterator[str]:
-    text = f"{rows:,} rows" if limit is None else f"{rows:,} of {limit:,} rows"
+    text = counted(rows, "row") if limit is None else f"{rows:,} of {limit:,} rows"
     yield _text(x, y + 8, text, size=11)
     if limit:
         width = _WIDTH - 20
@@ -124,7 +125,7 @@ def _kind_of(graph: CompiledGraph, box: Box) -> tuple[str, str]:
         return "source", type(graph.sources[box.name]).__name__
     if box.stage.sink is not None:
         return "sink", f"{type(box.stage.sink.sink).__name__}, {delivery_of(box.stage)}"
-    workers = "1 worker" if box.stage.workers == 1 else f"{box.stage.workers} workers"
+    workers = counted(box.stage.workers, "worker")
     steps = [str(box.stage.key)] if box.stage.key is not None else []
     return "stage", f"{workers}: {', '.join([*steps, *map(str, box.stage.steps)])}"
 

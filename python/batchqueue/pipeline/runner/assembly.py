@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
+from batchqueue._words import counted
 from batchqueue.exceptions import BatchQueueError
 from batchqueue.pipeline.compiling import CompiledGraph, StagePlan
 from batchqueue.pipeline.contract import Position, TransactionalSink, checked_position
@@ -238,8 +239,9 @@ def _check_workers(state: dict[tuple[str, int], bytes], stateful: dict[str, int]
         if stateful.get(stage) != count:
             now = stateful.get(stage, 0)
             raise GraphError(
-                f"the checkpoint has the state of {count} workers of stage {stage!r}, and now it "
-                f"has {now} with state; give it {count} again, or begin with another checkpoint"
+                f"the checkpoint has the state of {counted(count, 'worker')} of stage {stage!r}, "
+                f"and now it has {now} with state; give it {count} again, or begin with another "
+                "checkpoint"
             )
 
 

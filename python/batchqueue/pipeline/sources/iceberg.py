@@ -5,6 +5,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from batchqueue._requirements import require
+from batchqueue._words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
 from batchqueue.pipeline.errors import PositionError, SourceChangedError
@@ -168,8 +169,9 @@ class IcebergSource:
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
         if split.rows not in (None, seen):
             raise SourceChangedError(
-                f"source {self._name!r}: data file {split.what.file.file_path} has {seen} rows, "
-                f"and the table says {split.rows}; begin with a new checkpoint"
+                f"source {self._name!r}: data file {split.what.file.file_path} has "
+                f"{counted(seen, 'row')}, and the table says {split.rows}; begin with a new "
+                "checkpoint"
             )
 
     def lag(self, at: Position) -> dict[str, Lag]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from batchqueue._words import a_type
+from batchqueue._words import a_type, counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
 from batchqueue.pipeline.errors import PositionError, SourceChangedError
@@ -131,8 +131,8 @@ class IterableSource:
         wanted = self._row_of(split.end) - self._row_of(split.start)
         if rows != wanted:
             raise SourceChangedError(
-                f"source {self.name!r} has {rows} rows from row {split.start[_FIELD]} on and had "
-                f"{wanted}; the factory must give the same rows each time"
+                f"source {self.name!r} has {counted(rows, 'row')} from row {split.start[_FIELD]} "
+                f"on and had {wanted}; the factory must give the same rows each time"
             )
         yield from batches
 
@@ -178,8 +178,8 @@ class IterableSource:
             piece = next(self._rows, None)
             if piece is None:
                 raise SourceChangedError(
-                    f"source {self.name!r} has {self._at} rows and the position is row {row}; the "
-                    "factory must give the same rows each time"
+                    f"source {self.name!r} has {counted(self._at, 'row')} and the position is row "
+                    f"{row}; the factory must give the same rows each time"
                 )
             if isinstance(piece, Mapping):
                 self._at += 1

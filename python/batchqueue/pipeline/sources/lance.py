@@ -5,6 +5,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 from batchqueue._requirements import require
+from batchqueue._words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
 from batchqueue.pipeline.errors import PositionError, SourceChangedError
@@ -181,8 +182,8 @@ class LanceSource:
         if seen != rows:
             raise SourceChangedError(
                 f"source {self._name!r}: fragment {fragment} of version {number} of {self._uri} "
-                f"has {seen} rows from row {row} on, and {rows} were planned; begin with a new "
-                "checkpoint"
+                f"has {counted(seen, 'row')} from row {row} on, and {rows} were planned; begin "
+                "with a new checkpoint"
             )
 
     def lag(self, at: Position) -> dict[str, Lag]:

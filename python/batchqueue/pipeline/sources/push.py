@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from batchqueue._words import a_type
+from batchqueue._words import a_type, counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
 from batchqueue.pipeline.errors import PipelineError
@@ -178,8 +178,8 @@ class PushSource:
 
 def _refuse(pushed: _Pushed, cause: BaseException | None) -> None:
     error = PipelineError(
-        f"the run has ended before a cut had the batch of {pushed.batch.num_rows} rows; push it "
-        "again to the next run"
+        f"the run has ended before a cut had the batch of {counted(pushed.batch.num_rows, 'row')}; "
+        "push it again to the next run"
     )
     error.__cause__ = cause
     pushed.done.set_exception(error)

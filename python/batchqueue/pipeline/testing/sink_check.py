@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from batchqueue._words import counted
 from batchqueue.pipeline.contract import Position, Sink, TransactionalSink
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def check_sink(
     """
     check = _SinkCheck(make, list(chunks) if chunks is not None else _some_chunks(), read)
     if len(check.chunks) < 2:
-        raise AssertionError(f"chunks has {len(check.chunks)} record batches; give at least two")
+        has = counted(len(check.chunks), "record batch", "record batches")
+        raise AssertionError(f"chunks has {has}; give at least two")
     if isinstance(check.sink, TransactionalSink):
         check.cuts()
     else:
@@ -148,8 +150,8 @@ class _SinkCheck:
         if found != expected:
             wrong = sum(a != b for a, b in zip(found, expected, strict=False))
             self.fail(
-                f"readers see {len(found)} rows {when}, {wrong} of them wrong; they must see "
-                f"{len(expected)}: what was committed, once, and nothing else"
+                f"readers see {counted(len(found), 'row')} {when}, {wrong} of them wrong; they "
+                f"must see {len(expected)}: what was committed, once, and nothing else"
             )
 
     def fail(self, message: str) -> NoReturn:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from batchqueue import SupportsConsume
+from batchqueue._words import counted
 from batchqueue.aggregation import L2PersistenceWorker, Metrics
 from batchqueue.outputs import StoreTransaction, StoreWriter
 from batchqueue.presets import sql_batch
@@ -257,11 +258,11 @@ class Commit:
         """
         if recorded is not None and recorded.get("rows", self._rows) != self._rows:
             _log.warning(
-                "sink %s: the write with txnId %r was applied with %d rows and comes again with "
+                "sink %s: the write with txnId %r was applied with %s and comes again with "
                 "%d, which are left out: give other rows another txnId",
                 self.options.sink_id,
                 self.options.txn_id,
-                recorded["rows"],
+                counted(recorded["rows"], "row"),
                 self._rows,
             )
 

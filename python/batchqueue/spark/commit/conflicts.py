@@ -7,6 +7,7 @@ write has to pass.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from batchqueue._words import counted
 from batchqueue.outputs.ownership import owner_text
 from batchqueue.outputs.store import UNMARKED
 from batchqueue.spark.errors import SinkError
@@ -116,11 +117,11 @@ def check_rows(
     if options.on_changed_epoch is None:
         raise SinkError(
             f"epoch {epoch.batch_id} of query {epoch.query_id} is in sink {options.sink_id!r} with "
-            f"{recorded['rows']} rows, and comes again with {rows}, so it is not a replay: another "
-            "query has continued a copy of this checkpoint, or this is an older copy, or the query "
-            "or its source gives other rows now. Restore checkpoint and store of the same time, or "
-            "start with a new checkpoint, or set option onChangedEpoch=skip for one start, to "
-            "leave out the rows of epochs that the store has"
+            f"{counted(recorded['rows'], 'row')}, and comes again with {rows:,}, so it is not a "
+            "replay: another query has continued a copy of this checkpoint, or this is an older "
+            "copy, or the query or its source gives other rows now. Restore checkpoint and store "
+            "of the same time, or start with a new checkpoint, or set option onChangedEpoch=skip "
+            "for one start, to leave out the rows of epochs that the store has"
         )
 
 

@@ -6,6 +6,7 @@ from itertools import zip_longest
 from statistics import median
 from typing import Any
 
+from batchqueue._words import counted
 from batchqueue.spark.stage.process import CpuSummary
 from batchqueue.spark.stage.stage_summary import StageSummary
 from batchqueue.spark.task.message import AttemptSummary
@@ -81,8 +82,8 @@ def log_line(query_id: str, summary: Mapping[str, Any]) -> str:
         del counts["dead_lettered"]  # few jobs have a handler for them
     use = ", ".join(f"{name} {stage['peak_used_percent']:.0f} %" for name, stage in stages.items())
     return (
-        f"epoch {summary['batch_id']} of query {query_id}: {summary['rows']:,} rows, "
-        f"{summary['items']:,} items, {summary['partials']:,} partials "
+        f"epoch {summary['batch_id']} of query {query_id}: {counted(summary['rows'], 'row')}, "
+        f"{counted(summary['items'], 'item')}, {counted(summary['partials'], 'partial')} "
         f"(L1 ratio {summary['l1_ratio']:,}), {summary['commit_bytes']:,} bytes, "
         f"{', '.join(f'{count} {name}' for name, count in counts.items())}, queue use {use}, "
         f"commit {summary['commit_wall_s']:.2f} s, {summary['guarantee']}"

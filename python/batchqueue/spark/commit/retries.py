@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from batchqueue import BatchQueueError, RetryPolicy
+from batchqueue._words import counted
 from batchqueue.outputs import StoreUnavailableError
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
@@ -37,8 +38,9 @@ def with_retries(policy: RetryPolicy, what: str, action: Callable[[], T]) -> T:
                 raise
             if attempt == policy.attempts:
                 raise SinkError(
-                    f"{what} failed after {attempt} attempts: {error}. Start the query again with "
-                    "the same checkpoint when the store is back: it continues where it was"
+                    f"{what} failed after {counted(attempt, 'attempt')}: {error}. Start the query "
+                    "again with the same checkpoint when the store is back: it continues where it "
+                    "was"
                 ) from error
             _log.warning("%s failed in attempt %d of %d: %s", what, attempt, policy.attempts, error)
         jitter = 1 - policy.jitter * random.random()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from batchqueue import BatchQueueConfig, ConfigError, PartitionPolicy, ThreadPolicy
-from batchqueue._words import a_type
+from batchqueue._words import a_type, counted
 from batchqueue.spark.handlers.checks import check_columns, check_delivery
 from batchqueue.spark.handlers.delivery import Delivery, MakeHandlers
 from batchqueue.spark.handlers.summary import DeliverySummary, PartitionSummary
@@ -169,16 +169,16 @@ def _run(data: Any, delivery: Delivery, columns: Sequence[str]) -> DeliverySumma
     seconds = time.monotonic() - started_at
     summary = DeliverySummary.total(partitions, seconds, delivery.query_id, delivery.epoch)
     _log.info(
-        "query %s, epoch %s: %d rows delivered as %d items from %d partitions, in %d attempts and "
-        "%.1f s; %d failed, %d dead-lettered, %d refused, %d unhandled, %d abandoned; peak queue "
+        "query %s, epoch %s: %s delivered as %s from %s, in %s and %.1f s; %d failed, %d "
+        "dead-lettered, %d refused, %d unhandled, %d abandoned; peak queue "
         "use %.0f %%",
         *(
             summary.query_id,
             summary.epoch,
-            summary.rows,
-            summary.items,
-            summary.partitions,
-            summary.attempts,
+            counted(summary.rows, "row"),
+            counted(summary.items, "item"),
+            counted(summary.partitions, "partition"),
+            counted(summary.attempts, "attempt"),
         ),
         *(summary.seconds, summary.failed, summary.dead_lettered, summary.refused),
         *(summary.unhandled, summary.abandoned, summary.peak_used_percent),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from batchqueue import ConfigError
-from batchqueue._words import a_type
+from batchqueue._words import a_type, counted
 from batchqueue.aggregation import (
     Count,
     First,
@@ -242,9 +242,11 @@ def _checked(table: pa.Table, step: ArrowAggregation) -> pa.Table:
         sum(table.column(_UNKNOWN_TAGS).to_pylist()) if _UNKNOWN_TAGS in table.column_names else 0
     )
     if unknown_tags:
+        has = "has" if unknown_tags == 1 else "have"
         raise SinkError(
-            f"{unknown_tags} rows have a value of {step.type_column!r} that is not in the step's "
-            "tags, so nothing of this epoch is committed; every tag must be in one of `arrow`"
+            f"{counted(unknown_tags, 'row')} {has} a value of {step.type_column!r} that is not in "
+            "the step's tags, so nothing of this epoch is committed; every tag must be in one of "
+            "`arrow`"
         )
     for name, measure in step.aggregation.measures.items():
         if isinstance(measure, Sum) and table.column(name).null_count:

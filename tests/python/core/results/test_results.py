@@ -62,7 +62,7 @@ def test_any_sequence_can_hold_the_results(make_queue, kind):
 WRONG = {
     "None": None,
     "0 results": [],
-    "1 results": [1],
+    "1 result": [1],
     "3 results": (1, 2, 3),
     "an object of class str": "ab",
     "an object of class bytes": b"ab",
@@ -204,7 +204,7 @@ def test_batch_failed_with_too_few_results_fails_the_batch(make_queue):
     for future in submitted_together(queue, handler, [1, 2]):
         error = future.exception(WAIT_S)
         assert isinstance(error, ConfigError)
-        assert "1 results for a list of 2 items" in str(error)
+        assert "1 result for a list of 2 items" in str(error)
 
 
 def test_a_future_is_done_only_after_the_last_attempt(make_queue):

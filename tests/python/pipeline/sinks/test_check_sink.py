@@ -122,14 +122,14 @@ class Cuts(list):
     [
         (NoRows, "batch_rows is 0"),
         (WritesImmediately, "readers see 500 rows after a write without commit and a crash"),
-        (KeepsRowsOfTheDead, "readers see 1000 rows after cut 1.*must see 500"),
+        (KeepsRowsOfTheDead, "readers see 1,000 rows after cut 1.*must see 500"),
         (ForgetsEmptyCuts, r"must be cut 3"),
         (ForgetsCuts, "is None after cut 1 and a crash; it must be cut 1"),
         (KeepsOneSource, r"after commit\(2, ...\); it must be cut 2 with its positions"),
         (TruncatesPositions, r"after commit\(2, ...\); it must be cut 2 with its positions"),
         (CommitsLastChunkOnly, "readers see .* must see 1038"),
         (BeginsWithACut, "of an empty place; it must be None"),
-        (WritesTwice, "readers see 2076 rows after write"),
+        (WritesTwice, "readers see 2,076 rows after write"),
     ],
 )
 def test_violation_is_found_and_named(kind, message: str):

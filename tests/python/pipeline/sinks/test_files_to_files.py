@@ -120,7 +120,7 @@ def test_finished_pipeline_reads_nothing_again_and_names_files_that_came_later(
     assert not caplog.text
     write(inbox, "9", ROWS, 1_000)
     assert run() == 0
-    assert "1 files came after the position was made and are not read" in caplog.text
+    assert "1 file came after the position was made and is not read" in caplog.text
     assert copied(tmp_path) == list(range(ROWS))
 
 

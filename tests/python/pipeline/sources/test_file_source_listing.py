@@ -197,7 +197,7 @@ def test_changed_file_elsewhere_is_named(tree: Path, middle):
 
 def test_missing_file_is_noticed(tree: Path, middle):
     (tree / "a" / "1.parquet").unlink()
-    with pytest.raises(SourceChangedError, match="1 of its 4 files are gone"):
+    with pytest.raises(SourceChangedError, match="1 of its 4 files is gone"):
         FileSource(tree).plan(middle, ONE)
     (tree / "b" / "2.parquet").unlink()
     with pytest.raises(SourceChangedError, match=r"2\.parquet was .* bytes.* and is gone"):

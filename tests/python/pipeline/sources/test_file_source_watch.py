@@ -155,7 +155,7 @@ def test_listing_that_was_lost_is_noticed(inbox: Path):
     listing = inbox.parent / "listing"
     lines = listing.read_bytes().splitlines(keepends=True)
     listing.write_bytes(lines[0])
-    with pytest.raises(SourceChangedError, match=r"has 0 files.*refers to 1 files.*restore"):
+    with pytest.raises(SourceChangedError, match=r"has 0 files.*refers to 1 file .*restore"):
         watch(inbox).plan(plan.end, EVERYTHING)
     listing.unlink()
     with pytest.raises(SourceChangedError, match="restore the listing"):

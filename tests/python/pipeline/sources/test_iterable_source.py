@@ -158,7 +158,7 @@ def test_fewer_rows_than_before_are_refused():
     del items[4:]
     with pytest.raises(SourceChangedError, match="has 4 rows and the position is row 6"):
         list(source.read(splits[2]))
-    with pytest.raises(SourceChangedError, match="has 1 rows from row 3 on and had 3"):
+    with pytest.raises(SourceChangedError, match="has 1 row from row 3 on and had 3"):
         list(source.read(splits[1]))
 
 

@@ -94,7 +94,7 @@ def test_each_epoch_is_summarized_once(
     lines = [record.getMessage() for record in caplog.records if record.name == "batchqueue.spark"]
     assert len(lines) == FILES
     assert lines[0].startswith(
-        f"query {query_id}, epoch 0: 300 rows delivered as 300 items from 1 partitions"
+        f"query {query_id}, epoch 0: 300 rows delivered as 300 items from 1 partition,"
     )
 
 

@@ -251,7 +251,7 @@ def test_tag_that_no_step_names_fails_the_write(table: DataFrame, store: SqliteS
 def test_row_without_a_tag_fails_the_write(spark: SparkSession, store: SqliteStore) -> None:
     rows = spark.createDataFrame([("x", None, 0, 1.0, 1)], SCHEMA)
     job = flight_job(store, items=None, arrow=[DECLARED])
-    with pytest.raises(SinkError, match="1 rows have a value of 'carrier'"):
+    with pytest.raises(SinkError, match="1 row has a value of 'carrier'"):
         MetricsWriter(job, l1="spark").write_batch(rows)
 
 

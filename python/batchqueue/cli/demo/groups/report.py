@@ -6,9 +6,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from batchqueue._words import counted
 from batchqueue.cli.demo.groups.program import LEASE_MS
 from batchqueue.cli.demo.groups.timeline import Timeline
-from batchqueue.cli.text import counted
 
 
 def print_owners(

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from batchqueue._words import counted
 from batchqueue.pipeline.errors import SourceChangedError
 from batchqueue.pipeline.sources.files.scan import FileEntry
 
@@ -56,10 +57,11 @@ def recover(
     later = [file for file in found if (file.mtime_ns or 0) > newest]
     if listing.mark == mark:
         _log.warning(
-            "source %r: %d files came after the position was made and are not read: %s; begin "
+            "source %r: %s came after the position was made and %s not read: %s; begin "
             "with a new checkpoint, or use watch=True for directories that grow",
             name,
-            len(later),
+            counted(len(later), "file"),
+            "is" if len(later) == 1 else "are",
             _some(later),
         )
         return listing
@@ -82,7 +84,8 @@ def _difference(
     count, missing = mark["files"], mark["files"] - len(older)
     if missing > 0:
         written = f"; written since: {_some(later)}" if later else ""
-        return f"{missing} of its {count} files are gone or were written again{written}"
+        verbs = ("is gone or was", "are gone or were")[missing > 1]
+        return f"{missing} of its {counted(count, 'file')} {verbs} written again{written}"
     return f"its {count} files are not the same as the {len(older)} that exist now: {_some(older)}"
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
+from batchqueue._words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.errors import SourceChangedError
 from batchqueue.pipeline.sources.files.scan import FileEntry
@@ -74,9 +75,9 @@ class ListingLog:
                 self._read(file)
         if mark != self.mark or length > len(self.files):
             raise SourceChangedError(
-                f"the listing {self._path} has {len(self.files)} files and id {self.mark['id']}, "
-                f"and the position refers to {length} files of {mark['id']}; restore the listing, "
-                "or begin with a new checkpoint"
+                f"the listing {self._path} has {counted(len(self.files), 'file')} and id "
+                f"{self.mark['id']}, and the position refers to {counted(length, 'file')} of "
+                f"{mark['id']}; restore the listing, or begin with a new checkpoint"
             )
 
     def extend(self, found: Sequence[FileEntry]) -> None:
