@@ -221,17 +221,18 @@ class TestRefusals:
         ):
             chain_of(Total).restore(data)
 
-    @pytest.mark.parametrize("state", [None, "text", 3, bytearray(b"x")])
-    def test_a_state_that_is_not_bytes(self, state):
+    @pytest.mark.parametrize(
+        ("state", "kind"),
+        [(None, "a NoneType"), ("text", "a str"), (3, "an int"), (bytearray(b"x"), "a bytearray")],
+    )
+    def test_a_state_that_is_not_bytes(self, state, kind):
         class Odd(Total):
             def snapshot(self):
                 return state
 
         with pytest.raises(OperatorError) as raised:
             chain_of(Odd).snapshot()
-        assert str(raised.value) == (
-            f"the snapshot of stateful(Odd) is a {type(state).__name__}; return bytes"
-        )
+        assert str(raised.value) == f"the snapshot of stateful(Odd) is {kind}; return bytes"
 
     def test_a_restore_that_raises_is_the_cause(self):
         class Picky(Total):
