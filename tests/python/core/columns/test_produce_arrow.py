@@ -245,7 +245,7 @@ out_of_range = pa.DictionaryArray.from_arrays(pa.array([0, 7]), pa.array(["a"]),
     ("data", "column", "message"),
     [
         (pa.array([1]), "tag", r"batch is a .*Int64Array, not a record batch"),
-        (5, "tag", r"batch is a int; give an object with __arrow_c_array__ or __arrow_c_stream__"),
+        (5, "tag", r"batch is an int; give an object with __arrow_c_array__ or __arrow_c_stream__"),
         ([1, 2], "tag", r"batch is a list"),
         (
             table(["a"]),

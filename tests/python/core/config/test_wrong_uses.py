@@ -156,6 +156,8 @@ HANDLERS = [
 
 PRODUCERS = [
     rejected(lambda queue: queue.produce(1, 0.5), "0.5", "timeout=0.5", error=TypeError),
+    rejected(lambda queue: queue.submit(1, 0.5), "0.5", "timeout=0.5", error=TypeError),
+    rejected(lambda queue: queue.produce_arrow([], type_column=3), "is 3", "a str"),
     rejected(lambda queue: queue.produce_many([1], 5), "5 is", "timeout=5", error=TypeError),
     rejected(lambda queue: queue.produce(), "item", error=TypeError),
     rejected(lambda queue: queue.produce(1, timeout="1"), "'1', a str", "seconds", "timedelta"),

@@ -22,7 +22,7 @@ PRODUCERS = [
     rejected(lambda queue: queue.produce_many(Order()), "Order", "a list", error=TypeError),
     rejected(
         lambda queue: queue.produce_many(async_generator([])),
-        "a async_generator, which is not iterable",
+        "an async_generator, which is not iterable",
         "async for item in items: await queue.produce(item)",
         error=TypeError,
     ),
@@ -45,6 +45,7 @@ PRODUCERS = [
     ),
     rejected(lambda queue: queue.sync.produce(1, 0.5), "0.5 is", "timeout=0.5", error=TypeError),
     rejected(lambda queue: queue.sync.produce_many([1], 5), "5 is", "=5", error=TypeError),
+    rejected(lambda queue: queue.sync.submit(1, 0.5), "0.5 is", "timeout=0.5", error=TypeError),
 ]
 
 HANDLERS = [
