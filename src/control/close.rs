@@ -86,7 +86,7 @@ impl<T: Item> Shared<T> {
         let settled: u64 = self.threads.iter().map(|slot| slot.tally.expire()).sum();
         let produced: u64 = self.route.partitions().map(Partition::pushed_under_gate).sum();
         control.abandoned = produced - settled;
-        let (calls, places) = (self.long_calls(Instant::now()), self.places_left());
+        let (calls, left) = (self.long_calls(Instant::now()), self.partitions_left());
         self.ending.expire();
         let abandoned = control.abandoned;
         drop(control);
@@ -104,6 +104,8 @@ impl<T: Item> Shared<T> {
         }
         if abandoned > 0 {
             let (name, items) = (&self.name, counted(abandoned, "item"));
+            // After the lock is released: the last reference to removed handlers may be dropped.
+            let places = self.places(&left);
             self.host.log(&format!(
                 "queue {name}: shutdown ran out of time and abandoned {items}{places}{}",
                 self.describe(&calls)

@@ -86,23 +86,26 @@ impl<T: Item> Shared<T> {
         calls.iter().map(describe).collect()
     }
 
-    /// Where a shutdown leaves items, before they are dropped: `" of partition 0 (Order), ..."`.
-    pub(crate) fn places_left(&self) -> String {
+    /// The partitions that have items, the first few.
+    pub(crate) fn partitions_left(&self) -> Vec<usize> {
         let left = self.route.partitions().filter(|partition| {
             let counts = partition.counts();
             counts.pushed > counts.settled
         });
-        let mut places: Vec<_> = left
-            .take(MOST_NAMES + 1)
-            .map(|partition| format!("{}{}", partition.index, self.types_in(partition.index)))
-            .collect();
-        if places.len() > MOST_NAMES {
-            "...".clone_into(&mut places[MOST_NAMES]);
-        }
-        match places.len() {
+        left.take(MOST_NAMES + 1).map(|partition| partition.index).collect()
+    }
+
+    /// What these are called: `" of partitions 0 (Order), 3 (Click)"`.
+    pub(crate) fn places(&self, left: &[usize]) -> String {
+        let name = |(number, &index)| match number {
+            MOST_NAMES => "...".to_owned(),
+            _ => format!("{index}{}", self.types_in(index)),
+        };
+        let names: Vec<_> = left.iter().enumerate().map(name).collect();
+        match names.len() {
             0 => String::new(),
-            1 => format!(" of partition {}", places[0]),
-            _ => format!(" of partitions {}", places.join(", ")),
+            1 => format!(" of partition {}", names[0]),
+            _ => format!(" of partitions {}", names.join(", ")),
         }
     }
 

@@ -318,6 +318,7 @@ def main() -> int:
     options = parser.parse_args()
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
+    faulthandler.enable()
     log = logging.getLogger("batchqueue")
     log.addHandler(logging.NullHandler())
     log.propagate = False
