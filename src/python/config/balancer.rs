@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::exceptions::PyException;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -24,7 +25,8 @@ impl BalancerSettings {
     pub(super) fn core(self) -> Result<(DrainBalancer, Option<Arc<PyAssign>>), ConfigError> {
         let balancer = match (self.kind.as_str(), self.function) {
             ("custom", Some(function)) => {
-                let assign = Arc::new(PyAssign(GuardedRef::new(function)));
+                let function = GuardedRef::new(function);
+                let assign = Arc::new(PyAssign { function, is_over: AtomicBool::new(false) });
                 return Ok((DrainBalancer::custom(assign.clone()), Some(assign)));
             }
             ("load_weighted", _) => DrainBalancer::load_weighted().with_skip_ratio(self.skip_ratio),
@@ -63,11 +65,21 @@ fn keep_interrupt(py: Python<'_>, error: &PyErr) {
 
 /// An assignment written in Python. It runs on the control thread, or on the thread that called
 /// `rebalance`.
-pub(crate) struct PyAssign(GuardedRef);
+///
+/// The control thread may still be about to call it when the queue has ended. By then the function
+/// may be garbage: the collector takes it for the queue's alone, and clears it whatever a native
+/// thread does meanwhile. So it is not called any more once the collector has seen it.
+pub(crate) struct PyAssign {
+    function: GuardedRef,
+    is_over: AtomicBool,
+}
 
 impl PyAssign {
+    /// For a queue that has ended.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&*self.0)
+        // Relaxed: the collector holds the GIL, or has stopped all threads that are attached.
+        self.is_over.store(true, Ordering::Relaxed);
+        visit.call(&*self.function)
     }
 }
 
@@ -79,19 +91,25 @@ impl Assign for PyAssign {
         threads: usize,
     ) -> Result<Option<Vec<usize>>, String> {
         Python::attach(|py| {
+            // First the reference, which the collector counts, then the question.
+            let function = self.function.bind(py).clone();
+            if self.is_over.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
             let prepare = || {
                 let assign = py.import("batchqueue._callbacks")?.getattr("assign")?;
                 let (load, owner) = (PyList::new(py, load)?, PyList::new(py, owner)?);
-                let (function, threads) = (self.0.bind(py), threads.into_pyobject(py)?);
+                let threads = threads.into_pyobject(py)?;
                 Ok((
                     assign,
-                    PyTuple::new(py, [function, load.as_any(), owner.as_any(), threads.as_any()])?,
+                    PyTuple::new(py, [&function, load.as_any(), owner.as_any(), threads.as_any()])?,
                 ))
             };
             let (assign, args) = prepare().map_err(|memory: PyErr| memory.to_string())?;
             // Guarded: the function is the user's code, and the conversion of its result may be.
             let result = guarded_call(&assign, &args);
             release(args.into_any());
+            release(function);
             let plan = result.map_err(|error| {
                 keep_interrupt(py, &error);
                 format!(
