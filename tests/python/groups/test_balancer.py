@@ -153,7 +153,7 @@ def test_message_names_a_few_of_many_members_and_partitions():
     with pytest.raises(ConfigError, match=r"are 'm0', 'm1', 'm2', 'm3', 'm4' and 4 more; give"):
         planned(returns(LAST_OWNER), capacity=capacity)
     weights = dict.fromkeys(range(2_048))
-    with pytest.raises(ConfigError, match=r"2048 partitions, 0, 1, 2, 3, 4 and 2043 more; give"):
+    with pytest.raises(ConfigError, match=r"2,048 partitions, 0, 1, 2, 3, 4 and 2043 more; give"):
         planned(returns({-1: "a"}), weights)
 
 

@@ -114,7 +114,7 @@ def test_epoch_that_comes_again_with_other_rows_is_refused_unless_the_user_decid
     Commit(job, OPTIONS, messages).apply_epoch(0)
     with pytest.raises(
         SinkError,
-        match=rf"epoch 0 of query q1 is in sink 'flights' with {FILES * ROWS_PER_FILE} rows, and "
+        match=rf"epoch 0 of query q1 is in sink 'flights' with {FILES * ROWS_PER_FILE:,} rows, and "
         rf"comes again with {ROWS_PER_FILE}, .*onChangedEpoch=skip for one start",
     ):
         Commit(job, OPTIONS, messages[:1]).apply_epoch(0)
@@ -162,7 +162,7 @@ def test_repeated_batch_write_with_other_rows_is_skipped_with_a_warning(
         Commit(job, named, some).apply_batch(overwrite=False)
     (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert (
-        f"'load-1' was applied with {FILES * ROWS_PER_FILE} rows and comes again with "
+        f"'load-1' was applied with {FILES * ROWS_PER_FILE:,} rows and comes again with "
         f"{ROWS_PER_FILE}" in warning
     )
     assert departures(store) == FILES * ROWS_PER_FILE

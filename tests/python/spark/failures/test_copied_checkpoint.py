@@ -58,8 +58,9 @@ def test_copy_whose_epochs_have_other_rows_is_refused_unless_the_user_decides(
     in_one = spark.readStream.schema(SCHEMA).parquet(str(flights))
     with pytest.raises(
         StreamingQueryException,
-        match=rf"epoch 1 of query .* is in sink 'flights' with {ROWS_PER_FILE} rows, and comes "
-        rf"again with {(FILES - 1) * ROWS_PER_FILE}, so it is not a replay: .*onChangedEpoch=skip",
+        match=rf"epoch 1 of query .* is in sink 'flights' with {ROWS_PER_FILE:,} rows, and comes "
+        rf"again with {(FILES - 1) * ROWS_PER_FILE:,}, so it is not a replay: "
+        r".*onChangedEpoch=skip",
     ):
         start_stream(in_one, into(sink, flight_job(store)), copy).awaitTermination()
     assert difference(stored(store), expected(spark, flights)) == []

@@ -133,8 +133,8 @@ def test_items_that_returns_no_items_is_rejected(store: SqliteStore, returned: o
     """A forgotten `return` must not store a job's rows as nothing."""
     job = flight_job(store, items=lambda batch: returned)
     batch = pa.RecordBatch.from_pylist([{"id": "1", "carrier": "A", "hour": 0, "delay": 1.0}])
-    name = type(returned).__name__
-    with pytest.raises(ConfigError, match=f"^items returned {returned}, a {name}; it must return"):
+    kind = "a NoneType" if returned is None else "an int"
+    with pytest.raises(ConfigError, match=f"^items returned {returned}, {kind}; it must return"):
         run_attempt(job, SinkOptions.parse({}, job, stream=True), [batch])
 
 

@@ -36,7 +36,9 @@ def revenue(groups: pa.RecordBatch) -> Iterator[Metrics]:
 
 
 def stored(store: SqliteStore, sink_id: str) -> dict[str, tuple[int, int]]:
-    """Orders and cents of each city in a store, to compare with `oracle`."""
+    """Orders and cents of each city in a store, to compare with `oracle`; none before the first."""
+    if not store.path.exists():
+        return {}
     orders = {found.entity: found.count for found in store.read(ORDERS, sink_id)}
     cents = {found.entity: found.total for found in store.read(REVENUE, sink_id)}
     return {city: (orders[city], cents[city]) for city in orders}
