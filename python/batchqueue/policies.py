@@ -167,7 +167,7 @@ class RetryPolicy:
         factor: Factor from one wait to the next, 1 or more. Default: 2.
         max_backoff_ms: The longest wait, the first one included. Default: 5000 ms.
         retry_on: Exceptions after which the batch is tried again; after others it fails
-            immediately. Default: any `Exception`.
+            immediately. `()`: after none. Default: any `Exception`.
         jitter: The share of each wait, 0 to 1, that chance may cut off: the wait is multiplied by
             `1 - jitter * random()`, so that batches that failed together are not tried together.
             Default: 0.
@@ -209,11 +209,6 @@ class RetryPolicy:
         if not isinstance(self.bisect, bool):
             raise ConfigError(f"retry: bisect is {self.bisect!r}; give True or False")
         kinds = self.retry_on
-        if kinds == ():
-            raise ConfigError(
-                "retry: retry_on is (), so that no batch would be tried again; give exception "
-                "classes, such as (Exception,), or give attempts=1 and leave retry_on out"
-            )
         if not isinstance(kinds, tuple) or not all(
             isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds
         ):

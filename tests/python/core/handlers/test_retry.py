@@ -116,6 +116,7 @@ def test_only_the_listed_exceptions_are_retried(make_queue):
         ((KeyError, OSError), ValueError, 1),
         ((Exception,), KeyboardInterrupt, 1),
         ((BaseException,), KeyboardInterrupt, 3),
+        ((), ValueError, 1),
     ):
         handler = Flaky(1_000, error)
         queue = retried(make_queue, handler, {"retry_on": kinds, **IMMEDIATELY}, lambda *_: None)
