@@ -2,6 +2,7 @@
 
 from batchqueue.outputs.parquet import ParquetStore
 from batchqueue.outputs.postgres import PostgresStore
+from batchqueue.outputs.reading import MetricsReader, Selection, StoredMetric
 from batchqueue.outputs.sqlite import SqliteStore
 from batchqueue.outputs.store import (
     Epoch,
@@ -15,12 +16,15 @@ from batchqueue.outputs.writer import CommittingStoreWriter, StoreWriter
 __all__ = [
     "CommittingStoreWriter",
     "Epoch",
+    "MetricsReader",
     "MetricsStore",
     "ParquetStore",
     "PostgresStore",
+    "Selection",
     "SqliteStore",
     "StoreError",
     "StoreTransaction",
     "StoreUnavailableError",
     "StoreWriter",
+    "StoredMetric",
 ]

@@ -10,7 +10,7 @@ from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.store import StoreError
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
-_KEY_COLUMNS = ("sink", "metric", "entity", "time_bucket", "rank")
+KEY_COLUMNS = ("sink", "metric", "entity", "time_bucket", "rank")
 _RESERVED_PREFIXES = ("batchqueue_", "sqlite_")
 
 PartialKey = tuple[str, str, int]
@@ -35,7 +35,7 @@ class Layout(NamedTuple):
     @property
     def key_columns(self) -> tuple[str, ...]:
         """The columns before the value columns, without the column of the sink."""
-        return _KEY_COLUMNS[1:] if self.multi_row else _KEY_COLUMNS[1:4]
+        return KEY_COLUMNS[1:] if self.multi_row else KEY_COLUMNS[1:4]
 
 
 @cache
@@ -66,12 +66,12 @@ def check_names(metric_type: type[Metrics]) -> None:
     """
     for name in (metric_type.table, *metric_type.columns):
         quoted(name)
-    reserved = [column for column in metric_type.columns if column.lower() in _KEY_COLUMNS]
+    reserved = [column for column in metric_type.columns if column.lower() in KEY_COLUMNS]
     if reserved or metric_type.table.lower().startswith(_RESERVED_PREFIXES):
         raise ConfigError(
             f"{metric_type.name} cannot be stored in table {metric_type.table!r} with columns "
             f"{', '.join(metric_type.columns)}: tables batchqueue_* and sqlite_* and the columns "
-            f"{', '.join(_KEY_COLUMNS)} are reserved; choose other names"
+            f"{', '.join(KEY_COLUMNS)} are reserved; choose other names"
         )
 
 

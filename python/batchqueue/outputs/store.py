@@ -195,20 +195,28 @@ def to_json(value: Mapping[str, Any]) -> str:
         ) from error
 
 
-def bucket_before(before: int | datetime) -> int:
+def bucket_limit(name: str, limit: int | datetime) -> int:
     """Return a limit of time buckets, which count seconds since 1970, as a number.
+
+    Args:
+        name: The name of the argument, for the message.
+        limit: The limit.
 
     Raises:
         ConfigError: It is neither an int nor a datetime with a zone.
     """
-    if isinstance(before, datetime) and before.utcoffset() is not None:
-        return math.ceil(before.timestamp())
-    if type(before) is not int:
+    if isinstance(limit, datetime) and limit.utcoffset() is not None:
+        return math.ceil(limit.timestamp())
+    if type(limit) is not int:
         raise ConfigError(
-            f"before={before!r}: give a time bucket as an int, or a datetime with a zone, for "
+            f"{name}={limit!r}: give a time bucket as an int, or a datetime with a zone, for "
             "instance datetime(2026, 1, 1, tzinfo=UTC)"
         )
-    return before
+    if not -(2**63) <= limit < 2**63:
+        raise ConfigError(
+            f"{name}={limit!r}: a time bucket is an int of up to 64 bits; it counts seconds"
+        )
+    return limit
 
 
 def checked_kept_summaries(kept_summaries: int) -> int:

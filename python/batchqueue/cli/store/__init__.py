@@ -4,6 +4,7 @@
 |---|---|
 | `commands.py` | the list of the commands |
 | `target.py` | the store that a command is about |
-| `ls.py`, `ledger.py`, `delete.py`, `backup.py`, `restore.py`, `check.py` | the commands |
-| `epochs.py` | epochs as they are printed |
+| `ls.py`, `show.py`, `ledger.py`, `delete.py` | what a store has |
+| `backup.py`, `restore.py`, `check.py` | its copies, and whether it is whole |
+| `epochs.py`, `times.py` | epochs and time buckets as they are printed |
 """

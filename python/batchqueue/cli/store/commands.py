@@ -7,8 +7,9 @@ from batchqueue.cli.store.delete import DELETE
 from batchqueue.cli.store.ledger import LEDGER
 from batchqueue.cli.store.ls import LS
 from batchqueue.cli.store.restore import RESTORE
+from batchqueue.cli.store.show import SHOW
 
-STORE_COMMANDS = (LS, LEDGER, DELETE, BACKUP, RESTORE, CHECK)
+STORE_COMMANDS = (LS, SHOW, LEDGER, DELETE, BACKUP, RESTORE, CHECK)
 
 STORE = command_group(
     "store",

@@ -1,9 +1,8 @@
 """Data files of the Parquet store, and column-wise operations on their rows."""
 
-from collections.abc import Iterable
-from itertools import groupby
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,24 +11,13 @@ import pyarrow.parquet as pq
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs.layout import Layout, PartialKey
 from batchqueue.outputs.parquet.manifest import write_durably
+from batchqueue.outputs.reading import Selection, StoredMetric, partials_of, stored_type
+from batchqueue.outputs.rows import ARROW_TYPES, KEY_TYPES, schema_of, table_of
 from batchqueue.outputs.store import StoreError
 
 M = TypeVar("M", bound=Metrics)
 
-_ARROW_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
-_KEY_TYPES = {
-    "metric": pa.string(),
-    "entity": pa.string(),
-    "time_bucket": pa.int64(),
-    "rank": pa.int64(),
-}
-_KEY_SCHEMA = pa.schema([(name, _KEY_TYPES[name]) for name in ("metric", "entity", "time_bucket")])
-
-
-def schema_of(layout: Layout) -> pa.Schema:
-    """Return the schema of the data files of a table."""
-    keys = [(name, _KEY_TYPES[name]) for name in layout.key_columns]
-    return pa.schema(keys + [(name, _ARROW_TYPES[kind]) for name, kind in layout.columns])
+_KEY_SCHEMA = pa.schema([(name, KEY_TYPES[name]) for name in ("metric", "entity", "time_bucket")])
 
 
 def layout_of(table: str, path: Path) -> Layout:
@@ -40,9 +28,9 @@ def layout_of(table: str, path: Path) -> Layout:
     """
     with path.open("rb") as file:
         schema = pq.read_schema(file)
-    kinds = {arrow_type: kind for kind, arrow_type in _ARROW_TYPES.items()}
+    kinds = {arrow_type: kind for kind, arrow_type in ARROW_TYPES.items()}
     columns = tuple(
-        (field.name, kinds[field.type]) for field in schema if field.name not in _KEY_TYPES
+        (field.name, kinds[field.type]) for field in schema if field.name not in KEY_TYPES
     )
     return Layout(table, columns, "rank" in schema.names)
 
@@ -57,20 +45,44 @@ def rows_in(path: Path) -> int:
         return int(pq.read_metadata(file).num_rows)
 
 
+def metrics_in(table: str, paths: Sequence[Path]) -> list[StoredMetric]:
+    """Return the metrics in the data files of a table, in no order.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    columns = []
+    for path in paths:
+        with path.open("rb") as file:
+            columns.append(pq.read_table(file, columns=["metric", "time_bucket"]))
+    if not columns:
+        return []
+    layout = layout_of(table, paths[0])
+    found = (
+        pa.concat_tables(columns)
+        .group_by("metric")
+        .aggregate([("time_bucket", "count"), ("time_bucket", "min"), ("time_bucket", "max")])
+    )
+    return [
+        StoredMetric(stored_type(name, layout), *numbers)
+        for name, *numbers in zip(*(column.to_pylist() for column in found.columns), strict=True)
+    ]
+
+
 def keys_before(stored: pa.Table, before: int) -> list[PartialKey]:
     """Return the key of each stored row whose time bucket is below `before`."""
     old = stored.filter(pc.field("time_bucket") < before).select(_KEY_SCHEMA.names)
     return list(zip(*(column.to_pylist() for column in old.columns), strict=True))
 
 
-def read_file(path: Path, layout: Layout, metric: str | None = None) -> pa.Table:
-    """Read a data file, or only the rows of a metric in it.
+def read_file(path: Path, layout: Layout, selection: Selection | None = None) -> pa.Table:
+    """Read a data file, or only the rows of a selection in it.
 
     Raises:
         OSError: It cannot be read.
         StoreError: It has other columns than the layout.
     """
-    rows = None if metric is None else pc.field("metric") == metric
+    rows = None if selection is None else _condition(selection)
     with path.open("rb") as file:
         found = pq.read_table(file, filters=rows)
     expected = schema_of(layout)
@@ -82,16 +94,22 @@ def read_file(path: Path, layout: Layout, metric: str | None = None) -> pa.Table
     return found
 
 
+def _condition(selection: Selection) -> pc.Expression:
+    condition = pc.field("metric") == selection.metric_type.name
+    if selection.entities is not None:
+        condition &= pc.field("entity").isin(pa.array(selection.entities, pa.string()))
+    if selection.since is not None:
+        condition &= pc.field("time_bucket") >= selection.since
+    if selection.before is not None:
+        condition &= pc.field("time_bucket") < selection.before
+    return condition
+
+
 def write_file(path: Path, layout: Layout, rows: pa.Table) -> None:
     """Write a data file, sorted by its key columns; return when its content is on the disk."""
     sink = pa.BufferOutputStream()
-    pq.write_table(rows.sort_by(_order(layout)), sink, compression="zstd")
+    pq.write_table(in_order(layout, rows), sink, compression="zstd")
     write_durably(path, memoryview(sink.getvalue()))
-
-
-def table_of(layout: Layout, rows: Iterable[tuple[Any, ...]]) -> pa.Table:
-    """Return rows of all columns as an Arrow table."""
-    return _table(rows, schema_of(layout))
 
 
 def without_rows_of(stored: pa.Table, keys: Iterable[PartialKey]) -> pa.Table:
@@ -104,32 +122,21 @@ def rows_of(stored: pa.Table, keys: Iterable[PartialKey]) -> pa.Table:
     return _joined(stored, keys, "inner")
 
 
-def partials_of(metric_type: type[M], layout: Layout, rows: pa.Table) -> list[M]:
+def in_order(layout: Layout, rows: pa.Table) -> pa.Table:
+    """Return rows in the order of their keys."""
+    return rows.sort_by([(column, "ascending") for column in layout.key_columns])
+
+
+def partials_in(metric_type: type[M], layout: Layout, rows: pa.Table) -> list[M]:
     """Rebuild the partials of a metric from their rows, ordered by entity and time bucket."""
-    columns = [column.to_pylist() for column in rows.sort_by(_order(layout)).columns]
-    values = slice(len(layout.key_columns), None)
-    return [
-        metric_type.from_rows(entity, time_bucket, [row[values] for row in group])
-        for (entity, time_bucket), group in groupby(
-            zip(*columns, strict=True), key=lambda row: row[1:3]
-        )
-    ]
+    _, *columns = in_order(layout, rows).columns
+    return partials_of(metric_type, zip(*(column.to_pylist() for column in columns), strict=True))
 
 
 def _joined(stored: pa.Table, keys: Iterable[PartialKey], how: str) -> pa.Table:
-    return stored.join(_table(keys, _KEY_SCHEMA), _KEY_SCHEMA.names, join_type=how).select(
+    return stored.join(table_of(keys, _KEY_SCHEMA), _KEY_SCHEMA.names, join_type=how).select(
         stored.schema.names
     )
-
-
-def _table(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    arrays = [pa.array(column, kind.type) for column, kind in zip(columns, schema, strict=True)]
-    return pa.table(arrays, schema=schema)
-
-
-def _order(layout: Layout) -> list[tuple[str, str]]:
-    return [(column, "ascending") for column in layout.key_columns]
 
 
 def _shown(schema: pa.Schema) -> str:

@@ -4,6 +4,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from batchqueue._requirements import require
 from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
+from batchqueue.aggregation.metrics import Row
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.layout import quoted, table_layout
 from batchqueue.outputs.parquet.errors import directory_errors
@@ -24,25 +26,27 @@ from batchqueue.outputs.parquet.manifest import (
     sinks_in,
     sync_folder,
 )
+from batchqueue.outputs.reading import ROWS_AT_ONCE, MetricsReader, Selection, StoredMetric
 from batchqueue.outputs.store import (
     Epoch,
     StoreError,
     StoreTransaction,
-    bucket_before,
+    bucket_limit,
     checked_kept_summaries,
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from batchqueue.outputs.parquet.transaction import ParquetTransaction
 
-M = TypeVar("M", bound=Metrics)
 R = TypeVar("R")
 
 _READS = 10
 """Attempts to read a state whose files are removed meanwhile."""
 
 
-class ParquetStore:
+class ParquetStore(MetricsReader):
     """A `MetricsStore` in a local or shared directory of a POSIX file system.
 
     Needs the extra `parquet`. Any number of processes may use it. The writers of a sink wait for
@@ -161,31 +165,6 @@ class ParquetStore:
         finally:
             release(lock)
 
-    def read(self, metric_type: type[M], sink_id: str = "default") -> list[M]:
-        """Return the stored partials of a metric, ordered by entity and time bucket.
-
-        It does not wait for writers.
-
-        Args:
-            metric_type: The metric.
-            sink_id: The sink that wrote them.
-
-        Raises:
-            StoreError: The directory is missing, or a file in it cannot be read.
-        """
-        import pyarrow as pa
-
-        from batchqueue.outputs.parquet.files import partials_of, read_file
-
-        layout = table_layout(metric_type)
-
-        def read_files(folder: Path, manifest: Manifest) -> list[M]:
-            names = manifest.tables.get(layout.table, {}).values()
-            found = [read_file(folder / name, layout, metric_type.name) for name in names]
-            return partials_of(metric_type, layout, pa.concat_tables(found)) if found else []
-
-        return self._reading(sink_id, read_files)
-
     def delete(self, *, before: int | datetime, sink_id: str = "default") -> int:
         """Delete the metrics of a sink whose time bucket is below a limit, in one transaction.
 
@@ -205,7 +184,7 @@ class ParquetStore:
             StoreError: The store cannot be written.
             StoreUnavailableError: Other writers kept it busy for too long.
         """
-        limit = bucket_before(before)
+        limit = bucket_limit("before", before)
         with self.transaction(sink_id) as transaction:
             return transaction.delete(limit)
 
@@ -283,6 +262,56 @@ class ParquetStore:
             manifest = Manifest.load(folder, sink_id)
         yield None if manifest is None else self._transaction(folder, manifest)
 
+    def parts(self, selection: Selection) -> list[Selection]:
+        """Split a selection into those of its data files."""
+
+        def files(_: Path, manifest: Manifest) -> list[Selection]:
+            return [replace(selection, file=name) for name in _wanted_files(manifest, selection)]
+
+        return self._reading(selection.sink_id, files)
+
+    def batches(self, selection: Selection) -> Iterator["pa.RecordBatch"]:
+        """Yield the rows of a selection as record batches, in the order of `rows`."""
+        for table in self._tables(selection):
+            yield from table.to_batches(ROWS_AT_ONCE)
+
+    def rows(self, selection: Selection) -> Iterator[Row]:
+        """Yield the rows of a selection, as of one commit, with the columns of `read_table`."""
+        for table in self._tables(selection):
+            yield from zip(*(column.to_pylist() for column in table.columns), strict=True)
+
+    def metrics(self, sink_id: str = "default") -> list[StoredMetric]:
+        """Return what a sink has stored, ordered by the names of the metrics.
+
+        Raises:
+            StoreError: The directory is missing, or a file in it cannot be read.
+        """
+        from batchqueue.outputs.parquet.files import metrics_in
+
+        def found(folder: Path, manifest: Manifest) -> list[StoredMetric]:
+            return [
+                metric
+                for table, files in manifest.tables.items()
+                for metric in metrics_in(table, [folder / name for name in files.values()])
+            ]
+
+        return sorted(self._reading(sink_id, found), key=lambda found: found.metric_type.name)
+
+    def _tables(self, selection: Selection) -> list["pa.Table"]:
+        """Return the rows of a selection, ordered, as a table; none if no file has any."""
+        import pyarrow as pa
+
+        from batchqueue.outputs.parquet.files import in_order, read_file
+
+        layout = table_layout(selection.metric_type)
+
+        def read_files(folder: Path, manifest: Manifest) -> list[pa.Table]:
+            names = _wanted_files(manifest, selection)
+            return [read_file(folder / name, layout, selection) for name in names]
+
+        found = self._reading(selection.sink_id, read_files)
+        return [in_order(layout, pa.concat_tables(found)).remove_column(0)] if found else []
+
     def _transaction(self, folder: Path, manifest: Manifest) -> "ParquetTransaction":
         from batchqueue.outputs.parquet.transaction import ParquetTransaction
 
@@ -320,3 +349,15 @@ class ParquetStore:
 
     def _errors(self) -> AbstractContextManager[None]:
         return directory_errors(self.directory)
+
+
+def _wanted_files(manifest: Manifest, selection: Selection) -> list[str]:
+    """Return the names of the data files that may have rows of a selection, ordered by time."""
+    if selection.file is not None:  # of an earlier state, which readers may finish reading
+        return [selection.file]
+    files = manifest.tables.get(table_layout(selection.metric_type).table, {})
+    return [
+        name
+        for start, name in sorted(files.items())
+        if selection.overlaps(start, start + manifest.partition_s)
+    ]

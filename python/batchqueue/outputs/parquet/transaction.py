@@ -23,16 +23,16 @@ from batchqueue.outputs.layout import (
 from batchqueue.outputs.parquet.files import (
     keys_before,
     layout_of,
-    partials_of,
+    partials_in,
     read_file,
     rows_in,
     rows_of,
-    table_of,
     without_rows_of,
     write_file,
 )
 from batchqueue.outputs.parquet.ledger import add_epoch, move_recent, newest_epochs
 from batchqueue.outputs.parquet.manifest import DATA_SUFFIX, Manifest, sync_folder, written_files
+from batchqueue.outputs.rows import schema_of, table_of
 from batchqueue.outputs.store import Epoch, StoreTransaction, to_json
 
 M = TypeVar("M", bound=Metrics)
@@ -87,12 +87,12 @@ class ParquetTransaction(StoreTransaction):
                     stored.setdefault(start, []).append(key)
                 else:
                     changed += rows
-            found = [table_of(layout, changed)]
+            found = [table_of(changed, schema_of(layout))]
             for start, wanted in stored.items():
                 file = self._file(layout, start)
                 if file is not None:
                     found.append(rows_of(file, wanted))
-            return partials_of(metric_type, layout, pa.concat_tables(found))
+            return partials_in(metric_type, layout, pa.concat_tables(found))
 
     def save(self, metrics: Sequence[Metrics]) -> None:
         """Store partials, replacing those of the same type and key."""
@@ -209,7 +209,8 @@ class ParquetTransaction(StoreTransaction):
                 raise
 
     def _write(self, layout: Layout, start: int, changes: _Changes, written: list[Path]) -> None:
-        rows = table_of(layout, (row for key_rows in changes.values() for row in key_rows))
+        changed = (row for key_rows in changes.values() for row in key_rows)
+        rows = table_of(changed, schema_of(layout))
         stored = self._file(layout, start)
         if stored is not None:
             rows = pa.concat_tables([without_rows_of(stored, changes), rows])

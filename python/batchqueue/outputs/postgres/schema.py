@@ -1,10 +1,12 @@
 """The SQL of the PostgreSQL store. Values are bound; table and column names are quoted."""
 
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from typing import NamedTuple
 
-from batchqueue.outputs.layout import Layout, quoted
+from batchqueue.outputs.layout import KEY_COLUMNS, Layout, quoted, table_layout
+from batchqueue.outputs.reading import Selection
 
 _SQL_TYPES = {int: "bigint", float: "double precision", str: "text"}
 _KEY_TYPES: dict[str, type] = {"metric": str, "entity": str, "time_bucket": int, "rank": int}
@@ -74,7 +76,7 @@ class TableSql(NamedTuple):
     upsert: str
     delete_keys: str
     select_keys: str
-    select_all: str
+    select: str
 
 
 @cache
@@ -98,7 +100,7 @@ def table_sql(schema: str, layout: Layout) -> TableSql:
     staging = f"batchqueue_rows_{sha256(layout.table.encode()).hexdigest()[:16]}"
     columns = ", ".join([*keys, *values])
     replaced = ", ".join(f"{value} = excluded.{value}" for value in values)
-    found = ", ".join(f"stored.{column}" for column in ["entity", "time_bucket", *values])
+    found = ", ".join(f"stored.{column}" for column in [*keys[1:], *values])
     order = ", ".join(f"stored.{key}" for key in keys[1:])
     same_key = " AND ".join(f"stored.{key} = wanted.{key}" for key in keys[:3])
     return TableSql(
@@ -117,6 +119,36 @@ def table_sql(schema: str, layout: Layout) -> TableSql:
         select_keys=f"SELECT {found} FROM {name} AS stored "
         f"JOIN pg_temp.batchqueue_keys AS wanted ON {same_key} "
         f"WHERE stored.sink = %s ORDER BY {order}",
-        select_all=f"SELECT {found} FROM {name} AS stored "
-        f"WHERE sink = %s AND metric = %s ORDER BY {order}",
+        select=f"SELECT {', '.join([*keys[1:], *values])} FROM {name} WHERE sink = %s "
+        "AND metric = %s",
     )
+
+
+def layout_of(table: str, columns: Sequence[tuple[str, str]]) -> Layout:
+    """Return the layout of a table by its columns, of which other types do not count."""
+    kinds = {sql_type: kind for kind, sql_type in _SQL_TYPES.items()}
+    values = tuple(
+        (name, kinds[sql_type])
+        for name, sql_type in columns
+        if name not in KEY_COLUMNS and sql_type in kinds
+    )
+    return Layout(table, values, "rank" in dict(columns))
+
+
+def select_rows(schema: str, selection: Selection) -> tuple[str, list[object]]:
+    """Return the statement for the rows of a selection, in order, and its values.
+
+    Its columns are those of `read_table`.
+    """
+    layout = table_layout(selection.metric_type)
+    sql = table_sql(schema, layout).select
+    values: list[object] = [selection.sink_id, selection.metric_type.name]
+    for condition, value in (
+        ("entity = ANY(%s)", None if selection.entities is None else list(selection.entities)),
+        ("time_bucket >= %s", selection.since),
+        ("time_bucket < %s", selection.before),
+    ):
+        if value is not None:
+            sql += f" AND {condition}"
+            values.append(value)
+    return f"{sql} ORDER BY {', '.join(layout.key_columns[1:])}", values

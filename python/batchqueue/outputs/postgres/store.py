@@ -3,16 +3,17 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from batchqueue._requirements import require
-from batchqueue.aggregation import Metrics
+from batchqueue.aggregation.metrics import Row
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.layout import quoted
+from batchqueue.outputs.reading import MetricsReader, Selection, StoredMetric
 from batchqueue.outputs.store import (
     Epoch,
     StoreTransaction,
-    bucket_before,
+    bucket_limit,
     checked_kept_summaries,
 )
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     import psycopg
 
     from batchqueue.outputs.postgres.transaction import PostgresTransaction
-
-M = TypeVar("M", bound=Metrics)
 
 _SHOWN = ("service", "host", "hostaddr", "port", "dbname", "user")
 _SECRET = ("password", "sslpassword")
@@ -34,7 +33,7 @@ _KEEPALIVES = {
 """They detect a vanished server within a minute; a connection string overrides them."""
 
 
-class PostgresStore:
+class PostgresStore(MetricsReader):
     """A `MetricsStore` in a PostgreSQL database; tested with version 15.
 
     Needs the extra `postgres`. The writers of a sink wait for each other; writers of different
@@ -154,22 +153,6 @@ class PostgresStore:
             with self._errors(committing=True):
                 connection.commit()
 
-    def read(self, metric_type: type[M], sink_id: str = "default") -> list[M]:
-        """Return the stored partials of a metric, ordered by entity and time bucket.
-
-        It does not wait for writers.
-
-        Args:
-            metric_type: The metric.
-            sink_id: The sink that wrote them.
-
-        Raises:
-            StoreError: The schema cannot be read.
-            StoreUnavailableError: The server is down or out of reach.
-        """
-        with self._connection() as connection:
-            return self._transaction(connection, sink_id).read(metric_type)
-
     def delete(self, *, before: int | datetime, sink_id: str = "default") -> int:
         """Delete the metrics of a sink whose time bucket is below a limit, in one transaction.
 
@@ -189,7 +172,7 @@ class PostgresStore:
             StoreError: The store cannot be written.
             StoreUnavailableError: Other writers kept it busy for too long.
         """
-        limit = bucket_before(before)
+        limit = bucket_limit("before", before)
         with self.transaction(sink_id) as transaction:
             return transaction.delete(limit)
 
@@ -263,6 +246,25 @@ class PostgresStore:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
             yield connection
+
+    def rows(self, selection: Selection) -> Iterator[Row]:
+        """Yield the rows of a selection, as of one commit, with the columns of `read_table`."""
+        with self._connection() as connection:
+            yield from self._transaction(connection, selection.sink_id).rows(selection)
+
+    def metrics(self, sink_id: str = "default") -> list[StoredMetric]:
+        """Return what a sink has stored, ordered by the names of the metrics.
+
+        Raises:
+            StoreError: The schema cannot be read.
+            StoreUnavailableError: The server is down or out of reach.
+        """
+        from batchqueue.outputs.postgres.transaction import has_ledger, metrics_of
+
+        schema = quoted(self.schema)
+        with self.snapshot() as connection:
+            exists = has_ledger(connection, schema)
+            return metrics_of(connection, schema, sink_id) if exists else []
 
     def _transaction(
         self, connection: "psycopg.Connection[Any]", sink_id: str

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from itertools import groupby
 from typing import Any, TypeVar
 
 from psycopg import Connection, Cursor
 
 from batchqueue.aggregation import Metrics
+from batchqueue.aggregation.metrics import Row
 from batchqueue.outputs.layout import (
     Layout,
     PartialKey,
@@ -26,7 +26,16 @@ from batchqueue.outputs.postgres.schema import (
     LOCK_TABLES,
     TableSql,
     create_ledger,
+    layout_of,
+    select_rows,
     table_sql,
+)
+from batchqueue.outputs.reading import (
+    ROWS_AT_ONCE,
+    Selection,
+    StoredMetric,
+    partials_of,
+    stored_type,
 )
 from batchqueue.outputs.store import Epoch, StoreError, StoreTransaction, to_json
 
@@ -88,7 +97,7 @@ class PostgresTransaction(StoreTransaction):
                 check_key(metric_type.name, key)
             self._stage_keys(cursor, ((metric_type.name, *key) for key in wanted))
             rows = _run(cursor, sql.select_keys, self._sink_id)
-            return _partials(metric_type, rows)
+            return partials_of(metric_type, rows)
 
     def save(self, metrics: Sequence[Metrics]) -> None:
         """Store partials, replacing those of the same type and key."""
@@ -108,15 +117,21 @@ class PostgresTransaction(StoreTransaction):
                     _run(cursor, sql.delete_keys, self._sink_id)
                 _run(cursor, sql.upsert, self._sink_id)
 
-    def read(self, metric_type: type[M]) -> list[M]:
-        """Return all partials of a metric, ordered by entity and time bucket."""
+    def rows(self, selection: Selection) -> Iterator[Row]:
+        """Yield the rows of a selection of this sink, with the columns of `read_table`."""
         with self._statements() as cursor:
-            sql = table_sql(self._schema, table_layout(metric_type))
-            if not self._has_table(cursor, sql):
-                return []
-            return _partials(
-                metric_type, _run(cursor, sql.select_all, self._sink_id, metric_type.name)
-            )
+            layout = table_layout(selection.metric_type)
+            if not self._has_table(cursor, table_sql(self._schema, layout)):
+                return
+        sql, values = select_rows(self._schema, selection)
+        # The server keeps the rows that were not fetched yet.
+        with (
+            self.guarded(),
+            self._errors(),
+            self._connection.cursor("batchqueue_rows", binary=True) as found,
+        ):
+            found.itersize = ROWS_AT_ONCE
+            yield from found.execute(sql.encode(), values)
 
     def raise_mark(self, query_id: str, batch_id: int) -> None:
         """Set the mark of a query."""
@@ -289,6 +304,33 @@ def sinks_of(connection: Connection[Any], schema: str) -> list[str]:
         return sorted(sink for (sink,) in _run(cursor, every).fetchall())
 
 
+def metrics_of(connection: Connection[Any], schema: str, sink_id: str) -> list[StoredMetric]:
+    """Return the metrics of a sink, ordered by their names.
+
+    Args:
+        connection: The connection to use.
+        schema: Its quoted name. It has a ledger.
+        sink_id: The sink.
+    """
+    metrics = []
+    with connection.cursor() as cursor:
+        names = _run(cursor, f"SELECT name FROM {schema}.batchqueue_tables").fetchall()
+        for (table,) in names:
+            name = f"{schema}.{quoted(table)}"
+            columns = _run(cursor, COLUMNS_OF, name).fetchall()
+            layout = layout_of(table, columns)
+            found = _run(
+                cursor,
+                "SELECT metric, count(*), min(time_bucket), max(time_bucket) "
+                f"FROM {name} WHERE sink = %s GROUP BY metric",
+                sink_id,
+            )
+            metrics += [
+                StoredMetric(stored_type(name, layout), *numbers) for name, *numbers in found
+            ]
+    return sorted(metrics, key=lambda metric: metric.metric_type.name)
+
+
 def need_ledger(connection: Connection[Any], schema: str, timeout_s: float) -> None:
     """Create the schema and the tables of the ledger that are missing, and commit.
 
@@ -334,10 +376,3 @@ def _tables_of_metrics(cursor: Cursor[Any], schema: str) -> list[str]:
 
 def _run(cursor: Cursor[Any], sql: str, *values: object) -> Cursor[Any]:
     return cursor.execute(sql.encode(), values)
-
-
-def _partials(metric_type: type[M], rows: Iterable[tuple[Any, ...]]) -> list[M]:
-    return [
-        metric_type.from_rows(entity, time_bucket, [row[2:] for row in group])
-        for (entity, time_bucket), group in groupby(rows, key=lambda row: row[:2])
-    ]

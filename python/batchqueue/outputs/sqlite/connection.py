@@ -1,11 +1,12 @@
 """Connections to a SQLite file, and its errors as store errors with a remedy."""
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from batchqueue.outputs.sqlite.state import check_log
+from batchqueue.outputs.sqlite.state import check_log, log_of
 from batchqueue.outputs.store import StoreError, StoreUnavailableError
 
 _TEMPORARY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
@@ -60,13 +61,38 @@ def connected(path: Path, busy_timeout_s: float) -> Iterator[sqlite3.Connection]
 def connected_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a connection that leaves the file as it is, even if it is a copy in another mode.
 
+    It needs no right to write. SQLite reads a file of a WAL store with an index of its log, which
+    the writers or the reader itself must have made. Without a log there is no writer either: then a
+    user who cannot make one reads the file alone.
+
     Raises:
         StoreError: The file cannot be opened, or the log beside it continues another file.
+        StoreUnavailableError: A writer came while the file was read alone.
     """
     need_file(path)
     check_log(path)
-    with _opened(path, f"{path.as_uri()}?mode=ro", _READERS_WAIT_S) as connection:
+    database = path.resolve()
+    if log_of(database).exists() or _can_write(database.parent):
+        with _opened(path, f"{path.as_uri()}?mode=ro", _READERS_WAIT_S) as connection:
+            yield connection
+        return
+    before = _version(database)
+    with _opened(path, f"{path.as_uri()}?immutable=1", _READERS_WAIT_S) as connection:
         yield connection
+    if log_of(database).exists() or _version(database) != before:
+        raise StoreUnavailableError(
+            f"cannot read the store {path}: a writer changed it meanwhile, and this user cannot "
+            f"write to {database.parent}, as SQLite needs to read beside a writer; read it again"
+        )
+
+
+def _can_write(folder: Path) -> bool:
+    return os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _version(database: Path) -> tuple[int, int, int]:
+    found = database.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 @contextmanager

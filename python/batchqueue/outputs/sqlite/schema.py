@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs.layout import check_names, quoted
+from batchqueue.outputs.reading import Selection
 
 EPOCHS_TABLE = "batchqueue_epochs"
 CREATE_LEDGER = (
@@ -34,13 +35,18 @@ NEED_WRITABLE = f"DELETE FROM {EPOCHS_TABLE} WHERE 0"
 """Changes nothing, and fails if the file is read-only; BEGIN IMMEDIATE alone would succeed."""
 
 
+WANTED_TABLE = "batchqueue_wanted"
+CREATE_WANTED = f"CREATE TEMP TABLE {WANTED_TABLE} (entity TEXT PRIMARY KEY) WITHOUT ROWID"
+ADD_WANTED = f"INSERT OR IGNORE INTO {WANTED_TABLE} VALUES (?)"
+
+
 class TableSql(NamedTuple):
     """The statements for the table of a kind of metrics."""
 
     create: str
     select_key: str
     select_newest: str
-    select_all: str
+    select: str
     delete_key: str
     insert: str
 
@@ -70,9 +76,28 @@ def table_sql(metric_type: type[Metrics]) -> TableSql:
         select_key=f"SELECT {columns} FROM {table} WHERE {same_key} ORDER BY {order}",
         select_newest=f"SELECT max(time_bucket) FROM {table} "
         "WHERE sink = ? AND metric = ? AND entity = ?",
-        select_all=f"SELECT entity, time_bucket, {columns} FROM {table} "
-        f"WHERE sink = ? AND metric = ? ORDER BY {order}",
+        select=f"SELECT {order}, {columns} FROM {table} WHERE sink = ? AND metric = ?",
         delete_key=f"DELETE FROM {table} WHERE {same_key}",
         insert=f"INSERT OR REPLACE INTO {table} ({', '.join(keys)}, {columns}) "
         f"VALUES ({', '.join('?' * (len(keys) + len(values)))})",
     )
+
+
+def select_rows(selection: Selection) -> tuple[str, list[str | int]]:
+    """Return the statement for the rows of a selection, in order, and its values.
+
+    Its columns are those of `read_table`. Wanted entities are in the temporary table, because the
+    number of values of a statement has a limit.
+    """
+    sql = table_sql(selection.metric_type).select
+    values: list[str | int] = [selection.sink_id, selection.metric_type.name]
+    if selection.entities is not None:
+        sql += f" AND entity IN (SELECT entity FROM temp.{WANTED_TABLE})"
+    if selection.since is not None:
+        sql += " AND time_bucket >= ?"
+        values.append(selection.since)
+    if selection.before is not None:
+        sql += " AND time_bucket < ?"
+        values.append(selection.before)
+    rank = ", rank" if selection.metric_type.multi_row else ""
+    return f"{sql} ORDER BY entity, time_bucket{rank}", values

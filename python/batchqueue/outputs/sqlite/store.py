@@ -4,20 +4,21 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
-from itertools import groupby
 from os import PathLike
 from pathlib import Path
-from typing import TypeVar
 
 from batchqueue._words import a_type
-from batchqueue.aggregation import Metrics
+from batchqueue.aggregation.metrics import Row
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs.sqlite.connection import connected, need_file, sqlite_errors
+from batchqueue.outputs.reading import MetricsReader, Selection, StoredMetric
+from batchqueue.outputs.sqlite.connection import connected, connected_for_reading, sqlite_errors
 from batchqueue.outputs.sqlite.schema import (
+    ADD_WANTED,
+    CREATE_WANTED,
     EPOCHS_TABLE,
     MARKS_TABLE,
     NEED_WRITABLE,
-    table_sql,
+    select_rows,
 )
 from batchqueue.outputs.sqlite.state import enter_state
 from batchqueue.outputs.sqlite.transaction import (
@@ -25,19 +26,18 @@ from batchqueue.outputs.sqlite.transaction import (
     create_ledger,
     from_sql,
     has_table,
+    metrics_of,
     sinks_of,
 )
 from batchqueue.outputs.store import (
     Epoch,
     StoreTransaction,
-    bucket_before,
+    bucket_limit,
     checked_kept_summaries,
 )
 
-M = TypeVar("M", bound=Metrics)
 
-
-class SqliteStore:
+class SqliteStore(MetricsReader):
     """A `MetricsStore` in a file.
 
     Any number of processes may use it; one writes at a time, and other writers wait. Each
@@ -103,7 +103,7 @@ class SqliteStore:
             StoreError: The file cannot be written.
             StoreUnavailableError: Other writers kept it busy for longer than `busy_timeout_s`.
         """
-        with self._connection() as connection:
+        with connected(self.path, self.busy_timeout_s) as connection:
             with self._errors():
                 connection.execute("BEGIN IMMEDIATE")
                 create_ledger(connection)
@@ -116,29 +116,6 @@ class SqliteStore:
                 if connection.total_changes:
                     enter_state(connection)
                 connection.execute("COMMIT")
-
-    def read(self, metric_type: type[M], sink_id: str = "default") -> list[M]:
-        """Return the stored partials of a metric, ordered by entity and time bucket.
-
-        It does not wait for writers.
-
-        Args:
-            metric_type: The metric.
-            sink_id: The sink that wrote them.
-
-        Raises:
-            StoreError: The file is missing, or is not a database.
-        """
-        with self._reading() as connection:
-            if not has_table(connection, metric_type.table):
-                return []
-            rows = connection.execute(
-                table_sql(metric_type).select_all, (sink_id, metric_type.name)
-            )
-            return [
-                metric_type.from_rows(entity, time_bucket, [from_sql(row[2:]) for row in group])
-                for (entity, time_bucket), group in groupby(rows, key=lambda row: row[:2])
-            ]
 
     def delete(self, *, before: int | datetime, sink_id: str = "default") -> int:
         """Delete the metrics of a sink whose time bucket is below a limit, in one transaction.
@@ -159,7 +136,7 @@ class SqliteStore:
             StoreError: The store cannot be written.
             StoreUnavailableError: Other writers kept it busy for too long.
         """
-        limit = bucket_before(before)
+        limit = bucket_limit("before", before)
         with self.transaction(sink_id) as transaction:
             return transaction.delete(limit)
 
@@ -209,19 +186,34 @@ class SqliteStore:
             has_ledger = has_table(connection, MARKS_TABLE)
             yield self._transaction(connection, sink_id) if has_ledger else None
 
+    def rows(self, selection: Selection) -> Iterator[Row]:
+        """Yield the rows of a selection, as of one commit, with the columns of `read_table`."""
+        with self._reading() as connection:
+            if not has_table(connection, selection.metric_type.table):
+                return
+            if selection.entities is not None:
+                connection.execute(CREATE_WANTED)
+                connection.executemany(ADD_WANTED, ((entity,) for entity in selection.entities))
+            yield from map(from_sql, connection.execute(*select_rows(selection)))
+
+    def metrics(self, sink_id: str = "default") -> list[StoredMetric]:
+        """Return what a sink has stored, ordered by the names of the metrics.
+
+        A column has the type that all its values fit: SQLite keeps them as they are.
+
+        Raises:
+            StoreError: The file is missing, or is not a database.
+        """
+        with self._reading() as connection:
+            return metrics_of(connection, sink_id)
+
     def _transaction(self, connection: sqlite3.Connection, sink_id: str) -> SqliteTransaction:
         return SqliteTransaction(connection, sink_id, self._errors, self.kept_summaries)
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        need_file(self.path)
-        with self._connection() as connection, self._errors():
+        with connected_for_reading(self.path) as connection, self._errors():
             connection.execute("BEGIN")
-            yield connection
-
-    @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        with connected(self.path, self.busy_timeout_s) as connection:
             yield connection
 
     def _errors(self) -> AbstractContextManager[None]:

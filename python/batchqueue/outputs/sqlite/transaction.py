@@ -8,7 +8,8 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from batchqueue.aggregation import Metrics
-from batchqueue.outputs.layout import check_key, quoted
+from batchqueue.outputs.layout import KEY_COLUMNS, Layout, check_key, quoted
+from batchqueue.outputs.reading import StoredMetric, stored_type
 from batchqueue.outputs.sqlite.schema import (
     CREATE_LEDGER,
     CREATE_MARKS,
@@ -226,6 +227,33 @@ def sinks_of(connection: sqlite3.Connection) -> list[str]:
         for (sink,) in connection.execute(f"SELECT DISTINCT sink FROM {quoted(table)}")
     }
     return sorted(found)
+
+
+def metrics_of(connection: sqlite3.Connection, sink_id: str) -> list[StoredMetric]:
+    """Return the metrics of a sink, ordered by their names."""
+    if not has_table(connection, "batchqueue_tables"):
+        return []
+    found = []
+    for (table,) in connection.execute("SELECT name FROM batchqueue_tables").fetchall():
+        names = [column[1] for column in connection.execute(f"PRAGMA table_info({quoted(table)})")]
+        values = [name for name in names if name not in KEY_COLUMNS]
+        largest = "".join(f", max({_ORDER_OF_TYPES.format(quoted(name))})" for name in values)
+        for name, rows, first, last, *types in connection.execute(
+            f"SELECT metric, count(*), min(time_bucket), max(time_bucket){largest} "
+            f"FROM {quoted(table)} WHERE sink = ? GROUP BY metric",
+            (sink_id,),
+        ):
+            kinds = [_KINDS[kind] for kind in types]
+            layout = Layout(table, tuple(zip(values, kinds, strict=True)), "rank" in names)
+            found.append(StoredMetric(stored_type(name, layout), rows, first, last))
+    return sorted(found, key=lambda metric: metric.metric_type.name)
+
+
+_ORDER_OF_TYPES = (
+    "CASE typeof({}) WHEN 'text' THEN 3 WHEN 'null' THEN 0 WHEN 'integer' THEN 1 ELSE 2 END"
+)
+_KINDS = (float, int, float, str)
+"""The type that holds all values of a column, by the largest of their types."""
 
 
 def _type(item: Metrics) -> type[Metrics]:

@@ -1,1 +1,1 @@
-"""The job as a data source for `df.write` and `writeStream`. Planned in the driver."""
+"""The job as a data source for reads, writes and streams. Planned in the driver."""

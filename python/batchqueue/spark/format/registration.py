@@ -1,4 +1,4 @@
-"""`register`: makes a job a format for `df.write` and `df.writeStream`."""
+"""`register`: makes a job a format for `df.write`, `df.writeStream` and `spark.read`."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: "SparkSession", job: AggregationJob) -> str:
-    """Register a job as a write format of this session, replacing a format of the same name.
+    """Register a job as a format of this session, replacing a format of the same name.
 
     Options of the write:
 
@@ -30,6 +30,18 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
       another number of rows. Without it the query fails.
     - `maxCommitBytes`: largest size of the partial aggregates of one epoch, in bytes; default
       67108864 (64 MiB). A task checks its own partials, the commit the sum.
+
+    Options of `spark.read`, which reads a metric as the store's `read_table` does. A ParquetStore
+    is read in a task for each data file, any other in one task.
+
+    - `metric`: its name; not needed if the job has one metric.
+    - `sinkId`: as above.
+    - `shards`: the number of shards of the `MetricsWriter` that wrote; leave it out if it had none.
+    - `since`, `before`: limits of the time bucket, the first included: seconds since 1970, or a
+      time with a zone, such as 2026-01-31T00:00+00:00.
+
+    If `spark.sql.python.filterPushdown.enabled` (pyspark 4.1) is "true" when the job is registered,
+    filters on `entity` and `time_bucket` decide what is read from the store.
 
     A stream is exactly-once when its source can be replayed, its plan is deterministic, and its
     checkpoint and store are durable.
@@ -52,11 +64,17 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
     Example:
         format_name = register(spark, job)
         query = df.writeStream.format(format_name).option("checkpointLocation", path).start()
+        departures = spark.read.format(format_name).option("metric", "departures").load()
     """
     require_data_sources()
+    from batchqueue.spark.format.reading import FILTER_PUSHDOWN
     from batchqueue.spark.format.source import data_source
 
     job.check_pickles()
-    source = data_source(job, str(spark.conf.get(SESSION_ZONE)))
+    source = data_source(
+        job,
+        str(spark.conf.get(SESSION_ZONE)),
+        pushes_filters=spark.conf.get(FILTER_PUSHDOWN, "false") == "true",
+    )
     spark.dataSource.register(source)
     return source.name()

@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSource
 from batchqueue.spark.commit.retries import open_store
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.format.batch_writer import BatchSinkWriter
+from batchqueue.spark.format.reading import FilteringSinkReader, ReadOptions, SinkReader
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
 
@@ -18,17 +19,24 @@ if TYPE_CHECKING:
     from batchqueue.spark.format.stream_writer import StreamSinkWriter
 
 
-def data_source(job: AggregationJob, zone: str = "UTC") -> "type[AggregationDataSource]":
+def data_source(
+    job: AggregationJob, zone: str = "UTC", *, pushes_filters: bool = False
+) -> "type[AggregationDataSource]":
     """Make the data source of one job.
 
     Args:
         job: What to do with the rows.
         zone: The zone of the session, as it is now. Default: UTC.
+        pushes_filters: Whether Spark offers the filters of a query to the reader. Default: False.
     """
     # No module has this class under its name, so it is pickled by value, and the job with it.
     return cast(
         type[AggregationDataSource],
-        type("JobDataSource", (AggregationDataSource,), {"job": job, "zone": zone}),
+        type(
+            "JobDataSource",
+            (AggregationDataSource,),
+            {"job": job, "zone": zone, "pushes_filters": pushes_filters},
+        ),
     )
 
 
@@ -37,11 +45,21 @@ class AggregationDataSource(DataSource):
 
     job: ClassVar[AggregationJob]
     zone: ClassVar[str]
+    pushes_filters: ClassVar[bool]
 
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
         return f"batchqueue-{cls.job.name}"
+
+    def schema(self) -> "StructType":
+        """Return the columns of what `spark.read` reads."""
+        return ReadOptions.parse(self.options, self.job).schema
+
+    def reader(self, schema: "StructType") -> SinkReader:
+        """Make the reader of what the sink has stored."""
+        kind = FilteringSinkReader if self.pushes_filters else SinkReader
+        return kind(ReadOptions.parse(self.options, self.job))
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "StreamSinkWriter":
         """Check what can be checked before tasks run, and make the writer of one epoch."""

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from batchqueue.aggregation import SumMetrics
+from batchqueue.outputs import SqliteStore
 from outputs_support.filled import FILLED, path_of, state
 
 
@@ -32,6 +34,64 @@ def test_unknown_sink_is_refused_with_those_there_are(store, command):
     code, _, message = command("ledger", path_of(store), "nigthly")
     assert code == 2
     assert message.endswith("has no sink 'nigthly'; it has nightly, other\n")
+
+
+def test_metrics_of_a_sink_are_listed(store, command):
+    code, printed, _ = command("show", path_of(store), "nightly")
+    assert code == 0
+    assert [line.split() for line in printed.splitlines()][1:] == [
+        ["test.count", "count_metrics", "2", "1970-01-01", "00:00:00Z", "1970-01-02", "00:00:00Z"],
+        ["test.total", table_of(store), "1", "1970-01-01", "00:00:00Z", "1970-01-01", "00:00:00Z"],
+    ]
+    _, printed, _ = command("show", path_of(store), "nightly", "--json")
+    assert json.loads(printed.splitlines()[0]) == {
+        "metric": "test.count",
+        "rows": 2,
+        "first": 0,
+        "last": 86_400,
+    }
+
+
+def table_of(store):
+    """SQLite keeps metrics of one kind in one table, whatever their types."""
+    return "sum_metrics" if isinstance(store, SqliteStore) else "sum_metrics_total_int"
+
+
+def test_rows_of_a_metric_are_printed(store, command):
+    code, printed, _ = command("show", path_of(store), "nightly", "test.count")
+    assert (code, printed) == (
+        0,
+        "ENTITY  TIME_BUCKET           COUNT\n"
+        "a       1970-01-01 00:00:00Z      2\n"
+        "b       1970-01-02 00:00:00Z      2\n",
+    )
+    for limits in (("--entity", "b"), ("--since", "1970-01-02"), ("--before", "1970-01-02")):
+        _, printed, _ = command("show", path_of(store), "nightly", "test.count", "--json", *limits)
+        entity = "a" if limits[0] == "--before" else "b"
+        bucket = 0 if entity == "a" else 86_400
+        assert json.loads(printed) == {"entity": entity, "time_bucket": bucket, "count": 2}
+
+
+def test_rows_beyond_a_limit_are_announced(store, command):
+    _, printed, message = command("show", path_of(store), "nightly", "test.count", "--rows", "1")
+    assert len(printed.splitlines()) == 2
+    assert message == "there are more rows than the 1 shown: use --rows\n"
+
+
+def test_json_has_no_nan(open_sqlite, command):
+    store = open_sqlite()
+    with store.transaction() as transaction:
+        transaction.merge([SumMetrics("a", 2**60, float("nan"))])
+    _, printed, _ = command("show", path_of(store), "default", "SumMetrics", "--json")
+    assert json.loads(printed, parse_constant=pytest.fail)["total"] == "nan"
+    _, printed, _ = command("show", path_of(store), "default", "SumMetrics")
+    assert printed.splitlines()[1].split()[1] == str(2**60)
+
+
+def test_unknown_metric_is_refused_with_those_there_are(store, command):
+    code, _, message = command("show", path_of(store), "nightly", "test.cuont")
+    assert code == 2
+    assert message.endswith("has no metric 'test.cuont'; it has test.count, test.total\n")
 
 
 def test_metrics_are_deleted_up_to_a_day(store, command):

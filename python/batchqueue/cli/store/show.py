@@ -1,0 +1,114 @@
+"""`store show`: the metrics of a sink, or the rows of one of them."""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from batchqueue.aggregation.metrics import Row
+from batchqueue.cli.command import OK, Command
+from batchqueue.cli.numbers import whole_number
+from batchqueue.cli.store.target import add_sink, add_store, check_sink, open_store
+from batchqueue.cli.store.times import TIME_HELP, shown, time_argument
+from batchqueue.cli.text import count, table
+from batchqueue.exceptions import ConfigError
+from batchqueue.outputs.layout import table_layout
+from batchqueue.outputs.reading import Selection, StoredMetric
+
+_ROWS = 50
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.description = (
+        "Print the metrics of a sink: table, number of rows, first and last time bucket (UTC). Or "
+        "print the rows of one of them, ordered by entity and time bucket. Nothing is changed."
+    )
+    add_store(parser)
+    add_sink(parser)
+    parser.add_argument("metric", metavar="METRIC", nargs="?", help="a metric; default: list them")
+    parser.add_argument(
+        "--entity", action="append", metavar="NAME", help="only this entity; may be repeated"
+    )
+    parser.add_argument("--since", type=time_argument, metavar="TIME", help=TIME_HELP)
+    parser.add_argument("--before", type=time_argument, metavar="TIME", help="likewise, excluded")
+    parser.add_argument(
+        "--rows", type=whole_number(1), metavar="N", help=f"at most so many ({_ROWS}; --json: all)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print them."""
+    store = open_store(arguments)
+    check_sink(store, arguments)
+    stored = {found.metric_type.name: found for found in store.metrics(arguments.sink)}
+    if arguments.metric is None:
+        _print_metrics(arguments, stored.values())
+        return OK
+    if arguments.metric not in stored:
+        raise ConfigError(
+            f"sink {arguments.sink} has no metric {arguments.metric!r}; it has "
+            f"{', '.join(stored) or 'none'}"
+        )
+    metric_type = stored[arguments.metric].metric_type
+    selection = Selection.checked(
+        metric_type, arguments.sink, arguments.entity, arguments.since, arguments.before
+    )
+    layout = table_layout(metric_type)
+    names = [*layout.key_columns[1:], *metric_type.columns]
+    _print_rows(arguments, names, store.rows(selection))
+    return OK
+
+
+def _print_metrics(arguments: argparse.Namespace, stored: Iterable[StoredMetric]) -> None:
+    if arguments.json:
+        for metric_type, *numbers in stored:
+            limits = zip(("rows", "first", "last"), numbers, strict=True)
+            print(json.dumps({"metric": metric_type.name, **dict(limits)}))
+        return
+    rows = (
+        (
+            found.metric_type.name,
+            found.metric_type.table,
+            count(found.rows),
+            shown(found.first),
+            shown(found.last),
+        )
+        for found in stored
+    )
+    print(table("<<><<", ("METRIC", "TABLE", "ROWS", "FIRST", "LAST"), rows))
+
+
+def _print_rows(arguments: argparse.Namespace, names: Sequence[str], rows: Iterator[Row]) -> None:
+    limit = arguments.rows if arguments.rows or arguments.json else _ROWS
+    found = list(islice(rows, limit))
+    is_all = next(rows, None) is None
+    if arguments.json:
+        for row in found:
+            print(json.dumps(dict(zip(names, map(_in_json, row), strict=True))))
+    else:
+        cells = ((entity, shown(bucket), *map(_cell, values)) for entity, bucket, *values in found)
+        header = [name.upper() for name in names]
+        print(table("<<" + ">" * (len(names) - 2), header, cells))
+    if not is_all:
+        print(f"there are more rows than the {len(found)} shown: use --rows", file=sys.stderr)
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _in_json(value: object) -> object:
+    """Return a value as JSON has it, which knows no NaN and no infinity."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+SHOW = Command(
+    name="show",
+    help="print the metrics of a sink, or the rows of one",
+    add_arguments=add_arguments,
+    run=run,
+)

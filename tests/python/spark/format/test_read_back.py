@@ -1,0 +1,212 @@
+"""`spark.read` of a registered job: what its sink has stored, as a DataFrame."""
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from batchqueue import ConfigError
+from batchqueue.aggregation import CountMetrics, metric_type
+from batchqueue.outputs import ParquetStore, SqliteStore, StoreTransaction
+from batchqueue.spark import AggregationJob, MetricsWriter, register
+from spark_support.flight_job import (
+    DEPARTURES,
+    METRICS,
+    WORST,
+    expected,
+    flight_job,
+    stored,
+)
+from spark_support.pyspark_version import VERSION, needs_batch_sink
+
+pytestmark = needs_batch_sink
+
+HOUR, DAY = 3_600, 86_400
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+needs_pushdown = pytest.mark.skipif(VERSION < (4, 1), reason="pyspark 4.0 has no filter pushdown")
+
+
+@pytest.fixture(params=["store", "parquet", "postgres"])
+def any_store(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def pushdown(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set(PUSHDOWN, "true")
+    yield
+    spark.conf.unset(PUSHDOWN)
+
+
+def filled(store: Any, table: DataFrame) -> AggregationJob:
+    job = flight_job(store)
+    MetricsWriter(job).write_batch(table, txn_id="all")
+    return job
+
+
+def load(spark: SparkSession, job: AggregationJob, **options: Any) -> DataFrame:
+    return spark.read.format(register(spark, job)).options(**options).load()
+
+
+def counts(rows: DataFrame) -> dict[tuple[str, int], int]:
+    return {(row.entity, row.time_bucket): row["count"] for row in rows.collect()}
+
+
+def test_every_metric_is_read_as_the_store_reads_it(
+    spark: SparkSession, flights: Path, table: DataFrame, any_store: Any
+) -> None:
+    job = filled(any_store, table)
+    format_name = register(spark, job)
+    for metric in METRICS:
+        found = spark.read.format(format_name).option("metric", metric.name).load()
+        rows = found.orderBy("entity", "time_bucket", *["rank"] * metric.multi_row).collect()
+        assert [row.asDict() for row in rows] == any_store.read_table(metric, job.name).to_pylist()
+    by_sql = expected(spark, flights)
+    departures = spark.read.format(format_name).option("metric", "departures").load()
+    assert counts(departures) == by_sql["departures"]
+    worst = spark.read.format(format_name).option("metric", WORST.name).load()
+    assert worst.where("rank = 1").count() == len(by_sql["delay.worst"])
+
+
+def test_result_can_be_joined_and_aggregated_like_any_dataframe(
+    spark: SparkSession, table: DataFrame, parquet: ParquetStore
+) -> None:
+    departures = load(spark, filled(parquet, table), metric="departures")
+    by_carrier = departures.groupBy("entity").agg(F.sum("count").alias("n"))
+    wanted = table.groupBy("carrier").count()
+    assert sorted(map(tuple, by_carrier.collect())) == sorted(map(tuple, wanted.collect()))
+
+
+def test_limits_are_options(spark: SparkSession, table: DataFrame, any_store: Any) -> None:
+    job = filled(any_store, table)
+    every = stored(any_store)["departures"]
+    for since, before in ((10 * HOUR, 20 * HOUR), ("1970-01-01T10:00Z", "1970-01-01T21:00+01:00")):
+        found = load(spark, job, metric="departures", since=since, before=before)
+        assert counts(found) == {
+            key: count for key, count in every.items() if 10 * HOUR <= key[1] < 20 * HOUR
+        }
+
+
+@needs_pushdown
+@pytest.mark.usefixtures("pushdown")
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "entity = 'A'",
+        "entity in ('A', 'C', 'absent') and entity <> 'A'",
+        "entity in ('A', 'B') and entity = 'C'",
+        f"time_bucket >= {3 * HOUR} and time_bucket < {30 * HOUR}",
+        f"time_bucket > {3 * HOUR} and time_bucket <= {30 * HOUR} and count > 3",
+        f"time_bucket = {DAY} and entity <=> 'B'",
+        f"time_bucket = {DAY} or entity = 'B'",
+        f"time_bucket > {2**63 - 1} or entity = 'B'",
+        f"time_bucket > {2**63 - 1}",
+        f"time_bucket <= {2**63 - 1} and entity like 'A%'",
+        "entity is not null and count is null",
+        "entity <=> null",
+    ],
+)
+def test_filters_give_the_same_rows_when_they_are_pushed_down(
+    spark: SparkSession, table: DataFrame, parquet: ParquetStore, condition: str
+) -> None:
+    job = filled(parquet, table)
+    rows = parquet.read_table(DEPARTURES, job.name).to_pylist()
+    plain = spark.createDataFrame(rows, "entity string, time_bucket long, count long")
+    pushed = load(spark, job, metric="departures").where(condition)
+    assert counts(pushed) == counts(plain.where(condition))
+
+
+@needs_pushdown
+def test_filters_decide_what_is_read(table: DataFrame, parquet: ParquetStore) -> None:
+    from pyspark.sql import datasource as ds
+
+    from batchqueue.spark.format.source import data_source
+
+    source = data_source(filled(parquet, table), pushes_filters=True)({"metric": "departures"})
+    reader = source.reader(source.schema())
+    assert len(reader.partitions()) == 2
+    left = ds.StringContains(("entity",), "A")
+    filters = [
+        ds.EqualTo(("entity",), "A"),
+        left,
+        ds.GreaterThanOrEqual(("time_bucket",), DAY),
+        ds.LessThan(("time_bucket",), DAY + 2 * HOUR),
+    ]
+    assert list(reader.pushFilters(filters)) == [left]
+    (partition,) = pickle.loads(pickle.dumps(reader.partitions()))
+    rows = [row for batch in reader.read(partition) for row in batch.to_pylist()]
+    assert [(row["entity"], row["time_bucket"]) for row in rows] == [("A", DAY), ("A", DAY + HOUR)]
+
+
+def test_shards_are_read_together(
+    spark: SparkSession, table: DataFrame, parquet: ParquetStore
+) -> None:
+    job = flight_job(parquet)
+    MetricsWriter(job, shards=3).write_batch(table, txn_id="all")
+    found = load(spark, job, metric="departures", shards=3)
+    assert sum(counts(found).values()) == table.count()
+    assert found.count() == table.select("carrier", "hour").distinct().count()
+
+
+def test_sink_that_wrote_nothing_gives_no_rows(
+    spark: SparkSession, table: DataFrame, parquet: ParquetStore
+) -> None:
+    found = load(spark, filled(parquet, table), metric="departures", sinkId="absent")
+    assert (found.columns, found.collect()) == (["entity", "time_bucket", "count"], [])
+
+
+def test_only_metric_of_a_job_need_not_be_named(spark: SparkSession, store: SqliteStore) -> None:
+    only = metric_type("only", CountMetrics)
+    with store.transaction("single") as transaction:
+        transaction.merge([only("a", 0)])
+    job = AggregationJob(name="single", items=list, metrics=[only], store=store)
+    assert counts(load(spark, job)) == {("a", 0): 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, ["'flights' needs option metric", "give one of delay.max, "]),
+        ({"metric": "departure"}, ["has no metric 'departure'", "departures"]),
+        ({"metrics": "departures"}, ["option 'metrics' is not known", "did you mean metric?"]),
+        ({"metric": "departures", "sink_id": "x"}, ["did you mean sinkId?"]),
+        ({"metric": "departures", "shards": "0"}, ["option shards='0'", "the number of shards"]),
+        ({"metric": "departures", "since": "yesterday"}, ["since='yesterday'", "with a zone"]),
+        ({"metric": "departures", "before": "2026-01-01"}, ["before='2026-01-01'", "with a zone"]),
+    ],
+)
+def test_wrong_options_are_refused_before_any_task(
+    spark: SparkSession, store: SqliteStore, options: dict[str, str], words: list[str]
+) -> None:
+    with pytest.raises(PySparkException) as refused:
+        load(spark, flight_job(store), **options)
+    assert all(word in str(refused.value) for word in words), str(refused.value)
+
+
+def test_store_that_is_missing_is_named(spark: SparkSession, store: SqliteStore) -> None:
+    found = load(spark, flight_job(store), metric="departures")
+    with pytest.raises(PySparkException, match=r"cannot read the store .*metrics\.db"):
+        found.collect()
+
+
+class UnreadableStore:
+    """A store of a user, with the least that the sink needs."""
+
+    def prepare(self) -> None:
+        pass
+
+    def transaction(self, sink_id: str = "default") -> StoreTransaction:
+        raise NotImplementedError
+
+
+def test_store_without_batches_is_refused_with_the_remedy() -> None:
+    from batchqueue.spark.format.source import data_source
+
+    job: Any = flight_job(UnreadableStore())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="derive it from batchqueue"):
+        data_source(job)({"metric": "departures"}).schema()
