@@ -319,7 +319,8 @@ def test_writer_that_comes_while_a_sqlite_file_is_read_alone_is_noticed(read_onl
             traceback.print_exc()
         finally:
             os._exit(1)
-    os.read(began, 1)
+    os.close(begin)  # so that a child that fails is not waited for
+    assert os.read(began, 1) == b"!"
     os.chmod(read_only_folder, 0o755)
     write(store, [COUNT("a", 0, 8)])
     os.write(change, b"!")
