@@ -28,6 +28,9 @@ class StoreUnavailableError(StoreError):
     """
 
 
+FIRST_BUCKET = -(2**63)
+"""The first time bucket that there can be."""
+
 UNMARKED = "unmarked"
 """The query id of the mark that stands for all epochs which were recorded without a mark."""
 
@@ -141,8 +144,12 @@ class StoreTransaction(ABC):
         """
 
     @abstractmethod
-    def delete(self, before: int) -> int:
-        """Delete the metrics of this sink whose time bucket is below `before`; keep the ledger.
+    def delete(self, before: int, since: int = FIRST_BUCKET) -> int:
+        """Delete the metrics of this sink in a range of time buckets; keep the ledger.
+
+        Args:
+            before: The first time bucket that stays.
+            since: The first time bucket that is deleted. Default: the first there can be.
 
         Returns:
             The number of rows that were deleted: one for each partial, or several for kinds such as
@@ -212,7 +219,7 @@ def bucket_limit(name: str, limit: int | datetime) -> int:
             f"{name}={limit!r}: give a time bucket as an int, or a datetime with a zone, for "
             "instance datetime(2026, 1, 1, tzinfo=UTC)"
         )
-    if not -(2**63) <= limit < 2**63:
+    if not FIRST_BUCKET <= limit < 2**63:
         raise ConfigError(
             f"{name}={limit!r}: a time bucket is an int of up to 64 bits; it counts seconds"
         )

@@ -49,6 +49,18 @@ def test_limit_is_a_time_of_any_zone(store, before, left):
     assert len(store.read(COUNT)) == left
 
 
+def test_range_is_deleted_and_what_is_before_and_after_stays(store):
+    with store.transaction() as transaction:
+        transaction.merge([COUNT("a", hour * HOUR) for hour in range(96)])
+    since = datetime(1970, 1, 2, tzinfo=UTC)
+    assert store.delete(since=since, before=3 * DAY + HOUR) == 49
+    left = [item.time_bucket for item in store.read(COUNT)]
+    assert left == [hour * HOUR for hour in (*range(24), *range(73, 96))]
+    assert store.delete(since=DAY, before=DAY) == store.delete(since=DAY, before=0) == 0
+    with pytest.raises(ConfigError, match=r"since='1970'.*a datetime with a zone"):
+        store.delete(since="1970", before=DAY)
+
+
 @pytest.mark.parametrize("before", [datetime(2026, 1, 1), "2026-01-01", 1.5, True, None])
 def test_other_limits_are_refused_and_nothing_is_deleted(store, before):
     with store.transaction() as transaction:

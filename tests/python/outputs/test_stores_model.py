@@ -37,7 +37,13 @@ STEPS = st.one_of(
         st.just("describe"), st.dictionaries(st.text("xyz", max_size=2), NUMBERS, max_size=2)
     ),
     st.tuples(st.just("clear"), st.none()),
-    st.tuples(st.just("delete"), st.sampled_from([-1, 0, 1, 43_200, 86_400, 86_401])),
+    st.tuples(
+        st.just("delete"),
+        st.tuples(
+            st.sampled_from([-1, 0, 1, 43_200, 86_400, 86_401]),
+            st.sampled_from([-(2**63), -1, 0, 1, 86_400]),
+        ),
+    ),
 )
 TRANSACTIONS = st.lists(
     st.tuples(st.sampled_from(["one", "two"]), st.lists(STEPS, max_size=5), st.booleans()),
@@ -58,8 +64,8 @@ class Model:
         self.summaries: list[tuple[str, int, dict[str, Any]]] = []
         self.description: dict[str, Any] | None = None
 
-    def delete(self, before: int) -> int:
-        old = {key: item for key, item in self.partials.items() if key[1][1] < before}
+    def delete(self, before: int, since: int) -> int:
+        old = {key: item for key, item in self.partials.items() if since <= key[1][1] < before}
         for key in old:
             del self.partials[key]
         return sum(len(item.to_rows()) for item in old.values())
@@ -98,7 +104,7 @@ def apply(transaction: Any, model: Model, step: tuple[str, Any]) -> None:
         batch_id = model.record(query_id, marked)
         transaction.record(query_id, batch_id, {"n": batch_id}, marked=marked)
     elif name == "delete":
-        assert transaction.delete(argument) == model.delete(argument)
+        assert transaction.delete(*argument) == model.delete(*argument)
     elif name == "clear":
         model.clear(None)
         transaction.clear()

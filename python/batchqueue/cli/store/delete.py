@@ -11,8 +11,8 @@ from batchqueue.cli.store.times import TIME_HELP, time_argument
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.description = (
-        "Delete the metrics of a sink whose time bucket begins before a time, in one transaction. "
-        "Its ledger stays: no epoch is applied again."
+        "Delete the metrics of a sink whose time bucket begins before a time, and not before "
+        "another if that is given, in one transaction. Its ledger stays: no epoch is applied again."
     )
     add_store(parser)
     add_sink(parser)
@@ -23,13 +23,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help=TIME_HELP,
     )
+    parser.add_argument(
+        "--since", type=time_argument, metavar="TIME", help="likewise, included (default: all)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Delete them."""
     store = open_store(arguments)
     check_sink(store, arguments)
-    deleted = store.delete(before=arguments.before, sink_id=arguments.sink)
+    deleted = store.delete(before=arguments.before, since=arguments.since, sink_id=arguments.sink)
     print(f"{counted(deleted, 'row')} of sink {arguments.sink} deleted")
     return OK
 

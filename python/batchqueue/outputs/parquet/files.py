@@ -69,10 +69,12 @@ def metrics_in(table: str, paths: Sequence[Path]) -> list[StoredMetric]:
     ]
 
 
-def keys_before(stored: pa.Table, before: int) -> list[PartialKey]:
-    """Return the key of each stored row whose time bucket is below `before`."""
-    old = stored.filter(pc.field("time_bucket") < before).select(_KEY_SCHEMA.names)
-    return list(zip(*(column.to_pylist() for column in old.columns), strict=True))
+def keys_in(stored: pa.Table, buckets: range) -> list[PartialKey]:
+    """Return the key of each stored row in a range of time buckets."""
+    bucket = pc.field("time_bucket")
+    inside = stored.filter((bucket >= buckets.start) & (bucket < buckets.stop))
+    columns = inside.select(_KEY_SCHEMA.names).columns
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
 def read_file(path: Path, layout: Layout, selection: Selection | None = None) -> pa.Table:

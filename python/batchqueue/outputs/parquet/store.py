@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -15,6 +14,7 @@ from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
 from batchqueue.aggregation.metrics import Row
 from batchqueue.exceptions import ConfigError
+from batchqueue.outputs.base import StoreBase
 from batchqueue.outputs.layout import quoted, table_layout
 from batchqueue.outputs.parquet.errors import directory_errors
 from batchqueue.outputs.parquet.ledger import newest_epochs
@@ -26,12 +26,11 @@ from batchqueue.outputs.parquet.manifest import (
     sinks_in,
     sync_folder,
 )
-from batchqueue.outputs.reading import ROWS_AT_ONCE, MetricsReader, Selection, StoredMetric
+from batchqueue.outputs.reading import ROWS_AT_ONCE, Selection, StoredMetric
 from batchqueue.outputs.store import (
     Epoch,
     StoreError,
     StoreTransaction,
-    bucket_limit,
     checked_kept_summaries,
 )
 
@@ -46,7 +45,7 @@ _READS = 10
 """Attempts to read a state whose files are removed meanwhile."""
 
 
-class ParquetStore(MetricsReader):
+class ParquetStore(StoreBase):
     """A `MetricsStore` in a local or shared directory of a POSIX file system.
 
     Needs the extra `parquet`. Any number of processes may use it. The writers of a sink wait for
@@ -164,29 +163,6 @@ class ParquetStore(MetricsReader):
             transaction.commit()
         finally:
             release(lock)
-
-    def delete(self, *, before: int | datetime, sink_id: str = "default") -> int:
-        """Delete the metrics of a sink whose time bucket is below a limit, in one transaction.
-
-        The ledger stays, so that no epoch is applied again. Rows that arrive for such a bucket
-        afterwards make a new partial, which counts them only.
-
-        Args:
-            before: A time bucket, seconds since 1970; or a datetime with a zone.
-            sink_id: The sink that wrote them.
-
-        Returns:
-            The number of rows that were deleted: one for each partial, or several for kinds such as
-            `Ranking`.
-
-        Raises:
-            ConfigError: `before` is neither an int nor a datetime with a zone.
-            StoreError: The store cannot be written.
-            StoreUnavailableError: Other writers kept it busy for too long.
-        """
-        limit = bucket_limit("before", before)
-        with self.transaction(sink_id) as transaction:
-            return transaction.delete(limit)
 
     def sinks(self) -> list[str]:
         """Return the ids of the sinks that have written, in their order as texts.

@@ -21,7 +21,7 @@ from batchqueue.outputs.layout import (
     typed_rows,
 )
 from batchqueue.outputs.parquet.files import (
-    keys_before,
+    keys_in,
     layout_of,
     partials_in,
     read_file,
@@ -33,7 +33,7 @@ from batchqueue.outputs.parquet.files import (
 from batchqueue.outputs.parquet.ledger import add_epoch, move_recent, newest_epochs
 from batchqueue.outputs.parquet.manifest import DATA_SUFFIX, Manifest, sync_folder, written_files
 from batchqueue.outputs.rows import schema_of, table_of
-from batchqueue.outputs.store import Epoch, StoreTransaction, to_json
+from batchqueue.outputs.store import FIRST_BUCKET, Epoch, StoreTransaction, to_json
 
 M = TypeVar("M", bound=Metrics)
 
@@ -144,29 +144,31 @@ class ParquetTransaction(StoreTransaction):
             self._manifest.description = json.loads(to_json(description))
             self._changed = True
 
-    def delete(self, before: int) -> int:
-        """Delete the metrics of this sink whose time bucket is below `before`."""
+    def delete(self, before: int, since: int = FIRST_BUCKET) -> int:
+        """Delete the metrics of this sink in a range of time buckets."""
         with self._step():
             deleted = 0
             for table, files in self._manifest.tables.items():
-                for start in [start for start in files if start < before]:
+                reached = range(since - self._manifest.partition_s + 1, before)
+                for start in [start for start in files if start in reached]:
                     layout = layout_of(table, self._folder / files[start])
-                    deleted += self._delete_stored(layout, start, before)
+                    deleted += self._delete_stored(layout, start, range(since, before))
             for partitions in self._changes.values():
                 for changes in partitions.values():
-                    for key in [key for key in changes if key[2] < before]:
+                    for key in [key for key in changes if since <= key[2] < before]:
                         deleted += len(changes[key])
                         changes[key] = []
             self._changed = self._changed or deleted > 0
             return deleted
 
-    def _delete_stored(self, layout: Layout, start: int, before: int) -> int:
+    def _delete_stored(self, layout: Layout, start: int, buckets: range) -> int:
         """Delete what a file has, apart from partials that this transaction has replaced."""
         changes = self._changes.get(layout, {}).get(start, {})
-        if not changes and start + self._manifest.partition_s <= before:
+        last = start + self._manifest.partition_s - 1
+        if not changes and start in buckets and last in buckets:
             return rows_in(self._folder / self._manifest.tables[layout.table].pop(start))
         stored = self._file(layout, start)
-        found = [] if stored is None else keys_before(stored, before)
+        found = [] if stored is None else keys_in(stored, buckets)
         deleted = [key for key in found if key not in changes]
         if deleted:
             self._changes.setdefault(layout, {}).setdefault(start, changes)

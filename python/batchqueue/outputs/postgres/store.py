@@ -2,18 +2,17 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from batchqueue._requirements import require
 from batchqueue.aggregation.metrics import Row
 from batchqueue.exceptions import ConfigError
+from batchqueue.outputs.base import StoreBase
 from batchqueue.outputs.layout import quoted
-from batchqueue.outputs.reading import MetricsReader, Selection, StoredMetric
+from batchqueue.outputs.reading import Selection, StoredMetric
 from batchqueue.outputs.store import (
     Epoch,
     StoreTransaction,
-    bucket_limit,
     checked_kept_summaries,
 )
 
@@ -33,7 +32,7 @@ _KEEPALIVES = {
 """They detect a vanished server within a minute; a connection string overrides them."""
 
 
-class PostgresStore(MetricsReader):
+class PostgresStore(StoreBase):
     """A `MetricsStore` in a PostgreSQL database; tested with version 15.
 
     Needs the extra `postgres`. The writers of a sink wait for each other; writers of different
@@ -152,29 +151,6 @@ class PostgresStore(MetricsReader):
             transaction.check()
             with self._errors(committing=True):
                 connection.commit()
-
-    def delete(self, *, before: int | datetime, sink_id: str = "default") -> int:
-        """Delete the metrics of a sink whose time bucket is below a limit, in one transaction.
-
-        The ledger stays, so that no epoch is applied again. Rows that arrive for such a bucket
-        afterwards make a new partial, which counts them only.
-
-        Args:
-            before: A time bucket, seconds since 1970; or a datetime with a zone.
-            sink_id: The sink that wrote them.
-
-        Returns:
-            The number of rows that were deleted: one for each partial, or several for kinds such as
-            `Ranking`.
-
-        Raises:
-            ConfigError: `before` is neither an int nor a datetime with a zone.
-            StoreError: The store cannot be written.
-            StoreUnavailableError: Other writers kept it busy for too long.
-        """
-        limit = bucket_limit("before", before)
-        with self.transaction(sink_id) as transaction:
-            return transaction.delete(limit)
 
     def sinks(self) -> list[str]:
         """Return the ids of the sinks that have written, in their order as texts.

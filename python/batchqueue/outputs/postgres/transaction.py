@@ -37,7 +37,7 @@ from batchqueue.outputs.reading import (
     partials_of,
     stored_type,
 )
-from batchqueue.outputs.store import Epoch, StoreError, StoreTransaction, to_json
+from batchqueue.outputs.store import FIRST_BUCKET, Epoch, StoreError, StoreTransaction, to_json
 
 M = TypeVar("M", bound=Metrics)
 
@@ -206,13 +206,16 @@ class PostgresTransaction(StoreTransaction):
         with self._statements() as cursor:
             _run(cursor, sql, to_json(description), self._sink_id)
 
-    def delete(self, before: int) -> int:
-        """Delete the metrics of this sink whose time bucket is below `before`."""
+    def delete(self, before: int, since: int = FIRST_BUCKET) -> int:
+        """Delete the metrics of this sink in a range of time buckets."""
         with self._statements() as cursor:
             deleted = 0
             for table in _tables_of_metrics(cursor, self._schema):
-                sql = f"DELETE FROM {self._schema}.{table} WHERE sink = %s AND time_bucket < %s"
-                deleted += _run(cursor, sql, self._sink_id, before).rowcount
+                sql = (
+                    f"DELETE FROM {self._schema}.{table} "
+                    "WHERE sink = %s AND time_bucket >= %s AND time_bucket < %s"
+                )
+                deleted += _run(cursor, sql, self._sink_id, since, before).rowcount
             return deleted
 
     def clear(self) -> None:

@@ -3,14 +3,14 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from datetime import datetime
 from os import PathLike
 from pathlib import Path
 
 from batchqueue._words import a_type
 from batchqueue.aggregation.metrics import Row
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs.reading import MetricsReader, Selection, StoredMetric
+from batchqueue.outputs.base import StoreBase
+from batchqueue.outputs.reading import Selection, StoredMetric
 from batchqueue.outputs.sqlite.connection import connected, connected_for_reading, sqlite_errors
 from batchqueue.outputs.sqlite.schema import (
     ADD_WANTED,
@@ -32,12 +32,11 @@ from batchqueue.outputs.sqlite.transaction import (
 from batchqueue.outputs.store import (
     Epoch,
     StoreTransaction,
-    bucket_limit,
     checked_kept_summaries,
 )
 
 
-class SqliteStore(MetricsReader):
+class SqliteStore(StoreBase):
     """A `MetricsStore` in a file.
 
     Any number of processes may use it; one writes at a time, and other writers wait. Each
@@ -116,29 +115,6 @@ class SqliteStore(MetricsReader):
                 if connection.total_changes:
                     enter_state(connection)
                 connection.execute("COMMIT")
-
-    def delete(self, *, before: int | datetime, sink_id: str = "default") -> int:
-        """Delete the metrics of a sink whose time bucket is below a limit, in one transaction.
-
-        The ledger stays, so that no epoch is applied again. Rows that arrive for such a bucket
-        afterwards make a new partial, which counts them only.
-
-        Args:
-            before: A time bucket, seconds since 1970; or a datetime with a zone.
-            sink_id: The sink that wrote them.
-
-        Returns:
-            The number of rows that were deleted: one for each partial, or several for kinds such as
-            `Ranking`.
-
-        Raises:
-            ConfigError: `before` is neither an int nor a datetime with a zone.
-            StoreError: The store cannot be written.
-            StoreUnavailableError: Other writers kept it busy for too long.
-        """
-        limit = bucket_limit("before", before)
-        with self.transaction(sink_id) as transaction:
-            return transaction.delete(limit)
 
     def sinks(self) -> list[str]:
         """Return the ids of the sinks that have written, in their order as texts.

@@ -20,7 +20,7 @@ from batchqueue.outputs.sqlite.schema import (
     table_sql,
 )
 from batchqueue.outputs.sqlite.state import CREATE_STATE
-from batchqueue.outputs.store import Epoch, StoreError, StoreTransaction, to_json
+from batchqueue.outputs.store import FIRST_BUCKET, Epoch, StoreError, StoreTransaction, to_json
 
 M = TypeVar("M", bound=Metrics)
 
@@ -155,13 +155,14 @@ class SqliteTransaction(StoreTransaction):
                 (self._sink_id, to_json(description)),
             )
 
-    def delete(self, before: int) -> int:
-        """Delete the metrics of this sink whose time bucket is below `before`."""
+    def delete(self, before: int, since: int = FIRST_BUCKET) -> int:
+        """Delete the metrics of this sink in a range of time buckets."""
         with self._statements():
             return sum(
                 self._connection.execute(
-                    f"DELETE FROM {quoted(table)} WHERE sink = ? AND time_bucket < ?",
-                    (self._sink_id, before),
+                    f"DELETE FROM {quoted(table)} "
+                    "WHERE sink = ? AND time_bucket >= ? AND time_bucket < ?",
+                    (self._sink_id, since, before),
                 ).rowcount
                 for table in self._tables_of_metrics()
             )

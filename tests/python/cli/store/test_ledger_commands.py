@@ -100,6 +100,13 @@ def test_metrics_are_deleted_up_to_a_day(store, command):
     assert state(store) == ({"b": 2}, 1, [0, 1])
 
 
+def test_metrics_of_a_range_are_deleted(store, command):
+    limits = ("--since", "1970-01-02", "--before", "1970-01-03")
+    code, printed, _ = command("delete", path_of(store), "nightly", *limits)
+    assert (code, printed) == (0, "1 row of sink nightly deleted\n")
+    assert state(store) == ({"a": 2}, 1, [0, 1])
+
+
 @pytest.mark.parametrize("wrong", [("nigthly", "1970-01-02"), ("nightly", "yesterday")])
 def test_nothing_is_deleted_of_an_unknown_sink_or_before_no_time(store, command, wrong):
     sink_id, before = wrong
