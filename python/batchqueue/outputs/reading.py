@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Metrics)
 
 ROWS_AT_ONCE = 65_536
-"""Rows that a record batch has at most, and that a server sends at once."""
+"""Rows that a record batch has at most, and that a server sends in one answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +70,12 @@ class Selection:
             entities=None if entities is None else _checked_entities(entities),
             since=None if since is None else bucket_limit("since", since),
             before=None if before is None else bucket_limit("before", before),
+        )
+
+    def wants(self, entity: str, time_bucket: int) -> bool:
+        """Return whether the rows of a key of the metric are wanted."""
+        return (self.entities is None or entity in self.entities) and self.overlaps(
+            time_bucket, time_bucket + 1
         )
 
     def overlaps(self, start: int, end: int) -> bool:

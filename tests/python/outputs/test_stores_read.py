@@ -220,7 +220,7 @@ class StoreOfAUser(MetricsReader):
 
     def rows(self, selection):
         for item in self.partials:
-            if selection.entities is None or item.entity in selection.entities:
+            if selection.wants(*item.key):
                 yield from ((*item.key, *values) for values in item.to_rows())
 
     def metrics(self, sink_id="default"):
@@ -230,7 +230,8 @@ class StoreOfAUser(MetricsReader):
 def test_store_of_a_user_is_read_likewise():
     partials = [COUNT(f"{number:06}", 0, number) for number in range(100_000)]
     store = StoreOfAUser(partials)
-    assert store.read(COUNT, entities=["000007"]) == [COUNT("000007", 0, 7)]
+    assert store.read(COUNT, entities=["000007"], before=1) == [COUNT("000007", 0, 7)]
+    assert store.read(COUNT, since=1) == store.read(COUNT, before=0) == []
     assert store.read_table(COUNT)["count"].to_pylist() == list(range(100_000))
     batches = list(store.batches(all_of(COUNT)))
     assert len(batches) > 1

@@ -35,6 +35,7 @@ from batchqueue.spark.stage.process import CpuMeter, infrequent_gc
 from batchqueue.spark.stage.stage import Stage
 from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.message import AttemptSummary, check_size
+from batchqueue.spark.task.replaced import only_replaced
 
 T = TypeVar("T")
 
@@ -172,13 +173,16 @@ class Commit:
 
         Raises:
             SinkError: A group of workers has written to the sink; or a stream, and `sinkId` was not
-                given; or it was written with another number of shards; or an item was lost.
+                given; or it was written with another number of shards; or a result is outside of
+                the time buckets that are replaced; or an item was lost.
         """
 
         def prepare(transaction: StoreTransaction) -> None:
             check_batch(transaction, self.job, self.options, overwrite=overwrite)
             if overwrite:
                 transaction.clear()
+            if self.options.replaced is not None:
+                transaction.delete(self.options.replaced.stop, self.options.replaced.start)
 
         txn_id = self.options.txn_id
         query_id = f"{BATCH}{uuid.uuid4() if txn_id is None else txn_id}"
@@ -300,7 +304,8 @@ class Commit:
             }
             with Stage(f"{name}-l2", self.job.l2, workers) as l2:
                 for message in self.messages:
-                    l2.produce_many(message.metrics(self.job))
+                    metrics = message.metrics(self.job)
+                    l2.produce_many(only_replaced(metrics, self.options.replaced))
         return epoch_summary(
             batch_id,
             [message.summary for message in self.messages],

@@ -180,7 +180,7 @@ _LIMITS: dict[str, tuple[int | None, int | None]] = {
 
 
 def narrowed(selection: Selection, filter: "Filter") -> Selection | None:
-    """Return the part of a selection that a filter lets through; `None` if a store cannot tell."""
+    """Return what a filter leaves of a selection; `None` if Spark has to apply it."""
     kind, attribute = type(filter).__name__, getattr(filter, "attribute", None)
     value: Any = getattr(filter, "value", None)
     if attribute == ("entity",) and kind in ("EqualTo", "EqualNullSafe", "In"):

@@ -32,6 +32,8 @@ class SinkOptions:
             parameter of `MetricsWriter`.
         on_changed_epoch: What to do when an epoch that the store has comes again with another
             number of rows; None: fail.
+        replaced: Time buckets whose results a batch write replaces; None: it adds to all of them. A
+            parameter of `write_batch`.
         is_named: Whether `sinkId` was given, and is not the name of the job by default.
     """
 
@@ -43,6 +45,7 @@ class SinkOptions:
     on_missing_epochs: Accept | None = None
     shards: int | None = None
     on_changed_epoch: Skip | None = None
+    replaced: range | None = None
     is_named: bool = field(default=True, compare=False)
 
     @classmethod

@@ -3,7 +3,8 @@
 import json
 import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import replace as replaced_in
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from pyspark.errors import PySparkException
 
 from batchqueue import ConfigError
 from batchqueue.outputs import SqliteStore
+from batchqueue.outputs.store import bucket_limit
 from batchqueue.spark.commit.commit import Commit
 from batchqueue.spark.commit.retries import open_store
 from batchqueue.spark.errors import SinkError
@@ -93,7 +95,7 @@ class MetricsWriter:
         self._l1 = l1
         self._checkpoint = checkpoint
         given = {name.lower(): str(value) for name, value in options.items() if value is not None}
-        self._options = replace(SinkOptions.parse(given, job, stream=True), shards=shards)
+        self._options = replaced_in(SinkOptions.parse(given, job, stream=True), shards=shards)
 
     @property
     def sink_ids(self) -> list[str]:
@@ -131,7 +133,12 @@ class MetricsWriter:
             Commit(self._job, self._options, messages).apply_epoch(batch_id, wrote=wrote)
 
     def write_batch(
-        self, df: "DataFrame", *, txn_id: str | None = None, overwrite: bool = False
+        self,
+        df: "DataFrame",
+        *,
+        txn_id: str | None = None,
+        overwrite: bool = False,
+        replace: tuple[int | datetime, int | datetime] | None = None,
     ) -> dict[str, Any]:
         """Write one DataFrame.
 
@@ -141,6 +148,11 @@ class MetricsWriter:
                 the write is repeated; with shards, the rows of a shard also count again when Spark
                 repeats its task after the commit.
             overwrite: Delete the sink's earlier results first.
+            replace: Time buckets to compute again, from the first to the second, which is excluded:
+                each in seconds since 1970, or a datetime with a zone. What the sink has for them is
+                deleted in the transaction that stores the results of `df`, and the ledger stays. A
+                result for another time bucket is an error. Default: None, the results are added to
+                what is there.
 
         Returns:
             The summary of the epoch, with `guarantee`: "exactly-once" or "at-least-once", and
@@ -148,14 +160,16 @@ class MetricsWriter:
             summary of each.
 
         Raises:
-            ConfigError: `txn_id` is blank.
+            ConfigError: `txn_id` is blank, or `replace` is not an interval, or beside `overwrite`.
             SinkError: A stream has written to the sink, and `sinkId` was not given; the sink was
-                written with another number of shards, or by another job; or an item was lost.
+                written with another number of shards, or by another job; a result is outside of
+                `replace`; or an item was lost.
         """
         if txn_id is not None and not txn_id.strip():
             raise ConfigError(f"txn_id={txn_id!r} is blank: give a name, or leave it out")
+        replaced = None if replace is None else _buckets(replace, overwrite=overwrite)
         df = self._prepare(df)
-        options = replace(self._options, txn_id=txn_id)
+        options = replaced_in(self._options, txn_id=txn_id, replaced=replaced)
         if options.shards is not None:
             summaries = self._write_shards(df, options, None, overwrite=overwrite)
             return {
@@ -225,6 +239,26 @@ def with_columns_read(df: "DataFrame", job: AggregationJob) -> "DataFrame":
     # Without any column Spark would not say how many rows there are.
     kept = [name for name in names if name in read] or names[:1]
     return df if kept == names else df.select(*map(quoted, kept))
+
+
+def _buckets(interval: Any, *, overwrite: bool) -> range:
+    if overwrite:
+        raise ConfigError(
+            f"replace={interval!r} beside overwrite=True, which deletes all results: leave one out"
+        )
+    if not isinstance(interval, tuple) or len(interval) != 2:
+        raise ConfigError(
+            f"replace={interval!r}: give the first time bucket and the one after the last as a "
+            "tuple, for instance (datetime(2026, 1, 30, tzinfo=UTC), datetime(2026, 1, 31, "
+            "tzinfo=UTC))"
+        )
+    first, end = (bucket_limit("replace", limit) for limit in interval)
+    if first >= end:
+        raise ConfigError(
+            f"replace={interval!r}: no time bucket is from {first} on and before {end}; give the "
+            "earlier time first"
+        )
+    return range(first, end)
 
 
 def _check_shards(shards: int, job: AggregationJob) -> None:

@@ -1,0 +1,28 @@
+"""The results of a write that replaces time buckets are for these only."""
+
+from collections.abc import Iterable
+
+from batchqueue.aggregation import Metrics
+from batchqueue.spark.errors import SinkError
+
+
+def only_replaced(metrics: Iterable[Metrics], replaced: range | None) -> Iterable[Metrics]:
+    """Pass results on, and check that they are for the time buckets that are replaced, if any.
+
+    Raises:
+        SinkError: One is for another: it would be added to what is stored there.
+    """
+    if replaced is None:
+        return metrics
+    return (_checked(item, replaced) for item in metrics)
+
+
+def _checked(item: Metrics, replaced: range) -> Metrics:
+    if item.time_bucket not in replaced:
+        raise SinkError(
+            f"metric {item.name} has a result for {item.entity!r} in time bucket "
+            f"{item.time_bucket}, and `replace` is from {replaced.start} until before "
+            f"{replaced.stop}: it would be added to what is stored there, so nothing is written. "
+            "Give the rows of these time buckets only, or replace more"
+        )
+    return item
