@@ -29,6 +29,7 @@ from ledger import COMMITS, Ledger
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from stored import DAYS, ROWS, Stored
 
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import MetricsWriter, local_session, register
@@ -95,6 +96,7 @@ class Bench:
     def measures(self) -> dict[str, Callable[[], float]]:
         """Return the contenders, by name."""
         by_key, by_type_and_key = ("key",), ("type", "key")
+        stored = Stored(self.spark, self.directory / "stored")
         return {
             "groupBy": functools.partial(self.noop, by_key),
             "spark": functools.partial(self.pushed_down, "aggregators"),
@@ -110,6 +112,8 @@ class Bench:
             "stream, counting": functools.partial(self.stream, "counting"),
             "stream, sink": functools.partial(self.stream, "sink"),
             "commit, few": Ledger(self.directory / "few", FEW_EPOCHS).commits,
+            "read, format": stored.by_format,
+            "read, Spark": stored.by_spark,
             "commit, many": Ledger(self.directory / "many", MANY_EPOCHS).commits,
         }
 
@@ -257,6 +261,14 @@ def rows_of(seconds: dict[str, list[float]], rows: int) -> list[Row]:
             f"{1_000 * took['commit, many'] / COMMITS:.1f} ms beside "
             f"{1_000 * took['commit, few'] / COMMITS:.1f} ms",
             took["commit, many"] <= 1.5 * took["commit, few"],
+        ),
+        (
+            "7",
+            f"a sink of {ROWS:,} rows in {DAYS} files of `ParquetStore`, read back",
+            "at least 0.5 x `spark.read.parquet` of the files",
+            f"{took['read, Spark'] / took['read, format']:.2f} x: "
+            f"{rate(took['read, format'], ROWS)} beside {rate(took['read, Spark'], ROWS)}",
+            took["read, Spark"] >= 0.5 * took["read, format"],
         ),
     ]
 

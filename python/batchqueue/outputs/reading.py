@@ -34,7 +34,7 @@ class Selection:
         entities: These entities; `None` for all.
         since: No time bucket before this one; `None` for no limit.
         before: Only time buckets before this one; `None` for no limit.
-        file: A part of them: those in this data file of a ParquetStore; `None` for all.
+        files: A part of them: those in these data files of a ParquetStore; `None` for all.
     """
 
     metric_type: type[Metrics]
@@ -42,7 +42,7 @@ class Selection:
     entities: tuple[str, ...] | None = None
     since: int | None = None
     before: int | None = None
-    file: str | None = None
+    files: tuple[str, ...] | None = None
 
     @classmethod
     def checked(
@@ -172,12 +172,17 @@ class MetricsReader(ABC):
         schema = schema_of_metric(table_layout(metric_type))
         return pa.Table.from_batches(self.batches(selection), schema)
 
-    def parts(self, selection: Selection) -> Sequence[Selection]:
-        """Split a selection into parts of one commit, which several processes may read."""
+    def parts(self, selection: Selection, count: int = 1) -> Sequence[Selection]:
+        """Split a selection into parts of one commit, which several processes may read.
+
+        Args:
+            selection: What is read.
+            count: How many parts are useful; a store may make fewer, or more if they are large.
+        """
         return [selection]
 
     def batches(self, selection: Selection) -> Iterator["pa.RecordBatch"]:
-        """Yield the rows of a selection as record batches, in the order of `rows`.
+        """Yield the rows of a selection as record batches; those of a part in any order.
 
         Raises:
             StoreError: The store cannot be read, or a value does not fit its column.

@@ -188,7 +188,8 @@ def test_parts_together_are_the_selection_and_stay_readable_when_they_are_replac
     store = open_parquet()
     write(store, [COUNT("a", hour * HOUR, 1) for hour in range(24 * 5)])
     selection = Selection(metric_type=COUNT, sink_id="default", since=DAY, before=3 * DAY + HOUR)
-    parts = pickle.loads(pickle.dumps(store.parts(selection)))
+    assert len(store.parts(selection)) == 1
+    parts = pickle.loads(pickle.dumps(store.parts(selection, 10)))
     assert len(parts) == 3
     write(store, [COUNT("a", hour * HOUR, 2) for hour in range(24 * 5)])
     rows = [row for part in parts for batch in store.batches(part) for row in batch.to_pylist()]
@@ -210,6 +211,28 @@ def test_metrics_of_a_sink_are_known_by_what_it_stored(store):
     for known, metric in zip(found, (COUNT, LATEST, TOTAL, WORST), strict=True):
         assert store.read_table(known.metric_type) == store.read_table(metric)
     assert store.metrics("absent") == []
+
+
+def test_neighbouring_files_share_a_part_by_their_size(open_parquet):
+    store = open_parquet()
+    write(store, [COUNT("a", day * DAY) for day in range(20)])
+    for count, expected in ((1, 1), (4, 4), (20, 20), (1_000, 20)):
+        parts = store.parts(all_of(COUNT), count)
+        assert len(parts) == expected
+        files = [store.files(COUNT)[0].with_name(name) for part in parts for name in part.files]
+        assert files == store.files(COUNT)
+    assert store.parts(all_of(TOTAL), 4) == []
+
+
+def test_part_that_was_planned_too_long_ago_is_an_error_with_the_remedy(open_parquet):
+    store = open_parquet(keep_replaced_s=0)
+    write(store, [COUNT("a", 0, 1)])
+    (part,) = store.parts(all_of(COUNT))
+    for count in (2, 3):
+        write(store, [COUNT("a", 0, count)])
+    with pytest.raises(StoreError, match=r"replaced after .*: read again, or .* keep_replaced_s"):
+        list(store.rows(part))
+    assert [row[-1] for row in store.rows(all_of(COUNT))] == [3]
 
 
 class StoreOfAUser(MetricsReader):

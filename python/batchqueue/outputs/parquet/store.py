@@ -1,8 +1,9 @@
 """`ParquetStore`: metrics in Parquet files of a directory, without a server."""
 
 import itertools
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from os import PathLike
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from batchqueue.outputs.parquet.transaction import ParquetTransaction
 
 R = TypeVar("R")
+
+_PART_BYTES = 64 * 1024 * 1024
+"""Largest size of the files that one part of a selection has, unless it is a single file."""
 
 _READS = 10
 """Attempts to read a state whose files are removed meanwhile."""
@@ -238,16 +242,20 @@ class ParquetStore(StoreBase):
             manifest = Manifest.load(folder, sink_id)
         yield None if manifest is None else self._transaction(folder, manifest)
 
-    def parts(self, selection: Selection) -> list[Selection]:
-        """Split a selection into those of its data files."""
+    def parts(self, selection: Selection, count: int = 1) -> list[Selection]:
+        """Split a selection into parts of one commit, each some of the data files."""
 
-        def files(_: Path, manifest: Manifest) -> list[Selection]:
-            return [replace(selection, file=name) for name in _wanted_files(manifest, selection)]
+        def groups(folder: Path, manifest: Manifest) -> list[Selection]:
+            sizes = {
+                name: (folder / name).stat().st_size for name in _wanted_files(manifest, selection)
+            }
+            most = min(_PART_BYTES, math.ceil(sum(sizes.values()) / count))
+            return [replace(selection, files=names) for names in _grouped(sizes, most)]
 
-        return self._reading(selection.sink_id, files)
+        return self._reading(selection.sink_id, groups)
 
     def batches(self, selection: Selection) -> Iterator["pa.RecordBatch"]:
-        """Yield the rows of a selection as record batches, in the order of `rows`."""
+        """Yield the rows of a selection as record batches; those of a part file by file."""
         for table in self._tables(selection):
             yield from table.to_batches(ROWS_AT_ONCE)
 
@@ -273,8 +281,8 @@ class ParquetStore(StoreBase):
 
         return sorted(self._reading(sink_id, found), key=lambda found: found.metric_type.name)
 
-    def _tables(self, selection: Selection) -> list["pa.Table"]:
-        """Return the rows of a selection, ordered, as a table; none if no file has any."""
+    def _tables(self, selection: Selection) -> Iterator["pa.Table"]:
+        """Yield the rows of a selection as a table, or as one for each data file of a part."""
         import pyarrow as pa
 
         from batchqueue.outputs.parquet.files import in_order, read_file
@@ -285,8 +293,23 @@ class ParquetStore(StoreBase):
             names = _wanted_files(manifest, selection)
             return [read_file(folder / name, layout, selection) for name in names]
 
-        found = self._reading(selection.sink_id, read_files)
-        return [in_order(layout, pa.concat_tables(found)).remove_column(0)] if found else []
+        if selection.files is None:
+            found = self._reading(selection.sink_id, read_files)
+            if found:
+                yield in_order(layout, pa.concat_tables(found)).remove_column(0)
+            return
+        folder = sink_folder(self.directory, selection.sink_id)
+        for name in selection.files:
+            with self._errors():
+                try:
+                    table = read_file(folder / name, layout, selection)
+                except FileNotFoundError as error:
+                    raise StoreError(
+                        f"cannot read {folder / name}: it was replaced after the read was planned, "
+                        f"and removed {self.keep_replaced_s} s later: read again, or give the "
+                        "writer a larger keep_replaced_s"
+                    ) from error
+            yield table.remove_column(0)
 
     def _transaction(self, folder: Path, manifest: Manifest) -> "ParquetTransaction":
         from batchqueue.outputs.parquet.transaction import ParquetTransaction
@@ -329,11 +352,22 @@ class ParquetStore(StoreBase):
 
 def _wanted_files(manifest: Manifest, selection: Selection) -> list[str]:
     """Return the names of the data files that may have rows of a selection, ordered by time."""
-    if selection.file is not None:  # of an earlier state, which readers may finish reading
-        return [selection.file]
     files = manifest.tables.get(table_layout(selection.metric_type).table, {})
     return [
         name
         for start, name in sorted(files.items())
         if selection.overlaps(start, start + manifest.partition_s)
     ]
+
+
+def _grouped(sizes: Mapping[str, int], most: int) -> list[tuple[str, ...]]:
+    """Group neighbours of files until a group has a size, which its last file may exceed."""
+    groups: list[tuple[str, ...]] = []
+    filled = most
+    for name, size in sizes.items():
+        if filled >= most:
+            groups.append(())
+            filled = 0
+        groups[-1] += (name,)
+        filled += size
+    return groups

@@ -1,5 +1,6 @@
 """The reader of `spark.read`: what the sink of a job has stored."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,9 +20,6 @@ from batchqueue.spark.job.aggregation_job import AggregationJob
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
-
-FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-"""Off by default. Then Spark refuses a reader that has `pushFilters`."""
 
 _OPTIONS = ("metric", "sinkId", "shards", "since", "before")
 _SPARK_TYPES = {int: T.LongType(), float: T.DoubleType(), str: T.StringType()}
@@ -132,21 +130,26 @@ def _limit(options: Mapping[str, str], name: str) -> int | datetime | None:
 
 
 class SinkReader(DataSourceReader):
-    """Reads a sink: a ParquetStore in a task for each data file, other stores in one task.
+    """Reads a sink, or those of its shards, each as of one commit: a task for each part."""
 
-    The parts are those of one commit of each sink.
-    """
+    def __init__(self, options: ReadOptions, tasks: int) -> None:
+        """Make the reader.
 
-    def __init__(self, options: ReadOptions) -> None:
+        Args:
+            options: What is read.
+            tasks: How many tasks the session runs concurrently.
+        """
         self._store = options.store
         self._selections = options.selections
+        self._tasks = tasks
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the tasks."""
+        count = math.ceil(self._tasks / len(self._selections))
         return [
             InputPartition(part)
             for selection in self._selections
-            for part in self._store.parts(selection)
+            for part in self._store.parts(selection, count)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.requirements import require_data_sources
-from batchqueue.spark.task.session_zone import SESSION_ZONE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,8 +30,8 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
     - `maxCommitBytes`: largest size of the partial aggregates of one epoch, in bytes; default
       67108864 (64 MiB). A task checks its own partials, the commit the sum.
 
-    Options of `spark.read`, which reads a metric as the store's `read_table` does. A ParquetStore
-    is read in a task for each data file, any other in one task.
+    Options of `spark.read`, which reads a metric as the store's `read_table` does. The data files
+    of a ParquetStore are read in several tasks, any other store in one.
 
     - `metric`: its name; not needed if the job has one metric.
     - `sinkId`: as above.
@@ -67,14 +66,10 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
         departures = spark.read.format(format_name).option("metric", "departures").load()
     """
     require_data_sources()
-    from batchqueue.spark.format.reading import FILTER_PUSHDOWN
+    from batchqueue.spark.format.session_settings import SessionSettings
     from batchqueue.spark.format.source import data_source
 
     job.check_pickles()
-    source = data_source(
-        job,
-        str(spark.conf.get(SESSION_ZONE)),
-        pushes_filters=spark.conf.get(FILTER_PUSHDOWN, "false") == "true",
-    )
+    source = data_source(job, SessionSettings.of(spark))
     spark.dataSource.register(source)
     return source.name()

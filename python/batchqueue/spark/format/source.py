@@ -10,6 +10,7 @@ from batchqueue.spark.commit.retries import open_store
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.format.batch_writer import BatchSinkWriter
 from batchqueue.spark.format.reading import FilteringSinkReader, ReadOptions, SinkReader
+from batchqueue.spark.format.session_settings import SessionSettings
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
 
@@ -20,14 +21,13 @@ if TYPE_CHECKING:
 
 
 def data_source(
-    job: AggregationJob, zone: str = "UTC", *, pushes_filters: bool = False
+    job: AggregationJob, session: SessionSettings | None = None
 ) -> "type[AggregationDataSource]":
     """Make the data source of one job.
 
     Args:
         job: What to do with the rows.
-        zone: The zone of the session, as it is now. Default: UTC.
-        pushes_filters: Whether Spark offers the filters of a query to the reader. Default: False.
+        session: The settings of the session, as they are now. Default: those of `SessionSettings`.
     """
     # No module has this class under its name, so it is pickled by value, and the job with it.
     return cast(
@@ -35,7 +35,7 @@ def data_source(
         type(
             "JobDataSource",
             (AggregationDataSource,),
-            {"job": job, "zone": zone, "pushes_filters": pushes_filters},
+            {"job": job, "session": session or SessionSettings()},
         ),
     )
 
@@ -44,8 +44,7 @@ class AggregationDataSource(DataSource):
     """The data source of one job; `data_source` makes a subclass that holds the job."""
 
     job: ClassVar[AggregationJob]
-    zone: ClassVar[str]
-    pushes_filters: ClassVar[bool]
+    session: ClassVar[SessionSettings]
 
     @classmethod
     def name(cls) -> str:
@@ -58,8 +57,8 @@ class AggregationDataSource(DataSource):
 
     def reader(self, schema: "StructType") -> SinkReader:
         """Make the reader of what the sink has stored."""
-        kind = FilteringSinkReader if self.pushes_filters else SinkReader
-        return kind(ReadOptions.parse(self.options, self.job))
+        kind = FilteringSinkReader if self.session.pushes_filters else SinkReader
+        return kind(ReadOptions.parse(self.options, self.job), self.session.tasks)
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "StreamSinkWriter":
         """Check what can be checked before tasks run, and make the writer of one epoch."""
@@ -77,13 +76,15 @@ class AggregationDataSource(DataSource):
             )
         from batchqueue.spark.format.stream_writer import StreamSinkWriter
 
-        return StreamSinkWriter(self.job, self._checked_options(schema, stream=True), self.zone)
+        return StreamSinkWriter(
+            self.job, self._checked_options(schema, stream=True), self.session.zone
+        )
 
     def writer(self, schema: "StructType", overwrite: bool) -> "BatchSinkWriter":
         """Check what can be checked before tasks run, and make the writer of one batch."""
         options = self._checked_options(schema, stream=False)
         open_store(self.job)
-        return BatchSinkWriter(self.job, options, overwrite, self.zone)
+        return BatchSinkWriter(self.job, options, overwrite, self.session.zone)
 
     def _checked_options(self, schema: "StructType", *, stream: bool) -> SinkOptions:
         options = SinkOptions.parse(self.options, self.job, stream=stream)

@@ -125,9 +125,11 @@ def test_filters_give_the_same_rows_when_they_are_pushed_down(
 def test_filters_decide_what_is_read(table: DataFrame, parquet: ParquetStore) -> None:
     from pyspark.sql import datasource as ds
 
+    from batchqueue.spark.format.session_settings import SessionSettings
     from batchqueue.spark.format.source import data_source
 
-    source = data_source(filled(parquet, table), pushes_filters=True)({"metric": "departures"})
+    session = SessionSettings(pushes_filters=True)
+    source = data_source(filled(parquet, table), session)({"metric": "departures"})
     reader = source.reader(source.schema())
     assert len(reader.partitions()) == 2
     left = ds.StringContains(("entity",), "A")
