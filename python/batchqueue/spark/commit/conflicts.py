@@ -87,15 +87,19 @@ def check_query(options: SinkOptions, query_id: str) -> None:
     """Check that a new query may write into a sink with results of others.
 
     Raises:
-        SinkError: `onNewQuery` is not set.
+        SinkError: `onNewQuery` is not set, or accepts another query only.
     """
-    if options.on_new_query is None:
-        raise SinkError(
-            f"query {query_id} is new, but sink {options.sink_id!r} has results of others: if its "
-            "checkpoint was deleted, rows would be counted twice. Restore the checkpoint, or set "
-            "option onNewQuery to 'append' (add to them) or 'replace' (delete them first), or use "
-            "another sinkId"
-        )
+    accepted = options.on_new_query
+    if accepted in ("append", "replace", f"append:{query_id}"):
+        return
+    only = "" if accepted is None else f", and onNewQuery={accepted} accepts no other query"
+    raise SinkError(
+        f"query {query_id} is new, but sink {options.sink_id!r} has results of others{only}: if "
+        "its checkpoint was deleted, rows would be counted twice. Restore the checkpoint, or set "
+        f"option onNewQuery to 'append:{query_id}' (add to them; it may stay set, as it accepts "
+        "this query only), 'append' (add to them) or 'replace' (delete them first), or use another "
+        "sinkId"
+    )
 
 
 def check_rows(

@@ -17,7 +17,8 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
     - `sinkId`: names the sink within the store; default: the job's name. A batch without it is
       refused if a stream has written to that sink.
     - `onNewQuery` (stream): `append` or `replace`: what to do when a query with a new checkpoint
-      meets a sink that has data. Without it the query fails.
+      meets a sink that has data; `append:` and the id of a query accepts that one only. Without it
+      the query fails, and the message has its id.
     - `txnId` (batch): a write whose txnId was committed before is skipped. Without it a batch write
       is at-least-once.
     - `onJobChange`: `accept`: continue when the job's metrics or aggregations differ from those of

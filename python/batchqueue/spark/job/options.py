@@ -1,5 +1,6 @@
 """The options of a write, checked."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -11,9 +12,10 @@ from batchqueue.spark.job.aggregation_job import AggregationJob
 DEFAULT_MAX_COMMIT_BYTES = 64 * 1024 * 1024
 """A sixth of what a driver with the default heap of 1 GB takes; see docs/spark/production.md."""
 
-OnNewQuery = Literal["append", "replace"]
 Accept = Literal["accept"]
 Skip = Literal["skip"]
+
+_APPEND_ONE = re.compile(r"append:\S+")
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,8 @@ class SinkOptions:
 
     Attributes:
         sink_id: The sink, which is a name within the store.
-        on_new_query: What to do when an unknown query meets a sink that has data; None: fail.
+        on_new_query: What to do when an unknown query meets a sink that has data: "append",
+            "replace", or "append:" and the id of the only query that may; None: fail.
         txn_id: Names a batch write, so that it is applied once; None: at-least-once.
         max_commit_bytes: Largest size of one epoch's partial aggregates, in bytes.
         on_job_change: What to do when the job differs from the one that wrote last; None: fail.
@@ -38,7 +41,7 @@ class SinkOptions:
     """
 
     sink_id: str
-    on_new_query: OnNewQuery | None
+    on_new_query: str | None
     txn_id: str | None
     max_commit_bytes: int
     on_job_change: Accept | None = None
@@ -64,9 +67,12 @@ class SinkOptions:
         """
         _check_names(options, stream=stream)
         on_new_query = options.get("onnewquery")
-        if on_new_query not in (None, "append", "replace"):
+        if on_new_query not in (None, "append", "replace") and not _APPEND_ONE.fullmatch(
+            on_new_query
+        ):
             raise ConfigError(
-                f"option onNewQuery={on_new_query!r}: use 'append' or 'replace', or leave it out"
+                f"option onNewQuery={on_new_query!r}: use 'append' or 'replace', or 'append:' and "
+                "the id of the query, or leave it out"
             )
         size = options.get("maxcommitbytes", str(DEFAULT_MAX_COMMIT_BYTES))
         if not size.isdecimal() or int(size) == 0:
@@ -75,7 +81,7 @@ class SinkOptions:
             )
         return cls(
             sink_id=options.get("sinkid", job.name),
-            on_new_query=cast(OnNewQuery | None, on_new_query),
+            on_new_query=on_new_query,
             txn_id=options.get("txnid"),
             max_commit_bytes=int(size),
             on_job_change=cast(Accept | None, _only(options, "onJobChange", "accept")),

@@ -199,6 +199,26 @@ def test_new_query_on_a_sink_with_data_is_refused_unless_the_user_decides(
     assert [epoch.query_id for epoch in summaries(store)] == ["newest"]
 
 
+def test_one_new_query_is_accepted_by_its_id_and_no_other(
+    flights: Path, store: SqliteStore
+) -> None:
+    """So the option may stay in the command: a lost checkpoint makes another query."""
+    job, options = flight_job(store), replace(OPTIONS, on_new_query="append:new")
+    Commit(job, OPTIONS, attempts(flights, store, "old")).apply_epoch(0)
+    with pytest.raises(SinkError, match="set option onNewQuery to 'append:new'"):
+        Commit(job, OPTIONS, attempts(flights, store, "new")).apply_epoch(0)
+    new = attempts(flights, store, "new")
+    for batch_id in (0, 0, 1):
+        Commit(job, options, at(new, batch_id)).apply_epoch(batch_id)
+    assert departures(store) == 3 * FILES * ROWS_PER_FILE
+    refused = "query newer is new, .*, and onNewQuery=append:new accepts no other query: .*twice"
+    with pytest.raises(SinkError, match=refused):
+        Commit(job, options, attempts(flights, store, "newer")).apply_epoch(0)
+    with pytest.raises(SinkError, match=refused):
+        Commit(job, options, []).check_epoch(EpochId("newer", 0))
+    assert departures(store) == 3 * FILES * ROWS_PER_FILE
+
+
 @pytest.mark.parametrize("txn_id", [None, "load-1"])
 def test_stream_on_a_sink_with_results_of_a_batch_write_is_refused(
     flights: Path, store: SqliteStore, txn_id: str | None
@@ -209,6 +229,9 @@ def test_stream_on_a_sink_with_results_of_a_batch_write_is_refused(
     with pytest.raises(SinkError, match=r"query q1 is new, but sink 'flights'"):
         Commit(job, OPTIONS, attempts(flights, store)).apply_epoch(0)
     assert departures(store) == FILES * ROWS_PER_FILE
+    accepting = replace(OPTIONS, on_new_query="append:q1")
+    Commit(job, accepting, attempts(flights, store)).apply_epoch(0)
+    assert departures(store) == 2 * FILES * ROWS_PER_FILE
 
 
 def test_marks_grow_with_names_and_not_with_writes(flights: Path, store: SqliteStore) -> None:

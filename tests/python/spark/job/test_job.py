@@ -216,6 +216,8 @@ def test_options_have_defaults_and_are_checked(store: SqliteStore) -> None:
         ({"onchangedepoch": "skip"}, False, "onChangedEpoch='skip' is for streams"),
         ({"onchangedepoch": "accept"}, True, "onChangedEpoch='accept': use 'skip'"),
         ({"on_changed_epoch": "skip"}, True, "did you mean onChangedEpoch"),
+        ({"onnewquery": "append:"}, True, "onNewQuery='append:': use .* the id of the query"),
+        ({"onnewquery": "replace:q1"}, True, "onNewQuery='replace:q1': use 'append' or"),
         (
             {"shards": "8"},
             True,
