@@ -102,9 +102,11 @@ def check_key(metric: str, key: tuple[str, int]) -> None:
         or type(time_bucket) is not int
         or not -(2**63) <= time_bucket < 2**63
     ):
+        nulls = " (a Spark job leaves out null keys by ArrowAggregation(null_keys='skip'))"
         raise StoreError(
             f"metric {metric} has the key ({entity!r}, {time_bucket!r}); "
             "check the metrics: an entity is a str, and a time bucket an int of up to 64 bits"
+            f"{nulls if None in key else ''}"
         )
 
 

@@ -31,6 +31,7 @@ def epoch_summary(
         - `batch_id`;
         - `guarantee`: "exactly-once" or "at-least-once";
         - `rows`: rows from Spark;
+        - `skipped`: rows that a step left out because of a null key, counted for each step;
         - `items`: items made of them, 0 where Spark SQL is L1;
         - `partials`: what L1 left of them;
         - `l1_ratio`: items, or rows where there are no items, per partial;
@@ -50,6 +51,7 @@ def epoch_summary(
         "batch_id": batch_id,
         "guarantee": guarantee,
         "rows": rows,
+        "skipped": sum(attempt.skipped for attempt in attempts),
         "items": l1.produced,
         "partials": l2.produced,
         "l1_ratio": l1_ratio(rows, l1.produced, l2.produced),
@@ -80,9 +82,12 @@ def log_line(query_id: str, summary: Mapping[str, Any]) -> str:
     }
     if counts["dead_lettered"] == 0:
         del counts["dead_lettered"]  # few jobs have a handler for them
+    rows = counted(summary["rows"], "row")
+    if summary["skipped"]:
+        rows += f", {summary['skipped']:,} skipped"
     use = ", ".join(f"{name} {stage['peak_used_percent']:.0f} %" for name, stage in stages.items())
     return (
-        f"epoch {summary['batch_id']} of query {query_id}: {counted(summary['rows'], 'row')}, "
+        f"epoch {summary['batch_id']} of query {query_id}: {rows}, "
         f"{counted(summary['items'], 'item')}, {counted(summary['partials'], 'partial')} "
         f"(L1 ratio {summary['l1_ratio']:,}), {summary['commit_bytes']:,} bytes, "
         f"{', '.join(f'{count} {name}' for name, count in counts.items())}, queue use {use}, "

@@ -27,6 +27,7 @@ class SinkTotals:
     Attributes:
         epochs: Applied epochs, including batch writes.
         rows: Rows from Spark.
+        skipped: Rows that steps left out because of a null key.
         items: Items made of them.
         partials: What L1 left of them.
         commit_bytes: Bytes of the partials on their way to the commit.
@@ -37,6 +38,7 @@ class SinkTotals:
 
     epochs: int = 0
     rows: int = 0
+    skipped: int = 0
     items: int = 0
     partials: int = 0
     commit_bytes: int = 0
@@ -61,6 +63,7 @@ class SinkTotals:
         return cls(
             epochs=1,
             rows=summary.get("rows", 0),
+            skipped=summary.get("skipped", 0),
             items=summary.get("items", 0),
             partials=summary.get("partials", 0),
             commit_bytes=summary.get("commit_bytes", 0),
@@ -84,7 +87,8 @@ class SinkTotals:
         totals = summary.get(_KEY)
         if totals is None:
             return None
-        return cls(**{attribute.name: totals[attribute.name] for attribute in fields(cls)})
+        known = {attribute.name for attribute in fields(cls)} & totals.keys()
+        return cls(**{name: totals[name] for name in known})
 
     @classmethod
     def sum(cls, totals: Iterable["SinkTotals"]) -> "SinkTotals":

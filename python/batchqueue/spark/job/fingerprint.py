@@ -32,10 +32,15 @@ def fingerprint(job: AggregationJob, shards: int | None) -> dict[str, Any]:
         }
         for metric in job.metrics
     }
-    aggregations = [
-        step.aggregation.text for step in job.arrow if isinstance(step, ArrowAggregation)
-    ]
+    aggregations = [_aggregation(step) for step in job.arrow if isinstance(step, ArrowAggregation)]
     return {"metrics": metrics, "aggregations": aggregations, "shards": shards}
+
+
+def _aggregation(step: ArrowAggregation) -> str:
+    if step.null_keys is None:
+        return step.aggregation.text
+    rule = step.null_keys if step.null_keys == "skip" else sorted(dict(step.null_keys).items())
+    return f"{step.aggregation.text} with null_keys {rule}"
 
 
 def remembered(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> dict[str, Any]:

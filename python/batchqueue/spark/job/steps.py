@@ -1,8 +1,8 @@
 """What L1 does with rows as they are: aggregations and handlers that take Arrow batches."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -58,10 +58,43 @@ class ArrowAggregation(ArrowStep):
         metrics: Turns what one task aggregated, a `pyarrow.RecordBatch` with a row for each group,
             into partials. L2 combines partials of the same key across tasks and epochs, so yield
             what can be combined: a mean as its sum and count, no quantiles.
+        null_keys: What becomes of groups whose key or time bucket is null, which no store can hold.
+            "skip": they are left out, and their rows counted as `skipped` in the summary of the
+            epoch. A mapping from keys to values, such as `{"carrier": "unknown"}`: the value stands
+            for null, and the group is merged with that of the value. Default: None, `metrics` gets
+            them as they are.
     """
 
     aggregation: Aggregation
     metrics: Callable[[pa.RecordBatch], Iterable[Metrics]]
+    null_keys: Literal["skip"] | Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rule, keys = self.null_keys, self.key_columns
+        if rule is None:
+            return
+        if not keys:
+            raise ConfigError(
+                f"null_keys={rule!r}, and the aggregation has no keys and no window: leave it out"
+            )
+        if rule != "skip" and not (isinstance(rule, Mapping) and rule):
+            raise ConfigError(
+                f"null_keys={rule!r}: give 'skip', or a value for null by key, for instance "
+                f"{{{keys[0]!r}: 'unknown'}}"
+            )
+        for key, value in {} if rule == "skip" else rule.items():
+            if key not in keys or value is None:
+                raise ConfigError(
+                    f"null_keys has {value!r} for {key!r}: give a value other than None, for a key "
+                    f"of the aggregation: {', '.join(keys)}"
+                )
+
+    @property
+    def key_columns(self) -> list[str]:
+        """The columns of the result that identify a group."""
+        window = self.aggregation.window
+        return [*self.aggregation.keys, *([] if window is None else [window.output])]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,14 @@ class SinkMetric(Enum):
     ROWS = MetricSpec(
         "batchqueue_sink_rows_total", "counter", (), "rows", "rows from Spark", _EPOCH
     )
+    SKIPPED = MetricSpec(
+        "batchqueue_sink_skipped_rows_total",
+        "counter",
+        (),
+        "rows",
+        "rows that a step left out because of a null key",
+        _EPOCH,
+    )
     ITEMS = MetricSpec(
         "batchqueue_sink_items_total", "counter", (), "items", "items made of rows", _EPOCH
     )

@@ -114,6 +114,7 @@ def read_samples(store: LedgerStore, sink_id: str) -> Iterator[Sample]:
 def _counters(totals: SinkTotals) -> Iterator[Sample]:
     yield SinkMetric.EPOCHS, (), totals.epochs
     yield SinkMetric.ROWS, (), totals.rows
+    yield SinkMetric.SKIPPED, (), totals.skipped
     yield SinkMetric.ITEMS, (), totals.items
     yield SinkMetric.PARTIALS, (), totals.partials
     yield SinkMetric.COMMIT_BYTES, (), totals.commit_bytes

@@ -42,7 +42,7 @@ def aggregate(
                 break  # Spark will retry the whole task
     partials = l1.partials()
     return partials, AttemptSummary(
-        rows, stage.summary, stage.thread_items, meter.read(stage.drain_cpu_s)
+        rows, stage.summary, stage.thread_items, meter.read(stage.drain_cpu_s), l1.skipped
     )
 
 

@@ -13,6 +13,7 @@ from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.steps import ArrowAggregation, ArrowHandler, Emit, HandlerFactory
 from batchqueue.spark.stage.stage import Stage
 from batchqueue.spark.task.arrow import unknown_tags
+from batchqueue.spark.task.null_keys import counting_rows, record_batches, without_null_keys
 
 _TAG_COLUMN = "batchqueue tag"
 """Column that tags the rows of a step for all rows, which has no type column."""
@@ -39,9 +40,11 @@ class L1:
 
     Attributes:
         handlers: The handlers by item type or tag.
+        skipped: Rows that `partials` has left out because of a null key.
     """
 
     def __init__(self, job: AggregationJob) -> None:
+        self.skipped = 0
         self._items = job.items
         self._collected: list[Metrics] = []
         self._aggregators: list[tuple[ArrowAggregation, Aggregator]] = []
@@ -67,7 +70,7 @@ class L1:
     def _handler(self, step: ArrowAggregation | ArrowHandler) -> SupportsConsume[Any]:
         if isinstance(step, ArrowHandler):
             return step.make(self._collected.extend)
-        aggregator = Aggregator(step.aggregation)
+        aggregator = Aggregator(counting_rows(step))
         self._aggregators.append((step, aggregator))
         return aggregator
 
@@ -97,7 +100,10 @@ class L1:
         """Return what the handlers emitted; call it after the queue has shut down."""
         for step, aggregator in self._aggregators:
             if (result := aggregator.result()) is not None:
-                self._collected.extend(step.metrics(result))
+                groups, skipped = without_null_keys(pa.Table.from_batches([result]), step)
+                self.skipped += skipped
+                for batch in record_batches(groups):
+                    self._collected.extend(step.metrics(batch))
         return self._collected
 
 

@@ -23,17 +23,19 @@ class AttemptSummary:
         l1: The counts of its queue.
         thread_items: Items that each drain thread handled.
         cpu: CPU and wall time of `write()`.
+        skipped: Rows that steps left out because of a null key.
     """
 
     rows: int
     l1: StageSummary
     thread_items: tuple[int, ...]
     cpu: CpuSummary
+    skipped: int = 0
 
     @classmethod
-    def without_queue(cls, rows: int = 0) -> Self:
+    def without_queue(cls, rows: int = 0, skipped: int = 0) -> Self:
         """Return the summary of an L1 without a queue, such as one in Spark SQL."""
-        return cls(rows, StageSummary.total([]), (), CpuSummary(0, 0, 0))
+        return cls(rows, StageSummary.total([]), (), CpuSummary(0, 0, 0), skipped)
 
 
 @dataclass(frozen=True)

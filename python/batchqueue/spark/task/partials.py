@@ -124,7 +124,10 @@ def _array(values: Sequence[Any], kind: type) -> pa.Array:
 
 def _not_null(name: str, array: pa.Array) -> pa.Array:
     if array.null_count:
-        raise pa.ArrowInvalid(f"{name} is None; leave such rows out in `items`")
+        raise pa.ArrowInvalid(
+            f"{name} is None; leave such rows out in `items`, or by "
+            "ArrowAggregation(null_keys='skip')"
+        )
     return array
 
 

@@ -24,17 +24,14 @@ from batchqueue.spark.job.steps import ArrowAggregation
 from batchqueue.spark.task.arrow import to_arrow
 from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.message import AttemptSummary
+from batchqueue.spark.task.null_keys import ROWS, record_batches, without_null_keys
 from batchqueue.spark.writer.sql_buckets import bucket, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_ROWS, _UNKNOWN_TAGS, _VALUES = (
-    "batchqueue rows",
-    "batchqueue unknown tags",
-    "batchqueue values of ",
-)
-"""Columns beside the measures: rows, rows with an unknown tag, and the values behind each sum."""
+_UNKNOWN_TAGS, _VALUES = "batchqueue unknown tags", "batchqueue values of "
+"""Columns beside the measures: rows with an unknown tag, and the values behind each sum."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +60,7 @@ class SqlPartials:
     def metrics_of(self, steps: Sequence[ArrowAggregation]) -> Iterator[Metrics]:
         """Turn groups into partials; `steps` are those of `tables`, in the same order."""
         for step, table in zip(steps, self.tables, strict=True):
-            if table.num_rows:
-                (batch,) = table.combine_chunks().to_batches()
+            for batch in record_batches(table):
                 yield from step.metrics(batch)
 
 
@@ -138,11 +134,11 @@ def checked_partials(
     """
     counting = _counting_rows(steps)
     pairs = list(zip(tables, of_steps, strict=True))
-    rows = sum(
-        sum(table.column(_ROWS).to_pylist()) for table, step in pairs if id(step) in counting
-    )
+    rows = sum(sum(table.column(ROWS).to_pylist()) for table, step in pairs if id(step) in counting)
+    checked = [_checked(table, step) for table, step in pairs]
+    skipped = sum(skipped for _, skipped in checked)
     return SqlPartials(
-        epoch, [_checked(table, step) for table, step in pairs], AttemptSummary.without_queue(rows)
+        epoch, [groups for groups, _ in checked], AttemptSummary.without_queue(rows, skipped)
     )
 
 
@@ -194,7 +190,7 @@ def _plan(df: "DataFrame", step: ArrowAggregation, tags_beside: Sequence[str]) -
     if step.type_column is not None:
         known = fn.col(quoted(step.type_column)).isin(*step.tags)
         measures.append(fn.count_if(~fn.coalesce(known, fn.lit(False))).alias(_UNKNOWN_TAGS))
-    return df.groupBy(*keys).agg(fn.count(fn.lit(1)).alias(_ROWS), *measures)
+    return df.groupBy(*keys).agg(fn.count(fn.lit(1)).alias(ROWS), *measures)
 
 
 def _functions_for(df: "DataFrame") -> Any:
@@ -236,8 +232,8 @@ _SQL: dict[type, Callable[[Any, Any], "Column"]] = {
 }
 
 
-def _checked(table: pa.Table, step: ArrowAggregation) -> pa.Table:
-    """Reject what the tasks would reject, and keep the columns of `Aggregator.result`."""
+def _checked(table: pa.Table, step: ArrowAggregation) -> tuple[pa.Table, int]:
+    """Reject what the tasks would reject, and return groups as they do, and the rows left out."""
     unknown_tags = (
         sum(table.column(_UNKNOWN_TAGS).to_pylist()) if _UNKNOWN_TAGS in table.column_names else 0
     )
@@ -257,8 +253,6 @@ def _checked(table: pa.Table, step: ArrowAggregation) -> pa.Table:
                     "group, so nothing of this epoch is committed: measure in a larger unit, or "
                     "as double"
                 )
-    window = step.aggregation.window
-    keys = [*step.aggregation.keys, *([window.output] if window else [])]
-    if not keys and not any(table.column(_ROWS).to_pylist()):
+    if not step.key_columns and not any(table.column(ROWS).to_pylist()):
         table = table.slice(0, 0)  # without keys, SQL makes one group even of no rows
-    return table.select([*keys, *step.aggregation.measures])
+    return without_null_keys(table, step)

@@ -1,0 +1,57 @@
+"""What `ArrowAggregation.null_keys` says of groups with a null key: left out, or renamed."""
+
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchqueue.aggregation import Aggregation, Count
+from batchqueue.spark.errors import SinkError
+from batchqueue.spark.job.steps import ArrowAggregation
+
+ROWS = "batchqueue rows"
+"""Column with the rows of each group, beside its measures."""
+
+
+def counting_rows(step: ArrowAggregation) -> Aggregation:
+    """Return what to aggregate for a step: also the rows of each group, if some may be left out."""
+    if step.null_keys != "skip":
+        return step.aggregation
+    measures = {**step.aggregation.measures, ROWS: Count()}
+    return replace(step.aggregation, measures=measures)
+
+
+def without_null_keys(groups: pa.Table, step: ArrowAggregation) -> tuple[pa.Table, int]:
+    """Return the groups that a step makes results of, without `ROWS`, and the rows left out.
+
+    Raises:
+        SinkError: A value that stands for null is not one of the key's type.
+    """
+    skipped = 0
+    if step.null_keys == "skip":
+        is_null = reduce(pc.or_, (groups.column(key).is_null() for key in step.key_columns))
+        skipped = pc.sum(groups.column(ROWS).filter(is_null)).as_py() or 0
+        groups = groups.filter(pc.invert(is_null))
+    elif step.null_keys is not None:
+        for key, value in step.null_keys.items():
+            groups = _renamed(groups, key, value)
+    return groups.select([*step.key_columns, *step.aggregation.measures]), skipped
+
+
+def _renamed(groups: pa.Table, key: str, value: Any) -> pa.Table:
+    column = groups.column(key)
+    try:
+        filled = pc.fill_null(column, pa.scalar(value, column.type))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise SinkError(
+            f"null_keys has {value!r} for key {key!r}, which is of type {column.type}: give a "
+            "value of that type"
+        ) from error
+    return groups.set_column(groups.column_names.index(key), key, filled)
+
+
+def record_batches(groups: pa.Table) -> list[pa.RecordBatch]:
+    """Return groups as one record batch, or none if there are no groups."""
+    return groups.combine_chunks().to_batches() if groups.num_rows else []
