@@ -13,7 +13,7 @@ from batchqueue.spark import AggregationJob, register
 
 HITS = metric_type("hits", CountMetrics)
 DAYS, HOUR = 20, 3_600
-KEYS = range(workload.KEYS)
+KEYS = range(5 * workload.KEYS)
 ROWS = DAYS * 24 * len(KEYS)
 
 
@@ -42,6 +42,8 @@ class Stored:
         return self._timed(lambda: self._spark.read.parquet(*self._files).drop("metric"))
 
     def _timed(self, load: Callable[[], DataFrame]) -> float:
+        # Untimed first: Spark ends Python workers that idle for a minute, as they do here.
+        load().limit(1).collect()
         begin = time.perf_counter()
         rows = load()
         rows.write.format("noop").mode("overwrite").save()
