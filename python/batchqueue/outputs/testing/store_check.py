@@ -1,0 +1,287 @@
+"""`check_store`: does a store keep what was committed, and nothing else?"""
+
+import copy
+import math
+import pickle
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from batchqueue.aggregation import Metrics
+from batchqueue.outputs.reading import MetricsReader
+from batchqueue.outputs.store import (
+    MetricsStore,
+    StoreError,
+    StoreTransaction,
+    StoreUnavailableError,
+)
+from batchqueue.outputs.testing.model import (
+    BUCKETS,
+    COUNT,
+    ENTITIES,
+    KINDS,
+    LARGEST,
+    LATEST,
+    TOTAL,
+    History,
+    Model,
+)
+
+_SINKS = ("check/store", "check store 'ä'")
+_HISTORIES, _TRANSACTIONS, _STEPS = 5, 8, 5
+_THREADS, _ADDITIONS = 4, 5
+
+
+class _Rolledback(Exception):
+    """Ends a transaction that must leave nothing."""
+
+
+def check_store(make: Callable[[], MetricsStore]) -> None:
+    """Check that a store keeps the contract of `MetricsStore` and `StoreTransaction`.
+
+    It writes into two sinks of its own, in random histories against a model, and in threads, and
+    clears them at the end. What is optional is checked where it is there: the methods `ledger` and
+    `summaries`, and those of a `MetricsReader`.
+
+    Args:
+        make: Returns a new description of the store, each of the same store.
+
+    Raises:
+        AssertionError: A rule is broken; the message says which, and after what.
+
+    Example:
+        >>> from batchqueue.outputs import SqliteStore
+        >>> check_store(lambda: SqliteStore("checked.db"))
+    """
+    check = _StoreCheck(make)
+    for step in (
+        check.prepares_and_pickles,
+        check.keeps_values,
+        check.rolls_back,
+        check.refuses_after_an_error,
+        check.guards_marks,
+        check.excludes_writers,
+        *(lambda seed=seed: check.follows_a_history(seed) for seed in range(_HISTORIES)),
+    ):
+        check.clear()
+        step()
+    check.clear()
+
+
+class _StoreCheck:
+    def __init__(self, make: Callable[[], MetricsStore]) -> None:
+        self.make = make
+
+    def clear(self) -> None:
+        """Empty the sinks, and check that they are empty."""
+        for sink_id in _SINKS:
+            with self.make().transaction(sink_id) as transaction:
+                transaction.clear()
+                self.compare(transaction, Model(), "in the transaction of clear()")
+            self.compare_stored(sink_id, Model(), "after clear()")
+
+    def prepares_and_pickles(self) -> None:
+        """A description can be sent to another process."""
+        for _ in range(2):
+            self.make().prepare()
+        with self.make().transaction(_SINKS[0]) as transaction:
+            transaction.save([COUNT("a", 0, 7)])
+        sent: MetricsStore = pickle.loads(pickle.dumps(self.make()))
+        with sent.transaction(_SINKS[0]) as transaction:
+            if transaction.load(COUNT, [("a", 0)]) != [COUNT("a", 0, 7)]:
+                self.fail("a pickled copy does not find what was committed")
+
+    def keeps_values(self) -> None:
+        """Values and keys come back as they were."""
+        floats = (0.1, -0.0, 5e-324, 1.7976931348623157e308, math.inf, -math.inf, math.nan, None)
+        texts = ("", "NaN", "ä 𝄞 \u202e", "a'\"\\\n\t\r,", "x" * 10_000, None)
+        items: list[Metrics] = [LARGEST("f", number, value) for number, value in enumerate(floats)]
+        items += [LATEST("t", number, value) for number, value in enumerate(texts)]
+        for number, total in enumerate((2**63 - 1, -(2**63), 2**53 + 1, None)):
+            items.append(TOTAL("i", number, total))
+        keys = [(entity, bucket) for entity in ("", " ", "k" * 500) for bucket in _LIMITS]
+        items += [COUNT(*key, number) for number, key in enumerate(keys)]
+        with self.make().transaction(_SINKS[0]) as transaction:
+            transaction.save(items)
+        with self.make().transaction(_SINKS[0]) as transaction:
+            for item in items:
+                found = transaction.load(type(item), [item.key])
+                if repr([part.to_rows() for part in found]) != repr([item.to_rows()]):
+                    self.fail(f"{item!r} was saved, and comes back as {found!r}")
+
+    def rolls_back(self) -> None:
+        """A transaction that ends with an error leaves nothing, and the error is passed on."""
+        with self.make().transaction(_SINKS[0]) as transaction:
+            transaction.save([COUNT("a", 0, 1)])
+        try:
+            with self.make().transaction(_SINKS[0]) as transaction:
+                transaction.save([COUNT("a", 0, 2), COUNT("b", 0, 2)])
+                transaction.record("q", 0, {})
+                transaction.describe({"number": 1})
+                raise _Rolledback
+        except _Rolledback:
+            pass
+        else:
+            self.fail("an error in the block of a transaction must be passed on")
+        model = Model()
+        model.save([COUNT("a", 0, 1)])
+        self.compare_stored(_SINKS[0], model, "after a transaction that ended with an error")
+
+    def refuses_after_an_error(self) -> None:
+        """A transaction whose method has raised is not committed."""
+        try:
+            with self.make().transaction(_SINKS[0]) as transaction:
+                transaction.save([COUNT("a", 0, 1)])
+                try:
+                    transaction.record("q", 0, {"not in JSON": object()})
+                except StoreError:
+                    pass
+                else:
+                    self.fail("record() must raise a StoreError for what JSON cannot represent")
+        except StoreError:
+            pass
+        else:
+            self.fail("a transaction must not commit after an error of a method that was caught")
+        self.compare_stored(_SINKS[0], Model(), "after an error of a method that was caught")
+
+    def guards_marks(self) -> None:
+        """An epoch is applied once, and only above the mark of its query."""
+        with self.make().transaction(_SINKS[0]) as transaction:
+            transaction.record("q", 3, {})
+        for batch_id, expected in ((2, True), (3, True), (4, False)):
+            with self.make().transaction(_SINKS[0]) as transaction:
+                if transaction.applied("q", batch_id) is not expected:
+                    self.fail(f"the mark is 3, and applied({batch_id}) is not {expected}")
+        try:
+            with self.make().transaction(_SINKS[0]) as transaction:
+                transaction.record("q", 3, {})
+        except StoreError:
+            return
+        self.fail("record() of an epoch that is not above the mark must raise a StoreError")
+
+    def excludes_writers(self) -> None:
+        """Transactions of one sink follow each other, in whatever thread."""
+        errors: list[BaseException] = []
+
+        def add() -> None:
+            for _ in range(_ADDITIONS):
+                try:
+                    while not self._added():
+                        pass
+                except BaseException as error:
+                    errors.append(error)
+                    return
+
+        threads = [threading.Thread(target=add, daemon=True) for _ in range(_THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        model = Model()
+        model.save([COUNT("a", 0, _THREADS * _ADDITIONS)])
+        self.compare_stored(_SINKS[0], model, f"after additions by {_THREADS} threads")
+
+    def _added(self) -> bool:
+        try:
+            with self.make().transaction(_SINKS[0]) as transaction:
+                transaction.merge([COUNT("a", 0, 1)])
+        except StoreUnavailableError:  # it may refuse to wait
+            return False
+        return True
+
+    def follows_a_history(self, seed: int) -> None:
+        """Random changes in both sinks, some of them rolled back."""
+        history = History(seed)
+        models = {sink_id: Model() for sink_id in _SINKS}
+        for number in range(_TRANSACTIONS):
+            sink_id = _SINKS[number % 2]
+            changed, steps = copy.deepcopy(models[sink_id]), []
+            commits = history.commits()
+            try:
+                with self.make().transaction(sink_id) as transaction:
+                    for _ in range(_STEPS):
+                        name, (found, wanted) = history.step(transaction, changed)
+                        steps.append(name)
+                        when = f"after {', '.join(steps)} in a transaction"
+                        if found != wanted:
+                            self.fail(f"{name}() returned {found!r}, and not {wanted!r}, {when}")
+                        self.compare(transaction, changed, when)
+                    if not commits:
+                        raise _Rolledback
+            except _Rolledback:
+                pass
+            else:
+                models[sink_id] = changed
+            ended = "committed" if commits else "rolled back"
+            for each, model in models.items():
+                where = "of its sink" if each == sink_id else "of the other sink"
+                self.compare_stored(each, model, f"{where} after {', '.join(steps)}, {ended}")
+
+    def compare_stored(self, sink_id: str, model: Model, when: str) -> None:
+        """Compare what is committed with a model."""
+        with self.make().transaction(sink_id) as transaction:
+            self.compare(transaction, model, when)
+        store: Any = self.make()
+        if hasattr(store, "ledger"):
+            with store.ledger(sink_id) as ledger:
+                if ledger is not None:
+                    self.compare_ledger(ledger, model, f"by ledger() {when}")
+        if hasattr(store, "summaries"):
+            self.compare_summaries(store.summaries(sink_id), model, f"by summaries() {when}")
+        if isinstance(store, MetricsReader):
+            self.compare_reads(store, sink_id, model, when)
+
+    def compare_reads(self, store: MetricsReader, sink_id: str, model: Model, when: str) -> None:
+        """Compare what is read, all of it and a selection."""
+        for kind in KINDS:
+            stored = model.stored(kind)
+            self.same(f"read({kind.name})", store.read(kind, sink_id), stored, when)
+            part = [item for item in stored if item.key == ("a", 0)]
+            found = store.read(kind, sink_id, entities=["a"], since=0, before=43_200)
+            self.same(f"read({kind.name}) of a selection", found, part, when)
+        names = [metric.metric_type.name for metric in store.metrics(sink_id)]
+        wanted = sorted(kind.name for kind in KINDS if model.stored(kind))
+        self.same("the names of metrics()", names, wanted, when)
+
+    def compare(self, transaction: StoreTransaction, model: Model, when: str) -> None:
+        """Compare what a transaction sees with a model."""
+        keys = [(entity, bucket) for entity in ENTITIES for bucket in BUCKETS]
+        for kind in KINDS:
+            found = sorted(transaction.load(kind, keys), key=lambda item: item.key)
+            self.same(f"load({kind.name})", found, model.stored(kind), when)
+        self.compare_ledger(transaction, model, when)
+
+    def compare_ledger(self, transaction: StoreTransaction, model: Model, when: str) -> None:
+        """Compare the ledger with a model."""
+        marks = {query: transaction.last_batch(query) for query in transaction.known_queries()}
+        self.same("the marks", marks, model.marks, when)
+        self.same("last_batch() of an unknown query", transaction.last_batch("?"), None, when)
+        self.compare_summaries(transaction.summaries(), model, when)
+        newest = model.summaries[-1:]
+        self.same("the newest summary", transaction.summaries(1), newest, when)
+        self.same("the description", transaction.description(), model.description, when)
+
+    def compare_summaries(self, found: Sequence[Any], model: Model, when: str) -> None:
+        """Compare summaries, of which a store keeps the newest, at least one."""
+        kept = min(max(len(found), 1), len(model.summaries))
+        self.same("summaries", list(found), model.summaries[len(model.summaries) - kept :], when)
+
+    def same(self, what: str, found: object, wanted: object, when: str) -> None:
+        """Compare what was found with what must be there."""
+        if found != wanted:
+            self.fail(f"{what} is {_shown(found)}, and not {_shown(wanted)}, {when}")
+
+    def fail(self, message: str) -> NoReturn:
+        """Raise AssertionError in the name of the store."""
+        raise AssertionError(f"store {type(self.make()).__name__}: {message}")
+
+
+_LIMITS = (-(2**63), -1, 0, 86_399, 2**63 - 1)
+_LONGEST = 500
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
