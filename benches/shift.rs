@@ -1,5 +1,7 @@
 //! A balancer that follows a shift of the load and then stays put: the workload *headline*, see
 //! `workload`, with handlers that sleep 20 µs per item and `throughput_weighted` every half second.
+//! A `takeover_after` of an hour leaves the work to the balancer: with calls of up to 40 ms,
+//! take-over alone would even the load out, and threads would not have their own.
 //!
 //! First the original tiers; then the hot spot shifts: the list of weights is reversed; then the
 //! new weights with up to 3 % of noise, redrawn every half second. Prints, for each half second,
@@ -17,6 +19,8 @@ use workload::{Lcg, Line, Metric, PRODUCERS, TIERS, TYPES, headline_config, is_t
 
 const PER_ITEM: Duration = Duration::from_micros(20);
 const INTERVAL: Duration = Duration::from_millis(500);
+/// So that partitions stay with threads that are in a call.
+const HOUR: Duration = Duration::from_secs(3_600);
 /// The number of intervals before the shift, after it, and with noise.
 const BEFORE: usize = 8;
 const AFTER: usize = 12;
@@ -60,6 +64,7 @@ fn main() {
     }
     let config = Config {
         balancer: Some(DrainBalancer::throughput_weighted()),
+        takeover_after: HOUR,
         rebalance_interval: INTERVAL,
         ..headline_config()
     };
