@@ -109,7 +109,7 @@ class RoundsNumbers(FileTransaction):
     ("mutant", "words"),
     [
         (AddsInsteadOfReplacing, ["load(check_store."]),
-        (KeepsRowsOfAnEmptyPartial, ["worst"]),
+        (KeepsRowsOfAnEmptyPartial, ["a ranking without entries was saved"]),
         (ForgetsMarks, ["mark"]),
         (LowersMarks, ["mark"]),
         (KeepsTheLedgerInClear, ["clear()"]),
@@ -191,7 +191,7 @@ class KnowsNoMetrics(FileStore):
     [
         (CommitsAfterAnError, "after a transaction that ended with an error"),
         (HidesErrors, "an error in the block of a transaction must be passed on"),
-        (SharesSinks, "of the other sink"),
+        (SharesSinks, "read(check_store.count) is [], and not [<"),
         (WithoutLock, "by 4 threads"),
         (ReadsEverything, "of a selection"),
         (KnowsNoMetrics, "the names of metrics()"),

@@ -23,6 +23,7 @@ from batchqueue.outputs.testing.model import (
     LARGEST,
     LATEST,
     TOTAL,
+    WORST,
     History,
     Model,
 )
@@ -101,13 +102,20 @@ class _StoreCheck:
             items.append(TOTAL("i", number, total))
         keys = [(entity, bucket) for entity in ("", " ", "k" * 500) for bucket in _LIMITS]
         items += [COUNT(*key, number) for number, key in enumerate(keys)]
+        wanted = [repr(item) for item in items]
         with self.make().transaction(_SINKS[0]) as transaction:
             transaction.save(items)
         with self.make().transaction(_SINKS[0]) as transaction:
-            for item in items:
+            for item, shown in zip(items, wanted, strict=True):
                 found = transaction.load(type(item), [item.key])
-                if repr([part.to_rows() for part in found]) != repr([item.to_rows()]):
-                    self.fail(f"{item!r} was saved, and comes back as {found!r}")
+                if [repr(part) for part in found] != [shown]:
+                    self.fail(f"{shown} was saved, and comes back as {found!r}")
+            for item in (WORST("r", 0, 1, "x"), WORST("r", 0, None, "nothing ranked")):
+                transaction.save([item])
+            if transaction.load(WORST, [("r", 0)]):
+                self.fail(
+                    "a ranking without entries was saved, and the one before it is still there"
+                )
 
     def rolls_back(self) -> None:
         """A transaction that ends with an error leaves nothing, and the error is passed on."""

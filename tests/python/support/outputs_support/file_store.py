@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pickle
+import threading
 from contextlib import contextmanager
 
 from batchqueue.outputs import Epoch, MetricsReader, StoredMetric, StoreError, StoreTransaction
@@ -120,6 +121,6 @@ class FileStore(MetricsReader):
             raise StoreError(f"{self.path} is damaged: restore it from a copy") from error
 
     def _commit(self, sinks):
-        new = self.path.with_suffix(".new")
+        new = self.path.with_suffix(f".{threading.get_ident()}")
         new.write_bytes(pickle.dumps(sinks))
         os.replace(new, self.path)
