@@ -1,5 +1,7 @@
 """Data files of the Parquet store, and column-wise operations on their rows."""
 
+import functools
+import operator
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -12,7 +14,7 @@ from batchqueue.aggregation import Metrics
 from batchqueue.outputs.layout import Layout, PartialKey
 from batchqueue.outputs.parquet.manifest import write_durably
 from batchqueue.outputs.reading import Selection, StoredMetric, partials_of, stored_type
-from batchqueue.outputs.rows import ARROW_TYPES, KEY_TYPES, schema_of, table_of
+from batchqueue.outputs.rows import ARROW_TYPES, KEY_TYPES, schema_of, schema_of_metric, table_of
 from batchqueue.outputs.store import StoreError
 
 M = TypeVar("M", bound=Metrics)
@@ -77,40 +79,74 @@ def keys_in(stored: pa.Table, buckets: range) -> list[PartialKey]:
     return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
-def read_file(path: Path, layout: Layout, selection: Selection | None = None) -> pa.Table:
-    """Read a data file, or only the rows of a selection in it.
+def read_file(path: Path, layout: Layout) -> pa.Table:
+    """Read a data file.
 
     Raises:
         OSError: It cannot be read.
         StoreError: It has other columns than the layout.
     """
-    rows = None if selection is None else _condition(selection)
     with path.open("rb") as file:
-        found = pq.read_table(file, filters=rows)
+        parquet = pq.ParquetFile(file)
+        _check_columns(path, parquet, layout)
+        return parquet.read()
+
+
+def read_selected(path: Path, layout: Layout, selection: Selection) -> pa.Table:
+    """Read the rows of a selection in a data file, in their order, without the metric's name.
+
+    Raises:
+        OSError: It cannot be read.
+        StoreError: It has other columns than the layout.
+    """
+    names = schema_of_metric(layout).names
+    with path.open("rb") as file:
+        parquet = pq.ParquetFile(file)
+        _check_columns(path, parquet, layout)
+        condition = _condition(selection, parquet.metadata)
+        if condition is None:
+            return parquet.read(columns=names)
+        return pq.read_table(file, columns=names, filters=condition)
+
+
+def _check_columns(path: Path, parquet: pq.ParquetFile, layout: Layout) -> None:
     expected = schema_of(layout)
-    if not found.schema.equals(expected):
+    if not parquet.schema_arrow.equals(expected):
         raise StoreError(
-            f"{path} has the columns {_shown(found.schema)}, and not {_shown(expected)}: "
+            f"{path} has the columns {_shown(parquet.schema_arrow)}, and not {_shown(expected)}: "
             "give the kind of metrics another table, or the store another directory"
         )
-    return found
 
 
-def _condition(selection: Selection) -> pc.Expression:
-    condition = pc.field("metric") == selection.metric_type.name
+def _condition(selection: Selection, metadata: pq.FileMetaData) -> pc.Expression | None:
+    """Return what rows must meet; None if those of the file meet it by its metadata."""
+    conditions = []
+    if not _has_only(metadata, selection.metric_type.name):
+        conditions.append(pc.field("metric") == selection.metric_type.name)
     if selection.entities is not None:
-        condition &= pc.field("entity").isin(pa.array(selection.entities, pa.string()))
+        conditions.append(pc.field("entity").isin(pa.array(selection.entities, pa.string())))
     if selection.since is not None:
-        condition &= pc.field("time_bucket") >= selection.since
+        conditions.append(pc.field("time_bucket") >= selection.since)
     if selection.before is not None:
-        condition &= pc.field("time_bucket") < selection.before
-    return condition
+        conditions.append(pc.field("time_bucket") < selection.before)
+    return functools.reduce(operator.and_, conditions) if conditions else None
+
+
+def _has_only(metadata: pq.FileMetaData, metric: str) -> bool:
+    """Return whether all rows are known to be of a metric."""
+    columns = (metadata.row_group(number).column(0) for number in range(metadata.num_row_groups))
+    return all(
+        column.statistics is not None
+        and column.statistics.has_min_max
+        and column.statistics.min == column.statistics.max == metric
+        for column in columns
+    )
 
 
 def write_file(path: Path, layout: Layout, rows: pa.Table) -> None:
     """Write a data file, sorted by its key columns; return when its content is on the disk."""
     sink = pa.BufferOutputStream()
-    pq.write_table(in_order(layout, rows), sink, compression="zstd")
+    pq.write_table(in_order(rows, layout), sink, compression="zstd")
     write_durably(path, memoryview(sink.getvalue()))
 
 
@@ -124,14 +160,15 @@ def rows_of(stored: pa.Table, keys: Iterable[PartialKey]) -> pa.Table:
     return _joined(stored, keys, "inner")
 
 
-def in_order(layout: Layout, rows: pa.Table) -> pa.Table:
+def in_order(rows: pa.Table, layout: Layout) -> pa.Table:
     """Return rows in the order of their keys."""
-    return rows.sort_by([(column, "ascending") for column in layout.key_columns])
+    keys = (name for name in layout.key_columns if name in rows.column_names)
+    return rows.sort_by([(name, "ascending") for name in keys])
 
 
 def partials_in(metric_type: type[M], layout: Layout, rows: pa.Table) -> list[M]:
     """Rebuild the partials of a metric from their rows, ordered by entity and time bucket."""
-    _, *columns = in_order(layout, rows).columns
+    _, *columns = in_order(rows, layout).columns
     return partials_of(metric_type, zip(*(column.to_pylist() for column in columns), strict=True))
 
 

@@ -285,31 +285,31 @@ class ParquetStore(StoreBase):
         """Yield the rows of a selection as a table, or as one for each data file of a part."""
         import pyarrow as pa
 
-        from batchqueue.outputs.parquet.files import in_order, read_file
+        from batchqueue.outputs.parquet.files import in_order, read_selected
 
         layout = table_layout(selection.metric_type)
 
         def read_files(folder: Path, manifest: Manifest) -> list[pa.Table]:
             names = _wanted_files(manifest, selection)
-            return [read_file(folder / name, layout, selection) for name in names]
+            return [read_selected(folder / name, layout, selection) for name in names]
 
         if selection.files is None:
             found = self._reading(selection.sink_id, read_files)
             if found:
-                yield in_order(layout, pa.concat_tables(found)).remove_column(0)
+                yield in_order(pa.concat_tables(found), layout)
             return
         folder = sink_folder(self.directory, selection.sink_id)
         for name in selection.files:
             with self._errors():
                 try:
-                    table = read_file(folder / name, layout, selection)
+                    table = read_selected(folder / name, layout, selection)
                 except FileNotFoundError as error:
                     raise StoreError(
                         f"cannot read {folder / name}: it was replaced after the read was planned, "
                         f"and removed {self.keep_replaced_s} s later: read again, or give the "
                         "writer a larger keep_replaced_s"
                     ) from error
-            yield table.remove_column(0)
+            yield table
 
     def _transaction(self, folder: Path, manifest: Manifest) -> "ParquetTransaction":
         from batchqueue.outputs.parquet.transaction import ParquetTransaction
