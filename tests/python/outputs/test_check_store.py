@@ -108,7 +108,7 @@ class RoundsNumbers(FileTransaction):
 @pytest.mark.parametrize(
     ("mutant", "words"),
     [
-        (AddsInsteadOfReplacing, ["load(check_store."]),
+        (AddsInsteadOfReplacing, ["the one before it is still there"]),
         (KeepsRowsOfAnEmptyPartial, ["a ranking without entries was saved"]),
         (ForgetsMarks, ["mark"]),
         (LowersMarks, ["mark"]),

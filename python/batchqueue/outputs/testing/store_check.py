@@ -40,7 +40,7 @@ class _Rolledback(Exception):
 def check_store(make: Callable[[], MetricsStore]) -> None:
     """Check that a store keeps the contract of `MetricsStore` and `StoreTransaction`.
 
-    It writes into two sinks of its own, in random histories against a model, and in threads, and
+    It writes into two sinks, in random histories against a model, and in threads, and
     clears them at the end. What is optional is checked where it is there: the methods `ledger` and
     `summaries`, and those of a `MetricsReader`.
 
