@@ -44,4 +44,4 @@ class StoreBase(MetricsReader):
         first = FIRST_BUCKET if since is None else bucket_limit("since", since)
         limit = bucket_limit("before", before)
         with self.transaction(sink_id) as transaction:
-            return transaction.delete(limit, first)
+            return transaction.delete(limit, since=first)

@@ -75,6 +75,11 @@ def check_names(metric_type: type[Metrics]) -> None:
         )
 
 
+def is_name(identifier: str) -> bool:
+    """Return whether a table or a column of ours may have this name."""
+    return _IDENTIFIER.fullmatch(identifier) is not None
+
+
 def quoted(identifier: str) -> str:
     """Quote the name of a table or a column.
 
@@ -82,7 +87,7 @@ def quoted(identifier: str) -> str:
         ConfigError: It is not made of up to 63 ASCII letters, digits and underscores, or begins
             with a digit.
     """
-    if not _IDENTIFIER.fullmatch(identifier):
+    if not is_name(identifier):
         raise ConfigError(
             f"{identifier!r} cannot be the name of a table or column: use up to 63 letters, digits "
             "and underscores, and do not begin with a digit"

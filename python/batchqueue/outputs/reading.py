@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
@@ -26,7 +27,7 @@ ROWS_AT_ONCE = 65_536
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The stored rows that a reader wants. It pickles.
+    """The stored rows that a reader wants. It pickles, as its metric type does.
 
     Attributes:
         metric_type: The metric.
@@ -209,7 +210,7 @@ class MetricsReader(ABC):
 
     @abstractmethod
     def metrics(self, sink_id: str = "default") -> list["StoredMetric"]:
-        """Return what a sink has stored, ordered by the names of the metrics.
+        """Return what a sink has stored, ordered by the names of metrics and tables.
 
         Raises:
             StoreError: The store cannot be read.
@@ -221,7 +222,8 @@ class StoredMetric(NamedTuple):
     """A metric that a sink has stored.
 
     Attributes:
-        metric_type: A metric type to read it with, made of what is stored: its kind is not known.
+        metric_type: A metric type to read its rows with, made of what is stored, as its kind is not
+            known. It does not pickle.
         rows: The number of its rows.
         first: Its first time bucket.
         last: Its last time bucket.
@@ -233,6 +235,21 @@ class StoredMetric(NamedTuple):
     last: int
 
 
+class _UnknownKind(Metrics):
+    """A metric of a kind that is not known: its rows can be read."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_rows(cls, entity: str, time_bucket: int, rows: Sequence[Row]) -> Self:
+        """Refuse to make partials."""
+        raise ConfigError(
+            f"the kind of metric {cls.name} is not known: read its rows with read_table(), or its "
+            "partials with read() and the metric type that wrote them"
+        )
+
+
+@cache
 def stored_type(name: str, layout: Layout) -> type[Metrics]:
     """Make the type of a metric that is known by what is stored only: its rows can be read."""
     members = {
@@ -241,9 +258,13 @@ def stored_type(name: str, layout: Layout) -> type[Metrics]:
         "columns": dict(layout.columns),
         "multi_row": layout.multi_row,
         "__slots__": (),
-        "__doc__": "A metric of a kind that is not known.",
     }
-    return type(name, (Metrics,), members)
+    return type(name, (_UnknownKind,), members)
+
+
+def name_and_table(metric: StoredMetric) -> tuple[str, str]:
+    """Return what stored metrics are ordered by."""
+    return metric.metric_type.name, metric.metric_type.table
 
 
 def partials_of(metric_type: type[M], rows: Iterable[Row]) -> list[M]:

@@ -1,6 +1,6 @@
 """Stored rows as Arrow: the schema of a table of metrics, and rows in it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,9 @@ KEY_TYPES = {
 }
 
 
+_CAST_TO_INT = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
+
+
 def schema_of(layout: Layout) -> pa.Schema:
     """Return the schema of a table of metrics."""
     keys = [(name, KEY_TYPES[name]) for name in layout.key_columns]
@@ -31,8 +34,25 @@ def schema_of_metric(layout: Layout) -> pa.Schema:
 def table_of(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
     """Return rows of all columns as an Arrow table."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    arrays = [pa.array(column, kind.type) for column, kind in zip(columns, schema, strict=True)]
+    arrays = [typed_array(column, kind.type) for column, kind in zip(columns, schema, strict=True)]
     return pa.table(arrays, schema=schema)
+
+
+def typed_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return values as an array of a type.
+
+    Raises:
+        ArrowException: A value is not one of the type.
+    """
+    if kind != pa.int64():
+        return pa.array(values, kind)
+    # Asked for int64 directly, Arrow would cut the fraction off a float; the cast rejects it. But
+    # the cast would parse text, and turn a datetime into microseconds.
+    array = pa.array(values)
+    if not any(is_kind(array.type) for is_kind in _CAST_TO_INT):
+        odd = next(value for value in values if value is not None)
+        raise pa.ArrowTypeError(f"{odd!r} is not a number")
+    return array.cast(kind)
 
 
 def batch_of(metric: str, rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
@@ -43,7 +63,7 @@ def batch_of(metric: str, rows: Iterable[tuple[Any, ...]], schema: pa.Schema) ->
     """
     try:
         (batch,) = table_of(rows, schema).to_batches()
-    except (pa.ArrowException, OverflowError) as error:
+    except (pa.ArrowException, OverflowError, UnicodeError) as error:
         declared = ", ".join(f"{field.name} {field.type}" for field in schema)
         raise StoreError(
             f"metric {metric} has a value that does not fit the columns ({declared}): {error}; "

@@ -144,7 +144,7 @@ class StoreTransaction(ABC):
         """
 
     @abstractmethod
-    def delete(self, before: int, since: int = FIRST_BUCKET) -> int:
+    def delete(self, before: int, *, since: int = FIRST_BUCKET) -> int:
         """Delete the metrics of this sink in a range of time buckets; keep the ledger.
 
         Args:

@@ -71,18 +71,18 @@ class KeepsTheLedgerInClear(FileTransaction):
 
 
 class DeletesOneBucketMore(FileTransaction):
-    def delete(self, before, since=FIRST_BUCKET):
-        return super().delete(before + 1, since)
+    def delete(self, before, *, since=FIRST_BUCKET):
+        return super().delete(before + 1, since=since)
 
 
 class DeletesFromTheBeginning(FileTransaction):
-    def delete(self, before, since=FIRST_BUCKET):
+    def delete(self, before, *, since=FIRST_BUCKET):
         return super().delete(before)
 
 
 class CountsPartialsInsteadOfRows(FileTransaction):
-    def delete(self, before, since=FIRST_BUCKET):
-        rows = super().delete(before, since)
+    def delete(self, before, *, since=FIRST_BUCKET):
+        rows = super().delete(before, since=since)
         return rows and rows + 1
 
 

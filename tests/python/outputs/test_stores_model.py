@@ -104,7 +104,8 @@ def apply(transaction: Any, model: Model, step: tuple[str, Any]) -> None:
         batch_id = model.record(query_id, marked)
         transaction.record(query_id, batch_id, {"n": batch_id}, marked=marked)
     elif name == "delete":
-        assert transaction.delete(*argument) == model.delete(*argument)
+        before, since = argument
+        assert transaction.delete(before, since=since) == model.delete(before, since)
     elif name == "clear":
         model.clear(None)
         transaction.clear()

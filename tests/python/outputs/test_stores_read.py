@@ -161,7 +161,11 @@ def test_only_a_metric_type_can_be_read(store, wrong):
 
 @pytest.mark.parametrize(
     ("metric", "value", "kind"),
-    [(metric_type("test.sum", SumMetrics), 2**53 + 1, "double"), (MaxMetrics, "x", "double")],
+    [
+        (metric_type("test.sum", SumMetrics), 2**53 + 1, "double"),
+        (MaxMetrics, "x", "double"),
+        (TOTAL, 1.5, "int64"),
+    ],
 )
 def test_value_of_another_type_than_its_column_is_named_and_read_returns_it(
     open_sqlite, metric, value, kind
@@ -211,6 +215,11 @@ def test_metrics_of_a_sink_are_known_by_what_it_stored(store):
     for known, metric in zip(found, (COUNT, LATEST, TOTAL, WORST), strict=True):
         assert store.read_table(known.metric_type) == store.read_table(metric)
     assert store.metrics("absent") == []
+    assert store.metrics()[0].metric_type is found[0].metric_type
+    with pytest.raises(
+        ConfigError, match=r"the kind of metric test.count is not known: .*read_tab"
+    ):
+        store.read(found[0].metric_type)
 
 
 def test_neighbouring_files_share_a_part_by_their_size(open_parquet):
@@ -230,7 +239,7 @@ def test_part_that_was_planned_too_long_ago_is_an_error_with_the_remedy(open_par
     (part,) = store.parts(all_of(COUNT))
     for count in (2, 3):
         write(store, [COUNT("a", 0, count)])
-    with pytest.raises(StoreError, match=r"replaced after .*: read again, or .* keep_replaced_s"):
+    with pytest.raises(StoreError, match=r"replaced after .*load\(\).*larger keep_replaced_s"):
         list(store.rows(part))
     assert [row[-1] for row in store.rows(all_of(COUNT))] == [3]
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
+from batchqueue.aggregation import Metrics
 from batchqueue.aggregation.metrics import Row
 from batchqueue.cli.command import OK, Command
 from batchqueue.cli.numbers import whole_number
@@ -29,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_store(parser)
     add_sink(parser)
     parser.add_argument("metric", metavar="METRIC", nargs="?", help="a metric; default: list them")
+    parser.add_argument("--table", metavar="NAME", help="where two tables have the metric")
     parser.add_argument(
         "--entity", action="append", metavar="NAME", help="only this entity; may be repeated"
     )
@@ -44,16 +46,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Print them."""
     store = open_store(arguments)
     check_sink(store, arguments)
-    stored = {found.metric_type.name: found for found in store.metrics(arguments.sink)}
+    stored = store.metrics(arguments.sink)
     if arguments.metric is None:
-        _print_metrics(arguments, stored.values())
+        _print_metrics(arguments, stored)
         return OK
-    if arguments.metric not in stored:
-        raise ConfigError(
-            f"sink {arguments.sink} has no metric {arguments.metric!r}; it has "
-            f"{', '.join(stored) or 'none'}"
-        )
-    metric_type = stored[arguments.metric].metric_type
+    metric_type = _chosen(arguments, stored)
     selection = Selection.checked(
         metric_type, arguments.sink, arguments.entity, arguments.since, arguments.before
     )
@@ -63,11 +60,28 @@ def run(arguments: argparse.Namespace) -> int:
     return OK
 
 
+def _chosen(arguments: argparse.Namespace, stored: Sequence[StoredMetric]) -> type[Metrics]:
+    found = [metric.metric_type for metric in stored if metric.metric_type.name == arguments.metric]
+    if arguments.table is not None:
+        found = [metric_type for metric_type in found if metric_type.table == arguments.table]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        tables = ", ".join(metric_type.table for metric_type in found)
+        raise ConfigError(f"metric {arguments.metric!r} is in {tables}: choose one with --table")
+    names = ", ".join(dict.fromkeys(metric.metric_type.name for metric in stored))
+    where = "" if arguments.table is None else f" in table {arguments.table}"
+    raise ConfigError(
+        f"sink {arguments.sink} has no metric {arguments.metric!r}{where}; it has {names or 'none'}"
+    )
+
+
 def _print_metrics(arguments: argparse.Namespace, stored: Iterable[StoredMetric]) -> None:
     if arguments.json:
         for metric_type, *numbers in stored:
             limits = zip(("rows", "first", "last"), numbers, strict=True)
-            print(json.dumps({"metric": metric_type.name, **dict(limits)}))
+            named = {"metric": metric_type.name, "table": metric_type.table}
+            print(json.dumps({**named, **dict(limits)}))
         return
     rows = (
         (
@@ -84,17 +98,16 @@ def _print_metrics(arguments: argparse.Namespace, stored: Iterable[StoredMetric]
 
 def _print_rows(arguments: argparse.Namespace, names: Sequence[str], rows: Iterator[Row]) -> None:
     limit = arguments.rows if arguments.rows or arguments.json else _ROWS
-    found = list(islice(rows, limit))
-    is_all = next(rows, None) is None
     if arguments.json:
-        for row in found:
+        for row in islice(rows, limit):
             print(json.dumps(dict(zip(names, map(_in_json, row), strict=True))))
     else:
+        found = list(islice(rows, limit))
         cells = ((entity, shown(bucket), *map(_cell, values)) for entity, bucket, *values in found)
         header = [name.upper() for name in names]
         print(table("<<" + ">" * (len(names) - 2), header, cells))
-    if not is_all:
-        print(f"there are more rows than the {len(found)} shown: use --rows", file=sys.stderr)
+    if next(rows, None) is not None:
+        print(f"there are more rows than the {limit} shown: use --rows", file=sys.stderr)
 
 
 def _cell(value: object) -> str:

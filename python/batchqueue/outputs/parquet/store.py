@@ -27,7 +27,7 @@ from batchqueue.outputs.parquet.manifest import (
     sinks_in,
     sync_folder,
 )
-from batchqueue.outputs.reading import ROWS_AT_ONCE, Selection, StoredMetric
+from batchqueue.outputs.reading import ROWS_AT_ONCE, Selection, StoredMetric, name_and_table
 from batchqueue.outputs.store import (
     Epoch,
     StoreError,
@@ -279,7 +279,7 @@ class ParquetStore(StoreBase):
                 for metric in metrics_in(table, [folder / name for name in files.values()])
             ]
 
-        return sorted(self._reading(sink_id, found), key=lambda found: found.metric_type.name)
+        return sorted(self._reading(sink_id, found), key=name_and_table)
 
     def _tables(self, selection: Selection) -> Iterator["pa.Table"]:
         """Yield the rows of a selection as a table, or as one for each data file of a part."""
@@ -306,8 +306,8 @@ class ParquetStore(StoreBase):
                 except FileNotFoundError as error:
                     raise StoreError(
                         f"cannot read {folder / name}: it was replaced after the read was planned, "
-                        f"and removed {self.keep_replaced_s} s later: read again, or give the "
-                        "writer a larger keep_replaced_s"
+                        "and removed keep_replaced_s later: plan it again (in Spark, load() the "
+                        "DataFrame again), or give the writer a larger keep_replaced_s"
                     ) from error
             yield table
 

@@ -144,7 +144,7 @@ class ParquetTransaction(StoreTransaction):
             self._manifest.description = json.loads(to_json(description))
             self._changed = True
 
-    def delete(self, before: int, since: int = FIRST_BUCKET) -> int:
+    def delete(self, before: int, *, since: int = FIRST_BUCKET) -> int:
         """Delete the metrics of this sink in a range of time buckets."""
         with self._step():
             deleted = 0

@@ -5,7 +5,7 @@ from functools import cache
 from hashlib import sha256
 from typing import NamedTuple
 
-from batchqueue.outputs.layout import KEY_COLUMNS, Layout, quoted, table_layout
+from batchqueue.outputs.layout import KEY_COLUMNS, Layout, is_name, quoted, table_layout
 from batchqueue.outputs.reading import Selection
 
 _SQL_TYPES = {int: "bigint", float: "double precision", str: "text"}
@@ -130,7 +130,7 @@ def layout_of(table: str, columns: Sequence[tuple[str, str]]) -> Layout:
     values = tuple(
         (name, kinds[sql_type])
         for name, sql_type in columns
-        if name not in KEY_COLUMNS and sql_type in kinds
+        if name not in KEY_COLUMNS and sql_type in kinds and is_name(name)
     )
     return Layout(table, values, "rank" in dict(columns))
 

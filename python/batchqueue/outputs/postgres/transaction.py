@@ -34,6 +34,7 @@ from batchqueue.outputs.reading import (
     ROWS_AT_ONCE,
     Selection,
     StoredMetric,
+    name_and_table,
     partials_of,
     stored_type,
 )
@@ -206,7 +207,7 @@ class PostgresTransaction(StoreTransaction):
         with self._statements() as cursor:
             _run(cursor, sql, to_json(description), self._sink_id)
 
-    def delete(self, before: int, since: int = FIRST_BUCKET) -> int:
+    def delete(self, before: int, *, since: int = FIRST_BUCKET) -> int:
         """Delete the metrics of this sink in a range of time buckets."""
         with self._statements() as cursor:
             deleted = 0
@@ -331,7 +332,7 @@ def metrics_of(connection: Connection[Any], schema: str, sink_id: str) -> list[S
             metrics += [
                 StoredMetric(stored_type(name, layout), *numbers) for name, *numbers in found
             ]
-    return sorted(metrics, key=lambda metric: metric.metric_type.name)
+    return sorted(metrics, key=name_and_table)
 
 
 def need_ledger(connection: Connection[Any], schema: str, timeout_s: float) -> None:

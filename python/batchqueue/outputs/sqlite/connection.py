@@ -14,7 +14,8 @@ _TEMPORARY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCO
 
 _REMEDIES = {
     "locked": "another process kept it busy: raise busy_timeout_s, or stop that process",
-    "unable to open": "its directory must exist, and this user must be able to write to it",
+    "unable to open": "its directory must exist, and this user must be able to write to it, or, to "
+    "read, to read the file and those beside it (-wal, -shm)",
     "readonly": "let this user write to the file, to those beside it (-wal, -shm) and to its "
     "directory",
     "not a database": "the file belongs to something else: choose another path",
@@ -34,7 +35,13 @@ def need_file(path: Path) -> None:
     Raises:
         StoreError: There is no such file.
     """
-    if not path.exists():
+    try:
+        exists = path.exists()
+    except OSError as error:
+        raise StoreError(
+            f"cannot read the store {path}: {error.strerror}; let this user enter its folders"
+        ) from error
+    if not exists:
         raise StoreError(f"cannot read the store {path}: there is no such file; write to it first")
 
 
@@ -72,22 +79,26 @@ def connected_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
     need_file(path)
     check_log(path)
     database = path.resolve()
-    if log_of(database).exists() or _can_write(database.parent):
+    # A log that this user makes could not be written by the owner of the file.
+    if log_of(database).exists() or (_can_write(database) and _can_write(database.parent)):
         with _opened(path, f"{path.as_uri()}?mode=ro", _READERS_WAIT_S) as connection:
             yield connection
         return
     before = _version(database)
-    with _opened(path, f"{path.as_uri()}?immutable=1", _READERS_WAIT_S) as connection:
-        yield connection
-    if log_of(database).exists() or _version(database) != before:
-        raise StoreUnavailableError(
-            f"cannot read the store {path}: a writer changed it meanwhile, and this user cannot "
-            f"write to {database.parent}, as SQLite needs to read beside a writer; read it again"
-        )
+    try:
+        with _opened(path, f"{path.as_uri()}?immutable=1", _READERS_WAIT_S) as connection:
+            yield connection
+    finally:
+        # What was read of two states may also look damaged.
+        if log_of(database).exists() or _version(database) != before:
+            raise StoreUnavailableError(
+                f"cannot read the store {path}: a writer changed it meanwhile, and this user "
+                f"cannot write to it, as SQLite needs to read beside a writer; read it again"
+            )
 
 
-def _can_write(folder: Path) -> bool:
-    return os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+def _can_write(path: Path) -> bool:
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _version(database: Path) -> tuple[int, int, int]:

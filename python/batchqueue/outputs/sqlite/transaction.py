@@ -8,8 +8,8 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from batchqueue.aggregation import Metrics
-from batchqueue.outputs.layout import KEY_COLUMNS, Layout, check_key, quoted
-from batchqueue.outputs.reading import StoredMetric, stored_type
+from batchqueue.outputs.layout import KEY_COLUMNS, Layout, check_key, is_name, quoted
+from batchqueue.outputs.reading import StoredMetric, name_and_table, stored_type
 from batchqueue.outputs.sqlite.schema import (
     CREATE_LEDGER,
     CREATE_MARKS,
@@ -155,7 +155,7 @@ class SqliteTransaction(StoreTransaction):
                 (self._sink_id, to_json(description)),
             )
 
-    def delete(self, before: int, since: int = FIRST_BUCKET) -> int:
+    def delete(self, before: int, *, since: int = FIRST_BUCKET) -> int:
         """Delete the metrics of this sink in a range of time buckets."""
         with self._statements():
             return sum(
@@ -237,7 +237,7 @@ def metrics_of(connection: sqlite3.Connection, sink_id: str) -> list[StoredMetri
     found = []
     for (table,) in connection.execute("SELECT name FROM batchqueue_tables").fetchall():
         names = [column[1] for column in connection.execute(f"PRAGMA table_info({quoted(table)})")]
-        values = [name for name in names if name not in KEY_COLUMNS]
+        values = [name for name in names if name not in KEY_COLUMNS and is_name(name)]
         largest = "".join(f", max({_ORDER_OF_TYPES.format(quoted(name))})" for name in values)
         for name, rows, first, last, *types in connection.execute(
             f"SELECT metric, count(*), min(time_bucket), max(time_bucket){largest} "
@@ -247,7 +247,7 @@ def metrics_of(connection: sqlite3.Connection, sink_id: str) -> list[StoredMetri
             kinds = [_KINDS[kind] for kind in types]
             layout = Layout(table, tuple(zip(values, kinds, strict=True)), "rank" in names)
             found.append(StoredMetric(stored_type(name, layout), rows, first, last))
-    return sorted(found, key=lambda metric: metric.metric_type.name)
+    return sorted(found, key=name_and_table)
 
 
 _ORDER_OF_TYPES = (

@@ -133,4 +133,4 @@ class History:
     def _delete(self, transaction: StoreTransaction, model: Model) -> Returned:
         before = self._chance.choice(BUCKETS) + self._chance.choice((0, 1))
         since = self._chance.choice((FIRST_BUCKET, *BUCKETS))
-        return transaction.delete(before, since), model.delete(before, since)
+        return transaction.delete(before, since=since), model.delete(before, since)

@@ -35,7 +35,7 @@ from batchqueue.spark.stage.process import CpuMeter, infrequent_gc
 from batchqueue.spark.stage.stage import Stage
 from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.message import AttemptSummary, check_size
-from batchqueue.spark.task.replaced import only_replaced
+from batchqueue.spark.task.replaced import within
 
 T = TypeVar("T")
 
@@ -107,8 +107,10 @@ class Commit:
         def check(ledger: StoreTransaction) -> dict[str, Any] | None:
             query_id = f"{BATCH}{self.options.txn_id}"
             if self.options.txn_id is not None and ledger.applied(query_id, 0):
+                recorded = _recorded_summary(ledger, query_id, 0)
+                self._check_replaced(recorded)
                 self._log_repetition(query_id, 0, 0)
-                return {**(_recorded_summary(ledger, query_id, 0) or {}), "applied": False}
+                return {**(recorded or {}), "applied": False}
             check_batch(ledger, self.job, self.options, overwrite=overwrite)
             return None
 
@@ -182,13 +184,35 @@ class Commit:
             if overwrite:
                 transaction.clear()
             if self.options.replaced is not None:
-                transaction.delete(self.options.replaced.stop, self.options.replaced.start)
+                replaced = self.options.replaced
+                transaction.delete(replaced.stop, since=replaced.start)
+
+        def check_replay(recorded: Mapping[str, Any] | None) -> None:
+            self._check_replaced(recorded)
+            self.warn_of_other_rows(recorded)
 
         txn_id = self.options.txn_id
         query_id = f"{BATCH}{uuid.uuid4() if txn_id is None else txn_id}"
-        return self._apply_once(
-            query_id, 0, prepare, self.warn_of_other_rows, marked=txn_id is not None
-        )
+        return self._apply_once(query_id, 0, prepare, check_replay, marked=txn_id is not None)
+
+    def _check_replaced(self, recorded: Mapping[str, Any] | None) -> None:
+        """Check that a batch write that was applied has replaced the same time buckets.
+
+        Args:
+            recorded: Its summary in the ledger; None if that is no longer kept.
+
+        Raises:
+            SinkError: It has replaced others.
+        """
+        if recorded is None:
+            return
+        before, now = recorded.get("replaced"), _interval(self.options)
+        if before != now:
+            raise SinkError(
+                f"the write with txnId {self.options.txn_id!r} was applied and has replaced "
+                f"{before or 'nothing'}, and comes again to replace {now or 'nothing'}: give it "
+                "another txnId"
+            )
 
     def _apply_once(
         self,
@@ -305,8 +329,9 @@ class Commit:
             with Stage(f"{name}-l2", self.job.l2, workers) as l2:
                 for message in self.messages:
                     metrics = message.metrics(self.job)
-                    l2.produce_many(only_replaced(metrics, self.options.replaced))
-        return epoch_summary(
+                    l2.produce_many(within(metrics, self.options.replaced))
+        replaced = _interval(self.options)
+        summary = epoch_summary(
             batch_id,
             [message.summary for message in self.messages],
             commit_bytes=commit_bytes,
@@ -316,6 +341,12 @@ class Commit:
             guarantee="exactly-once" if marked else "at-least-once",
             committed_at=time.time(),
         )
+        return summary if replaced is None else {**summary, "replaced": replaced}
+
+
+def _interval(options: SinkOptions) -> list[int] | None:
+    """Return the time buckets that a write replaces as JSON has them: first, and end."""
+    return None if options.replaced is None else [options.replaced.start, options.replaced.stop]
 
 
 def _recorded_summary(

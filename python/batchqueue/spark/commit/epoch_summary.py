@@ -42,6 +42,8 @@ def epoch_summary(
         - `commit_bytes`: bytes of the partials on their way to the commit;
         - `commit_drain_cpu_s`, `commit_rest_cpu_s`, `commit_wall_s`: of the commit;
         - `committed_at`: seconds since 1970, UTC.
+
+        A write that replaces time buckets has also `replaced`: the first, and the one after them.
     """
     l1 = StageSummary.total([attempt.l1 for attempt in attempts])
     rows = sum(attempt.rows for attempt in attempts)

@@ -1,11 +1,12 @@
 """The reader of `spark.read`: what the sink of a job has stored."""
 
+import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 
 import pyarrow as pa
 from pyspark.sql import types as T
@@ -16,15 +17,12 @@ from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs.layout import table_layout
 from batchqueue.outputs.reading import MetricsReader, Selection
+from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 
-if TYPE_CHECKING:
-    from pyspark.sql.datasource import Filter
-
-_OPTIONS = ("metric", "sinkId", "shards", "since", "before")
+_OPTIONS = ("metric", "sinkId", "shards", "entities", "since", "before")
 _SPARK_TYPES = {int: T.LongType(), float: T.DoubleType(), str: T.StringType()}
 _KEY_TYPES = {"entity": T.StringType(), "time_bucket": T.LongType(), "rank": T.LongType()}
-_LARGEST = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -34,10 +32,12 @@ class ReadOptions:
     Attributes:
         store: The store of the job.
         selections: What to read: a selection for each shard, or one.
+        shards: The number of shards; None for a sink without shards.
     """
 
     store: MetricsReader
     selections: tuple[Selection, ...]
+    shards: int | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str], job: AggregationJob) -> Self:
@@ -60,7 +60,7 @@ class ReadOptions:
         selection = Selection.checked(
             _metric(options.get("metric"), job),
             options.get("sinkid", job.name),
-            None,
+            _entities(options.get("entities")),
             _limit(options, "since"),
             _limit(options, "before"),
         )
@@ -78,6 +78,7 @@ class ReadOptions:
                 replace(selection, sink_id=f"{selection.sink_id}/{shard}")
                 for shard in range(int(shards))
             ),
+            int(shards),
         )
 
     @property
@@ -90,13 +91,32 @@ class ReadOptions:
 
 
 def _check_names(options: Mapping[str, str]) -> None:
+    """Reject what would silently read everything, or nothing."""
     known = {name.lower(): name for name in _OPTIONS}
-    for key in options:
-        if key.lower() in known:
-            continue
-        meant = get_close_matches(key.replace("_", "").lower(), known, n=1, cutoff=0.8)
-        if meant:
-            raise ConfigError(f"option {key!r} is not known: did you mean {known[meant[0]]}?")
+    for key, value in options.items():
+        if key.lower() not in known:
+            meant = get_close_matches(key.replace("_", "").lower(), known, n=1, cutoff=0.7)
+            hint = f"did you mean {known[meant[0]]}?" if meant else f"use {', '.join(_OPTIONS)}"
+            raise ConfigError(f"option {key!r} is not known: {hint}")
+        if not value.strip():
+            raise ConfigError(
+                f"option {known[key.lower()]} is blank: give a value, or leave it out"
+            )
+
+
+def _entities(text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(entity, str) for entity in found):
+        raise ConfigError(
+            f"option entities={text!r}: give a JSON list of texts, for instance "
+            "json.dumps(['rome', 'oslo'])"
+        )
+    return found
 
 
 def _metric(name: str | None, job: AggregationJob) -> type[Metrics]:
@@ -141,10 +161,16 @@ class SinkReader(DataSourceReader):
         """
         self._store = options.store
         self._selections = options.selections
+        self._shards = options.shards
         self._tasks = tasks
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Plan the tasks."""
+        """Plan the tasks.
+
+        Raises:
+            SinkError: The sink has another number of shards.
+        """
+        self._check_shards()
         count = math.ceil(self._tasks / len(self._selections))
         return [
             InputPartition(part)
@@ -157,55 +183,24 @@ class SinkReader(DataSourceReader):
         if partition.value is not None:
             yield from self._store.batches(partition.value)
 
-
-class FilteringSinkReader(SinkReader):
-    """The same, with the filters of the query on `entity` and `time_bucket`."""
-
-    def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":
-        """Narrow what is read, and return the filters that Spark has to apply itself."""
-        for filter in filters:
-            narrower = [narrowed(selection, filter) for selection in self._selections]
-            if None in narrower:
-                yield filter
-            else:
-                self._selections = tuple(each for each in narrower if each is not None)
-
-
-_LIMITS: dict[str, tuple[int | None, int | None]] = {
-    "EqualTo": (0, 0),
-    "EqualNullSafe": (0, 0),
-    "GreaterThanOrEqual": (0, None),
-    "GreaterThan": (1, None),
-    "LessThanOrEqual": (None, 0),
-    "LessThan": (None, -1),
-}
-"""Kind of filter → what to add to its value for the first and the last time bucket."""
-
-
-def narrowed(selection: Selection, filter: "Filter") -> Selection | None:
-    """Return what a filter leaves of a selection; `None` if Spark has to apply it."""
-    kind, attribute = type(filter).__name__, getattr(filter, "attribute", None)
-    value: Any = getattr(filter, "value", None)
-    if attribute == ("entity",) and kind in ("EqualTo", "EqualNullSafe", "In"):
-        return _of_entities(selection, value if kind == "In" else [value])
-    if attribute == ("time_bucket",) and kind in _LIMITS and isinstance(value, int):
-        first, last = (None if more is None else value + more for more in _LIMITS[kind])
-        return _between(selection, first, last)
-    return None
-
-
-def _of_entities(selection: Selection, entities: Iterable[Any]) -> Selection:
-    wanted = [entity for entity in entities if entity is not None]
-    if selection.entities is not None:
-        wanted = [entity for entity in wanted if entity in selection.entities]
-    return replace(selection, entities=tuple(wanted))
-
-
-def _between(selection: Selection, first: int | None, last: int | None) -> Selection | None:
-    if last == _LARGEST or (first is not None and first > _LARGEST):
-        return None
-    if first is not None and (selection.since is None or first > selection.since):
-        selection = replace(selection, since=first)
-    if last is not None and (selection.before is None or last + 1 < selection.before):
-        selection = replace(selection, before=last + 1)
-    return selection
+    def _check_shards(self) -> None:
+        """Check that neither shards nor the sink itself would be left out."""
+        selection, shards = self._selections[0], self._shards
+        summaries = getattr(self._store, "summaries", None)
+        if shards is None:
+            if summaries is not None and summaries(f"{selection.sink_id}/0", 1):
+                raise SinkError(
+                    f"sink {selection.sink_id!r} was written in shards, as sink "
+                    f"'{selection.sink_id}/0' shows: give option shards, their number"
+                )
+            return
+        ledger_of = getattr(self._store, "ledger", None)
+        if ledger_of is None:
+            return
+        with ledger_of(selection.sink_id) as ledger:
+            before = None if ledger is None else ledger.description()
+        if before is not None and before.get("shards", shards) != shards:
+            raise SinkError(
+                f"sink {selection.sink_id!r} is one of {before['shards']} shards, and not of "
+                f"{shards}: give option shards={before['shards']}"
+            )

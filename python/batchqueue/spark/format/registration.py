@@ -37,11 +37,9 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
     - `metric`: its name; not needed if the job has one metric.
     - `sinkId`: as above.
     - `shards`: the number of shards of the `MetricsWriter` that wrote; leave it out if it had none.
+    - `entities`: a JSON list of the entities to read; default: all.
     - `since`, `before`: limits of the time bucket, the first included: seconds since 1970, or a
       time with a zone, such as 2026-01-31T00:00+00:00.
-
-    If `spark.sql.python.filterPushdown.enabled` (pyspark 4.1) is "true" when the job is registered,
-    filters on `entity` and `time_bucket` decide what is read from the store.
 
     A stream is exactly-once when its source can be replayed, its plan is deterministic, and its
     checkpoint and store are durable.

@@ -10,9 +10,6 @@ from batchqueue.spark.task.session_zone import SESSION_ZONE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-"""Off by default. Then Spark refuses a reader that has `pushFilters`."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class SessionSettings:
@@ -21,12 +18,10 @@ class SessionSettings:
     Attributes:
         zone: Its zone. Default: UTC.
         tasks: How many tasks it runs concurrently. Default, and with Spark Connect: 8.
-        pushes_filters: Whether it offers the filters of a query to the reader. Default: False.
     """
 
     zone: str = "UTC"
     tasks: int = 8
-    pushes_filters: bool = False
 
     @classmethod
     def of(cls, spark: "SparkSession") -> Self:
@@ -35,8 +30,4 @@ class SessionSettings:
             tasks = spark.sparkContext.defaultParallelism
         except PySparkException:  # Spark Connect has no context
             tasks = cls.tasks
-        return cls(
-            zone=str(spark.conf.get(SESSION_ZONE)),
-            tasks=tasks,
-            pushes_filters=spark.conf.get(FILTER_PUSHDOWN, "false") == "true",
-        )
+        return cls(zone=str(spark.conf.get(SESSION_ZONE)), tasks=tasks)

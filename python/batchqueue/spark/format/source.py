@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSource
 from batchqueue.spark.commit.retries import open_store
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.format.batch_writer import BatchSinkWriter
-from batchqueue.spark.format.reading import FilteringSinkReader, ReadOptions, SinkReader
+from batchqueue.spark.format.reading import ReadOptions, SinkReader
 from batchqueue.spark.format.session_settings import SessionSettings
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
@@ -57,8 +57,7 @@ class AggregationDataSource(DataSource):
 
     def reader(self, schema: "StructType") -> SinkReader:
         """Make the reader of what the sink has stored."""
-        kind = FilteringSinkReader if self.session.pushes_filters else SinkReader
-        return kind(ReadOptions.parse(self.options, self.job), self.session.tasks)
+        return SinkReader(ReadOptions.parse(self.options, self.job), self.session.tasks)
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "StreamSinkWriter":
         """Check what can be checked before tasks run, and make the writer of one epoch."""

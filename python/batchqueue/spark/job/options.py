@@ -109,6 +109,9 @@ _MISPLACED = {
 }
 _WRITER_PARAMETERS = ("l1", "shards", "checkpoint")
 """Parameters that only `MetricsWriter` has."""
+_BATCH_PARAMETERS = ("replace", "overwrite")
+"""Parameters of its method `write_batch`."""
+OPTION_NAMES = frozenset(name.lower() for name in _NAMES)
 
 
 def _check_names(options: Mapping[str, str], *, stream: bool) -> None:
@@ -125,6 +128,12 @@ def _check_names(options: Mapping[str, str], *, stream: bool) -> None:
             raise ConfigError(
                 f"option {name}={options[name]!r} is for MetricsWriter({name}=...), not for the "
                 "format"
+            )
+    for name in _BATCH_PARAMETERS:
+        if name in options:
+            raise ConfigError(
+                f"option {name}={options[name]!r} is for MetricsWriter.write_batch({name}=...); "
+                "give it there, and leave it out here"
             )
     for key in options:
         meant = get_close_matches(

@@ -12,10 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from batchqueue.aggregation import Metrics
+from batchqueue.outputs.rows import ARROW_TYPES, typed_array
 from batchqueue.spark.errors import SinkError
 
-_ARROW_TYPES = {float: pa.float64(), str: pa.string()}
-_CAST_TO_INT = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
 _WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
 Layout = tuple[tuple[str, type], ...]
@@ -37,7 +36,10 @@ class _Columns:
     def encode(self, layout: Layout) -> bytes:
         values = list(zip(*self.rows, strict=True)) or [()] * len(layout)
         rows = pa.StructArray.from_arrays(
-            [_array(column, kind) for column, (_, kind) in zip(values, layout, strict=True)],
+            [
+                typed_array(column, ARROW_TYPES[kind])
+                for column, (_, kind) in zip(values, layout, strict=True)
+            ],
             names=[name for name, _ in layout],
         )
         batch = pa.RecordBatch.from_pydict(
@@ -46,7 +48,7 @@ class _Columns:
                 "entity": _not_null(
                     "entity", pa.array(self.entities, pa.string())
                 ).dictionary_encode(),
-                "time_bucket": _not_null("time_bucket", _array(self.time_buckets, int)),
+                "time_bucket": _not_null("time_bucket", typed_array(self.time_buckets, pa.int64())),
                 "rows": pa.ListArray.from_arrays(pa.array(self.ends, pa.int32()), rows),
             }
         )
@@ -108,18 +110,6 @@ def decode(streams: Iterable[bytes], metrics: Sequence[type[Metrics]]) -> Iterat
             positions, entities, time_buckets, bounds, strict=True
         ):
             yield metrics[position].from_rows(entity, time_bucket, rows[start:end])
-
-
-def _array(values: Sequence[Any], kind: type) -> pa.Array:
-    if kind is int:
-        # Asked for int64 directly, Arrow would cut the fraction off a float; the cast rejects it.
-        # But the cast would parse text, and turn a datetime into microseconds.
-        array = pa.array(values)
-        if not any(is_kind(array.type) for is_kind in _CAST_TO_INT):
-            odd = next(value for value in values if value is not None)
-            raise pa.ArrowTypeError(f"{odd!r} is not a number")
-        return array.cast(pa.int64())
-    return pa.array(values, _ARROW_TYPES[kind])
 
 
 def _not_null(name: str, array: pa.Array) -> pa.Array:

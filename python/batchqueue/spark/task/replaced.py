@@ -6,7 +6,7 @@ from batchqueue.aggregation import Metrics
 from batchqueue.spark.errors import SinkError
 
 
-def only_replaced(metrics: Iterable[Metrics], replaced: range | None) -> Iterable[Metrics]:
+def within(metrics: Iterable[Metrics], replaced: range | None) -> Iterable[Metrics]:
     """Pass results on, and check that they are for the time buckets that are replaced, if any.
 
     Raises:
@@ -18,11 +18,12 @@ def only_replaced(metrics: Iterable[Metrics], replaced: range | None) -> Iterabl
 
 
 def _checked(item: Metrics, replaced: range) -> Metrics:
-    if item.time_bucket not in replaced:
+    # Not `in`: of a range it takes steps for what is not exactly an int.
+    if not replaced.start <= item.time_bucket < replaced.stop:
         raise SinkError(
             f"metric {item.name} has a result for {item.entity!r} in time bucket "
             f"{item.time_bucket}, and `replace` is from {replaced.start} until before "
             f"{replaced.stop}: it would be added to what is stored there, so nothing is written. "
-            "Give the rows of these time buckets only, or replace more"
+            "Give the rows of these time buckets only, or replace more of them, with all their rows"
         )
     return item

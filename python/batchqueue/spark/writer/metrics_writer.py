@@ -11,13 +11,15 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from batchqueue import ConfigError
+from batchqueue.aggregation import bucket_start
 from batchqueue.outputs import SqliteStore
 from batchqueue.outputs.store import bucket_limit
 from batchqueue.spark.commit.commit import Commit
 from batchqueue.spark.commit.retries import open_store
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
-from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.job.options import OPTION_NAMES, SinkOptions
+from batchqueue.spark.job.steps import ArrowAggregation
 from batchqueue.spark.task.arrow import map_in_arrow
 from batchqueue.spark.task.attempt import run_attempt
 from batchqueue.spark.task.context import QUERY_ID, EpochId
@@ -95,7 +97,13 @@ class MetricsWriter:
         self._l1 = l1
         self._checkpoint = checkpoint
         given = {name.lower(): str(value) for name, value in options.items() if value is not None}
-        self._options = replaced_in(SinkOptions.parse(given, job, stream=True), shards=shards)
+        parsed = SinkOptions.parse(given, job, stream=True)
+        for name, value in options.items():
+            if name.lower() not in OPTION_NAMES:
+                raise ConfigError(
+                    f"{name}={value!r} is not an argument of MetricsWriter; see its docstring"
+                )
+        self._options = replaced_in(parsed, shards=shards)
 
     @property
     def sink_ids(self) -> list[str]:
@@ -150,9 +158,10 @@ class MetricsWriter:
             overwrite: Delete the sink's earlier results first.
             replace: Time buckets to compute again, from the first to the second, which is excluded:
                 each in seconds since 1970, or a datetime with a zone. What the sink has for them is
-                deleted in the transaction that stores the results of `df`, and the ledger stays. A
-                result for another time bucket is an error. Default: None, the results are added to
-                what is there.
+                deleted, whatever its metric, in the transaction that stores the results of `df`,
+                and the ledger stays. So give all rows of these buckets, and limits at which a
+                bucket of every metric starts: a day for hours and days. A result for another time
+                bucket is an error. Default: None, the results are added to what is there.
 
         Returns:
             The summary of the epoch, with `guarantee`: "exactly-once" or "at-least-once", and
@@ -167,7 +176,10 @@ class MetricsWriter:
         """
         if txn_id is not None and not txn_id.strip():
             raise ConfigError(f"txn_id={txn_id!r} is blank: give a name, or leave it out")
-        replaced = None if replace is None else _buckets(replace, overwrite=overwrite)
+        replaced = None
+        if replace is not None:
+            replaced = _buckets(replace, overwrite=overwrite)
+            _check_bucket_starts(replaced, self._job)
         df = self._prepare(df)
         options = replaced_in(self._options, txn_id=txn_id, replaced=replaced)
         if options.shards is not None:
@@ -259,6 +271,27 @@ def _buckets(interval: Any, *, overwrite: bool) -> range:
             "earlier time first"
         )
     return range(first, end)
+
+
+def _check_bucket_starts(replaced: range, job: AggregationJob) -> None:
+    """Check that no bucket of a declared window is replaced in part."""
+    for step in job.arrow:
+        window = step.aggregation.window if isinstance(step, ArrowAggregation) else None
+        if window is None or not (window.seconds.is_integer() and window.offset_seconds % 1 == 0):
+            continue
+        for limit in (replaced.start, replaced.stop):
+            start = bucket_start(
+                limit,
+                int(window.seconds),
+                zone=window.zone,
+                offset_seconds=int(window.offset_seconds),
+            )
+            if start != limit:
+                raise ConfigError(
+                    f"replace= has the limit {limit}, inside of a bucket of {window.seconds:g} s "
+                    f"of {window.column!r} that starts at {start}: give limits at which the "
+                    "buckets of all windows start, and all rows between them"
+                )
 
 
 def _check_shards(shards: int, job: AggregationJob) -> None:

@@ -30,7 +30,7 @@ from batchqueue.spark.task.message import (
     empty_message,
     encode_message,
 )
-from batchqueue.spark.task.replaced import only_replaced
+from batchqueue.spark.task.replaced import within
 from batchqueue.spark.writer.pushdown import checked_partials, plan_groups, pushdown_steps
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class ShardedWrite:
     def _split(self, partials: Iterable[Metrics], summary: AttemptSummary) -> pa.RecordBatch:
         by_shard: dict[int, list[Metrics]] = {0: []}  # shard 0 takes the summary of the attempt
         # Here, before any shard is committed.
-        for partial in only_replaced(partials, self.options.replaced):
+        for partial in within(partials, self.options.replaced):
             by_shard.setdefault(shard_of(partial, len(self.shuffle_keys)), []).append(partial)
         messages = [
             encode_message(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from batchqueue.aggregation import SumMetrics
+from batchqueue.aggregation import CountMetrics, MeanMetrics, SumMetrics, metric_type
 from batchqueue.outputs import SqliteStore
 from outputs_support.filled import FILLED, path_of, state
 
@@ -46,6 +46,7 @@ def test_metrics_of_a_sink_are_listed(store, command):
     _, printed, _ = command("show", path_of(store), "nightly", "--json")
     assert json.loads(printed.splitlines()[0]) == {
         "metric": "test.count",
+        "table": "count_metrics",
         "rows": 2,
         "first": 0,
         "last": 86_400,
@@ -86,6 +87,24 @@ def test_json_has_no_nan(open_sqlite, command):
     assert json.loads(printed, parse_constant=pytest.fail)["total"] == "nan"
     _, printed, _ = command("show", path_of(store), "default", "SumMetrics")
     assert printed.splitlines()[1].split()[1] == str(2**60)
+
+
+def test_metric_in_two_tables_is_shown_from_the_chosen_one(open_files, command):
+    store = open_files()
+    with store.transaction() as transaction:
+        transaction.merge([metric_type("twice", CountMetrics)("a", 0, 7)])
+        transaction.merge([metric_type("twice", MeanMetrics)("a", 0, 2.5)])
+    _, printed, _ = command("show", path_of(store), "default", "--json")
+    tables = [json.loads(line)["table"] for line in printed.splitlines()]
+    assert tables == ["count_metrics", "mean_metrics"]
+    code, _, message = command("show", path_of(store), "default", "twice")
+    assert code == 2
+    assert message.endswith("is in count_metrics, mean_metrics: choose one with --table\n")
+    arguments = ("show", path_of(store), "default", "twice", "--json", "--table")
+    _, printed, _ = command(*arguments, "count_metrics")
+    assert json.loads(printed)["count"] == 7
+    code, _, message = command(*arguments, "sum_metrics")
+    assert "has no metric 'twice' in table sum_metrics; it has twice" in message
 
 
 def test_unknown_metric_is_refused_with_those_there_are(store, command):

@@ -1,7 +1,7 @@
 """`spark.read` of a registered job: what its sink has stored, as a DataFrame."""
 
+import json
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,38 +9,29 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from batchqueue import ConfigError
 from batchqueue.aggregation import CountMetrics, metric_type
 from batchqueue.outputs import ParquetStore, SqliteStore, StoreTransaction
 from batchqueue.spark import AggregationJob, MetricsWriter, register
 from spark_support.flight_job import (
-    DEPARTURES,
     METRICS,
     WORST,
     expected,
     flight_job,
     stored,
 )
-from spark_support.pyspark_version import VERSION, needs_batch_sink
+from spark_support.pyspark_version import needs_batch_sink
 
 pytestmark = needs_batch_sink
 
 HOUR, DAY = 3_600, 86_400
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-needs_pushdown = pytest.mark.skipif(VERSION < (4, 1), reason="pyspark 4.0 has no filter pushdown")
 
 
 @pytest.fixture(params=["store", "parquet", "postgres"])
 def any_store(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
-
-
-@pytest.fixture
-def pushdown(spark: SparkSession) -> Iterator[None]:
-    spark.conf.set(PUSHDOWN, "true")
-    yield
-    spark.conf.unset(PUSHDOWN)
 
 
 def filled(store: Any, table: DataFrame) -> AggregationJob:
@@ -92,57 +83,40 @@ def test_limits_are_options(spark: SparkSession, table: DataFrame, any_store: An
         }
 
 
-@needs_pushdown
-@pytest.mark.usefixtures("pushdown")
-@pytest.mark.parametrize(
-    "condition",
-    [
-        "entity = 'A'",
-        "entity in ('A', 'C', 'absent') and entity <> 'A'",
-        "entity in ('A', 'B') and entity = 'C'",
-        f"time_bucket >= {3 * HOUR} and time_bucket < {30 * HOUR}",
-        f"time_bucket > {3 * HOUR} and time_bucket <= {30 * HOUR} and count > 3",
-        f"time_bucket = {DAY} and entity <=> 'B'",
-        f"time_bucket = {DAY} or entity = 'B'",
-        f"time_bucket > {2**63 - 1} or entity = 'B'",
-        f"time_bucket > {2**63 - 1}",
-        f"time_bucket <= {2**63 - 1} and entity like 'A%'",
-        "entity is not null and count is null",
-        "entity <=> null",
-    ],
-)
-def test_filters_give_the_same_rows_when_they_are_pushed_down(
-    spark: SparkSession, table: DataFrame, parquet: ParquetStore, condition: str
+def test_dataframe_can_be_filtered_in_two_ways(
+    spark: SparkSession, table: DataFrame, any_store: Any
 ) -> None:
-    job = filled(parquet, table)
-    rows = parquet.read_table(DEPARTURES, job.name).to_pylist()
-    plain = spark.createDataFrame(rows, "entity string, time_bucket long, count long")
-    pushed = load(spark, job, metric="departures").where(condition)
-    assert counts(pushed) == counts(plain.where(condition))
+    every = load(spark, filled(any_store, table), metric="departures")
+    for name in ("A", "B"):
+        found = every.where(f"entity = '{name}' and time_bucket >= {DAY}")
+        assert {row.entity for row in found.collect()} == {name}
+    both = every.where("entity = 'A'").union(every.where("entity = 'B'"))
+    assert {row.entity for row in both.collect()} == {"A", "B"}
+    assert counts(every) == stored(any_store)["departures"]
 
 
-@needs_pushdown
-def test_filters_decide_what_is_read(table: DataFrame, parquet: ParquetStore) -> None:
-    from pyspark.sql import datasource as ds
+def test_entities_are_an_option(spark: SparkSession, table: DataFrame, any_store: Any) -> None:
+    job = filled(any_store, table)
+    found = load(spark, job, metric="departures", entities=json.dumps(["A", "absent"]))
+    assert {row.entity for row in found.collect()} == {"A"}
 
-    from batchqueue.spark.format.session_settings import SessionSettings
+
+def test_files_of_the_wanted_days_are_read_in_several_tasks(
+    table: DataFrame, parquet: ParquetStore
+) -> None:
     from batchqueue.spark.format.source import data_source
 
-    session = SessionSettings(pushes_filters=True)
-    source = data_source(filled(parquet, table), session)({"metric": "departures"})
-    reader = source.reader(source.schema())
-    assert len(reader.partitions()) == 2
-    left = ds.StringContains(("entity",), "A")
-    filters = [
-        ds.EqualTo(("entity",), "A"),
-        left,
-        ds.GreaterThanOrEqual(("time_bucket",), DAY),
-        ds.LessThan(("time_bucket",), DAY + 2 * HOUR),
-    ]
-    assert list(reader.pushFilters(filters)) == [left]
-    (partition,) = pickle.loads(pickle.dumps(reader.partitions()))
-    rows = [row for batch in reader.read(partition) for row in batch.to_pylist()]
-    assert [(row["entity"], row["time_bucket"]) for row in rows] == [("A", DAY), ("A", DAY + HOUR)]
+    source = data_source(filled(parquet, table))
+    every = source({"metric": "departures"}).reader(StructType())
+    assert len(every.partitions()) == 2
+    (partition,) = (
+        source({"metric": "departures", "since": str(DAY), "before": str(DAY + HOUR)})
+        .reader(StructType())
+        .partitions()
+    )
+    (part,) = pickle.loads(pickle.dumps([partition]))
+    rows = [row for batch in every.read(part) for row in batch.to_pylist()]
+    assert {row["time_bucket"] for row in rows} == {DAY}
 
 
 def test_shards_are_read_together(
@@ -153,6 +127,12 @@ def test_shards_are_read_together(
     found = load(spark, job, metric="departures", shards=3)
     assert sum(counts(found).values()) == table.count()
     assert found.count() == table.select("carrier", "hour").distinct().count()
+    for options, words in (
+        ({"shards": 2}, "is one of 3 shards, and not of 2: give option shards=3"),
+        ({}, "was written in shards, .* give option shards, their number"),
+    ):
+        with pytest.raises(PySparkException, match=words):
+            load(spark, job, metric="departures", **options).collect()
 
 
 def test_sink_that_wrote_nothing_gives_no_rows(
@@ -177,6 +157,12 @@ def test_only_metric_of_a_job_need_not_be_named(spark: SparkSession, store: Sqli
         ({"metric": "departure"}, ["has no metric 'departure'", "departures"]),
         ({"metrics": "departures"}, ["option 'metrics' is not known", "did you mean metric?"]),
         ({"metric": "departures", "sink_id": "x"}, ["did you mean sinkId?"]),
+        ({"metric": "departures", "entity": "A"}, ["option 'entity' is not known", "entities?"]),
+        ({"metric": "departures", "until": "7"}, ["option 'until' is not known", "use metric, "]),
+        ({"metric": "departures", "path": "/x"}, ["option 'path' is not known"]),
+        ({"metric": "departures", "sinkId": " "}, ["option sinkId is blank"]),
+        ({"metric": "departures", "entities": "A"}, ["entities='A'", "a JSON list of texts"]),
+        ({"metric": "departures", "entities": "[7]"}, ["entities='[7]'"]),
         ({"metric": "departures", "shards": "0"}, ["option shards='0'", "the number of shards"]),
         ({"metric": "departures", "since": "yesterday"}, ["since='yesterday'", "with a zone"]),
         ({"metric": "departures", "before": "2026-01-01"}, ["before='2026-01-01'", "with a zone"]),

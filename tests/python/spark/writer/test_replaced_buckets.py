@@ -2,21 +2,24 @@
 
 import os
 import random
+import shutil
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from batchqueue import ConfigError
+from batchqueue.aggregation import Aggregation, Count, Window
 from batchqueue.outputs import SqliteStore
-from batchqueue.spark import MetricsWriter
+from batchqueue.spark import AggregationJob, ArrowAggregation, MetricsWriter, SinkError
 from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.job.options import SinkOptions
 from spark_support.attempts import OPTIONS, attempts, batches
 from spark_support.flight_job import (
     DECLARED,
@@ -27,9 +30,12 @@ from spark_support.flight_job import (
     Results,
     difference,
     expected,
+    files_one_by_one,
     flight_job,
+    start_stream,
     stored,
     stored_in_shards,
+    write_flights,
 )
 from spark_support.pyspark_version import needs_stream_sink
 
@@ -52,9 +58,6 @@ def any_store(request: pytest.FixtureRequest) -> Any:
 def repaired(spark: SparkSession, table: DataFrame, tmp_path: Path) -> Path:
     """All flights, and those of the second day as they should have been."""
     is_late = F.col("hour") >= DAY
-    right = table.withColumn(
-        "distance", F.when(is_late, F.col("distance") * 2).otherwise("distance")
-    )
     right = table.withColumn(
         "distance", F.when(is_late, F.col("distance") * 2).otherwise(F.col("distance"))
     ).where(~is_late | (F.col("carrier") != "B"))
@@ -113,9 +116,7 @@ def test_result_outside_is_refused_and_nothing_changes(
     writer = MetricsWriter(flight_job(parquet), shards=shards)
     writer.write_batch(table, txn_id="all")
     before = stored_in_shards(parquet, writer.sink_ids)
-    with pytest.raises(
-        Exception, match=r"metric .* in time bucket \d+, and `replace` is from 3600"
-    ):
+    with pytest.raises((SinkError, PySparkException), match=r"time bucket \d+, and `replace` is"):
         writer.write_batch(table, txn_id="again", replace=(HOUR, 3 * HOUR))
     assert stored_in_shards(parquet, writer.sink_ids) == before
     rows = table.where(f"hour >= {HOUR} and hour < {3 * HOUR}").where("delay is null")
@@ -132,20 +133,59 @@ def test_interval_without_rows_is_emptied(table: DataFrame, any_store: Any) -> N
 
 @needs_stream_sink
 def test_stream_continues_after_its_day_was_replaced(
-    spark: SparkSession,
-    flights: Path,
-    table: DataFrame,
-    store: SqliteStore,
-    stream: Callable[..., Any],
+    spark: SparkSession, table: DataFrame, store: SqliteStore, tmp_path: Path
 ) -> None:
-    job = flight_job(store)
-    stream(job)
+    job, files = flight_job(store), write_flights(tmp_path / "flights")
+
+    def stream() -> None:
+        source = files_one_by_one(spark, files)
+        start_stream(source, job, tmp_path / "checkpoint").awaitTermination()
+
+    stream()
     MetricsWriter(job, sinkId="flights").write_batch(
         table.where(f"hour >= {DAY}"), txn_id="again", replace=DAYS
     )
-    stream(job)
-    assert difference(stored(store), expected(spark, flights)) == []
-    assert len(store.summaries("flights")) == FILES + 1
+    assert difference(stored(store), expected(spark, files)) == []
+    shutil.copy(files / "part-0.parquet", files / "later.parquet")
+    stream()
+    assert difference(stored(store), expected(spark, files)) == []
+    assert len(store.summaries("flights")) == FILES + 2
+
+
+def test_same_txn_id_with_another_interval_is_refused(table: DataFrame, store: SqliteStore) -> None:
+    writer = MetricsWriter(flight_job(store))
+    day = table.where(f"hour >= {DAY}")
+    summary = writer.write_batch(day, txn_id="again", replace=DAYS)
+    assert summary["replaced"] == [DAY, 2 * DAY]
+    for interval in ((DAY, 3 * DAY), None):
+        with pytest.raises(SinkError, match=r"replaced \[86400, 172800\], and comes again to"):
+            writer.write_batch(day, txn_id="again", replace=interval)
+    assert writer.write_batch(day, txn_id="again", replace=DAYS)["applied"] is False
+
+
+def test_limit_inside_of_a_declared_bucket_is_refused(store: SqliteStore) -> None:
+    window = Window("at", 86_400, zone="America/New_York")
+    step = ArrowAggregation(
+        aggregation=Aggregation(keys=["carrier"], window=window, measures={"n": Count()}),
+        metrics=lambda groups: [],
+    )
+    job = AggregationJob(name="days", arrow=[step], metrics=[DEPARTURES], store=store)
+    writer = MetricsWriter(job)
+    with pytest.raises(ConfigError, match=r"limit 86400, inside of a bucket of 86400 s of 'at'"):
+        writer.write_batch(None, replace=(DAY, 2 * DAY))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["replace", "overwrite"])
+def test_what_belongs_to_write_batch_is_refused_elsewhere(
+    spark: SparkSession, table: DataFrame, store: SqliteStore, name: str
+) -> None:
+    refused = rf"{name}=.* is for MetricsWriter\.write_batch\({name}="
+    with pytest.raises(ConfigError, match=refused):
+        MetricsWriter(flight_job(store), **{name: True})
+    with pytest.raises(ConfigError, match="shrads=3 is not an argument of MetricsWriter"):
+        MetricsWriter(flight_job(store), shrads=3)
+    with pytest.raises(ConfigError, match=refused):
+        SinkOptions.parse({name: "true"}, flight_job(store), stream=False)
 
 
 @pytest.mark.parametrize(

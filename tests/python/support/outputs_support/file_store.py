@@ -54,7 +54,7 @@ class FileTransaction(StoreTransaction):
         with self.guarded():
             self.sink["description"] = dict(description)
 
-    def delete(self, before, since=FIRST_BUCKET):
+    def delete(self, before, *, since=FIRST_BUCKET):
         with self.guarded():
             partials = self.sink["partials"]
             gone = [key for key in partials if since <= key[1][1] < before]
