@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import reduce
+from operator import or_
 from typing import Any
 
 import pyarrow as pa
@@ -31,9 +32,9 @@ def without_null_keys(groups: pa.Table, step: ArrowAggregation) -> tuple[pa.Tabl
     """
     skipped = 0
     if step.null_keys == "skip":
-        is_null = reduce(pc.or_, (groups.column(key).is_null() for key in step.key_columns))
-        skipped = pc.sum(groups.column(ROWS).filter(is_null)).as_py() or 0
-        groups = groups.filter(pc.invert(is_null))
+        is_null = reduce(or_, (pc.field(key).is_null() for key in step.key_columns))
+        skipped = sum(groups.filter(is_null).column(ROWS).to_pylist())
+        groups = groups.filter(~is_null)
     elif step.null_keys is not None:
         for key, value in step.null_keys.items():
             groups = _renamed(groups, key, value)
