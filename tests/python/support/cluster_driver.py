@@ -99,7 +99,9 @@ def register_faulty(spark: SparkSession, job: AggregationJob, fault: task_faults
     """Register a job as `register` does, with a fault around the writer that it makes."""
     sources: list[Any] = []
     session: Any = SimpleNamespace(
-        dataSource=SimpleNamespace(register=sources.append), conf=spark.conf
+        dataSource=SimpleNamespace(register=sources.append),
+        conf=spark.conf,
+        sparkContext=spark.sparkContext,
     )
     register(session, job)
     (source,) = sources
