@@ -93,7 +93,7 @@ def connected_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
         if log_of(database).exists() or _version(database) != before:
             raise StoreUnavailableError(
                 f"cannot read the store {path}: a writer changed it meanwhile, and this user "
-                f"cannot write to it, as SQLite needs to read beside a writer; read it again"
+                "cannot write to it, as SQLite needs to read beside a writer; read it again"
             )
 
 
@@ -101,8 +101,12 @@ def _can_write(path: Path) -> bool:
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
-def _version(database: Path) -> tuple[int, int, int]:
-    found = database.stat()
+def _version(database: Path) -> tuple[int, int, int] | None:
+    """Return what changes with the file; None once it is gone."""
+    try:
+        found = database.stat()
+    except OSError:
+        return None
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 

@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -31,6 +32,7 @@ from batchqueue.outputs.testing.model import (
 _SINKS = ("check/store", "check store 'ä'")
 _HISTORIES, _TRANSACTIONS, _STEPS = 5, 8, 5
 _THREADS, _ADDITIONS = 4, 5
+_PATIENCE_S, _PAUSE_S = 60.0, 0.01
 
 
 class _Rolledback(Exception):
@@ -40,15 +42,16 @@ class _Rolledback(Exception):
 def check_store(make: Callable[[], MetricsStore]) -> None:
     """Check that a store keeps the contract of `MetricsStore` and `StoreTransaction`.
 
-    It writes into two sinks, in random histories against a model, and in threads, and
-    clears them at the end. What is optional is checked where it is there: the methods `ledger` and
-    `summaries`, and those of a `MetricsReader`.
+    It writes into two sinks, in random histories against a model, and in threads, and clears them
+    at the end. What is optional is checked where it is there: the methods `ledger` and `summaries`,
+    and those of a `MetricsReader`.
 
     Args:
         make: Returns a new description of the store, each of the same store.
 
     Raises:
         AssertionError: A rule is broken; the message says which, and after what.
+        StoreUnavailableError: The store stayed unavailable, for a minute beside other threads.
 
     Example:
         >>> from batchqueue.outputs import SqliteStore
@@ -172,13 +175,11 @@ class _StoreCheck:
         errors: list[BaseException] = []
 
         def add() -> None:
-            for _ in range(_ADDITIONS):
-                try:
-                    while not self._added():
-                        pass
-                except BaseException as error:
-                    errors.append(error)
-                    return
+            try:
+                for _ in range(_ADDITIONS):
+                    self._add()
+            except BaseException as error:
+                errors.append(error)
 
         threads = [threading.Thread(target=add, daemon=True) for _ in range(_THREADS)]
         for thread in threads:
@@ -191,13 +192,17 @@ class _StoreCheck:
         model.save([COUNT("a", 0, _THREADS * _ADDITIONS)])
         self.compare_stored(_SINKS[0], model, f"after additions by {_THREADS} threads")
 
-    def _added(self) -> bool:
-        try:
-            with self.make().transaction(_SINKS[0]) as transaction:
-                transaction.merge([COUNT("a", 0, 1)])
-        except StoreUnavailableError:  # it may refuse to wait
-            return False
-        return True
+    def _add(self) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                with self.make().transaction(_SINKS[0]) as transaction:
+                    transaction.merge([COUNT("a", 0, 1)])
+                return
+            except StoreUnavailableError:  # it may refuse to wait for the other threads
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE_S)
 
     def follows_a_history(self, seed: int) -> None:
         """Random changes in both sinks, some of them rolled back."""
