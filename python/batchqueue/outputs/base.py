@@ -4,6 +4,8 @@ from abc import abstractmethod
 from contextlib import AbstractContextManager
 from datetime import datetime
 
+from batchqueue.aggregation import Metrics
+from batchqueue.outputs.layout import check_storable
 from batchqueue.outputs.reading import MetricsReader
 from batchqueue.outputs.store import FIRST_BUCKET, StoreTransaction, bucket_limit
 
@@ -14,6 +16,14 @@ class StoreBase(MetricsReader):
     @abstractmethod
     def transaction(self, sink_id: str = "default") -> AbstractContextManager[StoreTransaction]:
         """Open a transaction that excludes other writers of the sink."""
+
+    def check_storable(self, item: Metrics, sink_id: str) -> None:
+        """Check that a partial could be stored for a sink as it is, without connecting.
+
+        Raises:
+            StoreError: Its key or a value is one that the store does not hold.
+        """
+        check_storable(item)
 
     def delete(
         self,

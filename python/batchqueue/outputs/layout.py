@@ -139,6 +139,23 @@ def typed_rows(layout: Layout, partials: Mapping[PartialKey, Metrics]) -> Iterat
             yield (*key, rank, *values) if layout.multi_row else (*key, *values)
 
 
+def check_storable(item: Metrics) -> None:
+    """Check that a partial can be stored as it is.
+
+    Raises:
+        StoreError: A key or a value does not fit its column.
+    """
+    check_key(item.name, item.key)
+    rows = typed_rows(table_layout(type(item)), {(item.name, *item.key): item})
+    for text in (value for row in rows for value in row if type(value) is str):
+        try:
+            text.isascii() or text.encode()
+        except UnicodeEncodeError as error:
+            raise StoreError(
+                f"metric {item.name} has {text!r}, which is not valid Unicode: check the metrics"
+            ) from error
+
+
 def by_layout(metrics: Iterable[Metrics]) -> dict[Layout, dict[PartialKey, Metrics]]:
     """Group partials by their table; the last of several with equal keys counts.
 

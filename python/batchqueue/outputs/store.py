@@ -3,7 +3,7 @@
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -144,12 +144,15 @@ class StoreTransaction(ABC):
         """
 
     @abstractmethod
-    def delete(self, before: int, *, since: int = FIRST_BUCKET) -> int:
+    def delete(
+        self, before: int, *, since: int = FIRST_BUCKET, keep: Collection[type[Metrics]] = ()
+    ) -> int:
         """Delete the metrics of this sink in a range of time buckets; keep the ledger.
 
         Args:
             before: The first time bucket that stays.
             since: The first time bucket that is deleted. Default: the first there can be.
+            keep: Metric types whose partials stay; none by default.
 
         Returns:
             The number of rows that were deleted: one for each partial, or several for kinds such as

@@ -71,18 +71,23 @@ class KeepsTheLedgerInClear(FileTransaction):
 
 
 class DeletesOneBucketMore(FileTransaction):
-    def delete(self, before, *, since=FIRST_BUCKET):
-        return super().delete(before + 1, since=since)
+    def delete(self, before, *, since=FIRST_BUCKET, keep=()):
+        return super().delete(before + 1, since=since, keep=keep)
 
 
 class DeletesFromTheBeginning(FileTransaction):
-    def delete(self, before, *, since=FIRST_BUCKET):
-        return super().delete(before)
+    def delete(self, before, *, since=FIRST_BUCKET, keep=()):
+        return super().delete(before, keep=keep)
+
+
+class DeletesAllMetrics(FileTransaction):
+    def delete(self, before, *, since=FIRST_BUCKET, keep=()):
+        return super().delete(before, since=since)
 
 
 class CountsPartialsInsteadOfRows(FileTransaction):
-    def delete(self, before, *, since=FIRST_BUCKET):
-        rows = super().delete(before, since=since)
+    def delete(self, before, *, since=FIRST_BUCKET, keep=()):
+        rows = super().delete(before, since=since, keep=keep)
         return rows and rows + 1
 
 
@@ -115,6 +120,7 @@ class RoundsNumbers(FileTransaction):
         (KeepsTheLedgerInClear, ["clear()"]),
         (DeletesOneBucketMore, ["delete"]),
         (DeletesFromTheBeginning, ["delete"]),
+        (DeletesAllMetrics, ["delete"]),
         (CountsPartialsInsteadOfRows, ["delete() returned"]),
         (ForgetsItsErrors, ["must not commit after an error of a method that was caught"]),
         (KeepsOldSummaries, ["summar"]),

@@ -3,7 +3,7 @@
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -144,7 +144,9 @@ class ParquetTransaction(StoreTransaction):
             self._manifest.description = json.loads(to_json(description))
             self._changed = True
 
-    def delete(self, before: int, *, since: int = FIRST_BUCKET) -> int:
+    def delete(
+        self, before: int, *, since: int = FIRST_BUCKET, keep: Collection[type[Metrics]] = ()
+    ) -> int:
         """Delete the metrics of this sink in a range of time buckets."""
         with self._step():
             deleted = 0
@@ -152,24 +154,29 @@ class ParquetTransaction(StoreTransaction):
                 reached = range(since - self._manifest.partition_s + 1, before)
                 for start in [start for start in files if start in reached]:
                     layout = layout_of(table, self._folder / files[start])
-                    deleted += self._delete_stored(layout, start, range(since, before))
+                    deleted += self._delete_stored(layout, start, range(since, before), keep)
+            kept = {metric_type.name for metric_type in keep}
             for partitions in self._changes.values():
                 for changes in partitions.values():
-                    for key in [key for key in changes if since <= key[2] < before]:
+                    gone = [key for key in changes if since <= key[2] < before]
+                    for key in (key for key in gone if key[0] not in kept):
                         deleted += len(changes[key])
                         changes[key] = []
             self._changed = self._changed or deleted > 0
             return deleted
 
-    def _delete_stored(self, layout: Layout, start: int, buckets: range) -> int:
+    def _delete_stored(
+        self, layout: Layout, start: int, buckets: range, keep: Collection[type[Metrics]]
+    ) -> int:
         """Delete what a file has, apart from partials that this transaction has replaced."""
         changes = self._changes.get(layout, {}).get(start, {})
         last = start + self._manifest.partition_s - 1
-        if not changes and start in buckets and last in buckets:
+        kept = {metric.name for metric in keep if table_layout(metric).table == layout.table}
+        if not kept and not changes and start in buckets and last in buckets:
             return rows_in(self._folder / self._manifest.tables[layout.table].pop(start))
         stored = self._file(layout, start)
         found = [] if stored is None else keys_in(stored, buckets)
-        deleted = [key for key in found if key not in changes]
+        deleted = [key for key in found if key not in changes and key[0] not in kept]
         if deleted:
             self._changes.setdefault(layout, {}).setdefault(start, changes)
             changes.update((key, []) for key in deleted)

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from batchqueue._requirements import require
+from batchqueue.aggregation import Metrics
 from batchqueue.aggregation.metrics import Row
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.base import StoreBase
@@ -12,6 +13,7 @@ from batchqueue.outputs.layout import quoted
 from batchqueue.outputs.reading import Selection, StoredMetric
 from batchqueue.outputs.store import (
     Epoch,
+    StoreError,
     StoreTransaction,
     checked_kept_summaries,
 )
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 _SHOWN = ("service", "host", "hostaddr", "port", "dbname", "user")
 _SECRET = ("password", "sslpassword")
+_MOST_NAME_BYTES = 2_600
+"""Of sink, metric and entity, which an index of PostgreSQL has to hold."""
+
 _KEEPALIVES = {
     "keepalives_idle": 30,
     "keepalives_interval": 10,
@@ -106,6 +111,24 @@ class PostgresStore(StoreBase):
             **words,
             "client_encoding": "UTF8",
         }
+
+    def check_storable(self, item: Metrics, sink_id: str) -> None:
+        """Check that a partial could be stored for a sink as it is, without connecting.
+
+        Raises:
+            StoreError: Its key or a value is one that the store does not hold.
+        """
+        super().check_storable(item, sink_id)
+        names = f"{sink_id}{item.name}{item.entity}"
+        if len(names) > _MOST_NAME_BYTES or len(names.encode()) > _MOST_NAME_BYTES:
+            raise StoreError(
+                f"sink {sink_id!r}, metric {item.name!r} and an entity that begins with "
+                f"{item.entity[:40]!r} have more than {_MOST_NAME_BYTES:,} bytes together: shorten "
+                "the entity"
+            )
+        texts = (value for row in item.to_rows() for value in row if isinstance(value, str))
+        if "\0" in names or any("\0" in text for text in texts):
+            raise StoreError(f"metric {item.name} has text with NUL for {item.entity!r}: remove it")
 
     def __repr__(self) -> str:
         shown = " ".join(f"{word}={self._words[word]}" for word in _SHOWN if self._words.get(word))

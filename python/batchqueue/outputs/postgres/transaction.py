@@ -1,6 +1,6 @@
 """A transaction of the PostgreSQL store. Keys and rows go as sets: a COPY, then a statement."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
@@ -207,16 +207,20 @@ class PostgresTransaction(StoreTransaction):
         with self._statements() as cursor:
             _run(cursor, sql, to_json(description), self._sink_id)
 
-    def delete(self, before: int, *, since: int = FIRST_BUCKET) -> int:
+    def delete(
+        self, before: int, *, since: int = FIRST_BUCKET, keep: Collection[type[Metrics]] = ()
+    ) -> int:
         """Delete the metrics of this sink in a range of time buckets."""
         with self._statements() as cursor:
             deleted = 0
+            kept = [metric_type.name for metric_type in keep]
             for table in _tables_of_metrics(cursor, self._schema):
                 sql = (
                     f"DELETE FROM {self._schema}.{table} "
-                    "WHERE sink = %s AND time_bucket >= %s AND time_bucket < %s"
+                    "WHERE sink = %s AND time_bucket >= %s AND time_bucket < %s "
+                    "AND metric <> ALL(%s)"
                 )
-                deleted += _run(cursor, sql, self._sink_id, since, before).rowcount
+                deleted += _run(cursor, sql, self._sink_id, since, before, kept).rowcount
             return deleted
 
     def clear(self) -> None:

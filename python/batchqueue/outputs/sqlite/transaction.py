@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby
 from typing import Any, TypeVar
@@ -155,14 +155,17 @@ class SqliteTransaction(StoreTransaction):
                 (self._sink_id, to_json(description)),
             )
 
-    def delete(self, before: int, *, since: int = FIRST_BUCKET) -> int:
+    def delete(
+        self, before: int, *, since: int = FIRST_BUCKET, keep: Collection[type[Metrics]] = ()
+    ) -> int:
         """Delete the metrics of this sink in a range of time buckets."""
+        kept = json.dumps([metric_type.name for metric_type in keep])
         with self._statements():
             return sum(
                 self._connection.execute(
-                    f"DELETE FROM {quoted(table)} "
-                    "WHERE sink = ? AND time_bucket >= ? AND time_bucket < ?",
-                    (self._sink_id, since, before),
+                    f"DELETE FROM {quoted(table)} WHERE sink = ? AND time_bucket >= ? "
+                    "AND time_bucket < ? AND metric NOT IN (SELECT value FROM json_each(?))",
+                    (self._sink_id, since, before, kept),
                 ).rowcount
                 for table in self._tables_of_metrics()
             )

@@ -2,7 +2,7 @@
 
 import copy
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from batchqueue.aggregation import (
@@ -57,9 +57,13 @@ class Model:
             else:
                 there.combine(item)
 
-    def delete(self, before: int, since: int) -> int:
-        """Delete a range of time buckets, and return the number of rows."""
-        gone = [key for key in self.partials if since <= key[1][1] < before]
+    def delete(self, before: int, since: int, keep: Collection[type[Metrics]]) -> int:
+        """Delete a range of time buckets, apart from some metrics; return the number of rows."""
+        gone = [
+            (kind, key)
+            for kind, key in self.partials
+            if since <= key[1] < before and kind not in keep
+        ]
         return sum(len(self.partials.pop(key).to_rows()) for key in gone)
 
     def record(self, query_id: str, batch_id: int, *, marked: bool) -> None:
@@ -133,4 +137,6 @@ class History:
     def _delete(self, transaction: StoreTransaction, model: Model) -> Returned:
         before = self._chance.choice(BUCKETS) + self._chance.choice((0, 1))
         since = self._chance.choice((FIRST_BUCKET, *BUCKETS))
-        return transaction.delete(before, since=since), model.delete(before, since)
+        keep = self._chance.sample(KINDS, self._chance.choice((0, 0, 1)))
+        deleted = transaction.delete(before, since=since, keep=keep)
+        return deleted, model.delete(before, since, keep)

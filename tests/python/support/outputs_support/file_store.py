@@ -54,10 +54,10 @@ class FileTransaction(StoreTransaction):
         with self.guarded():
             self.sink["description"] = dict(description)
 
-    def delete(self, before, *, since=FIRST_BUCKET):
+    def delete(self, before, *, since=FIRST_BUCKET, keep=()):
         with self.guarded():
             partials = self.sink["partials"]
-            gone = [key for key in partials if since <= key[1][1] < before]
+            gone = [key for key in partials if since <= key[1][1] < before and key[0] not in keep]
             return sum(len(partials.pop(key).to_rows()) for key in gone)
 
     def clear(self):
