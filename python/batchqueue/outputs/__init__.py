@@ -1,5 +1,6 @@
 """Writers to use as handlers, and the stores they write to."""
 
+from batchqueue.outputs.bad_rows import BadRow, BadRows
 from batchqueue.outputs.parquet import ParquetStore
 from batchqueue.outputs.postgres import PostgresStore
 from batchqueue.outputs.reading import MetricsReader, Selection, StoredMetric
@@ -14,6 +15,8 @@ from batchqueue.outputs.store import (
 from batchqueue.outputs.writer import CommittingStoreWriter, StoreWriter
 
 __all__ = [
+    "BadRow",
+    "BadRows",
     "CommittingStoreWriter",
     "Epoch",
     "MetricsReader",

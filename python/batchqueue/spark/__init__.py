@@ -36,6 +36,7 @@ from batchqueue.spark.handlers.delivery import TaskInfo
 from batchqueue.spark.handlers.foreach import for_each_partition, foreach_batch
 from batchqueue.spark.handlers.summary import DeliverySummary
 from batchqueue.spark.job.aggregation_job import AggregationJob
+from batchqueue.spark.job.bad_rows import DeadLetters
 from batchqueue.spark.job.steps import ArrowAggregation, ArrowHandler
 from batchqueue.spark.local.dry_run import dry_run
 from batchqueue.spark.local.java import find_java_home
@@ -49,6 +50,7 @@ __all__ = [
     "AggregationJob",
     "ArrowAggregation",
     "ArrowHandler",
+    "DeadLetters",
     "DeliveryError",
     "DeliverySummary",
     "LedgerCollector",

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from batchqueue import SupportsConsume
 from batchqueue._words import counted
 from batchqueue.aggregation import L2PersistenceWorker, Metrics
-from batchqueue.outputs import StoreTransaction, StoreWriter
+from batchqueue.outputs import BadRows, StoreTransaction, StoreWriter
 from batchqueue.presets import sql_batch
 from batchqueue.spark.commit.admission import (
     check_batch,
@@ -185,7 +185,7 @@ class Commit:
                 transaction.clear()
             if self.options.replaced is not None:
                 replaced = self.options.replaced
-                transaction.delete(replaced.stop, since=replaced.start)
+                transaction.delete(replaced.stop, since=replaced.start, keep=[BadRows])
 
         def check_replay(recorded: Mapping[str, Any] | None) -> None:
             self._check_replaced(recorded)
@@ -248,7 +248,8 @@ class Commit:
                     self._merge(transaction, query_id, batch_id, marked=marked), before
                 )
                 transaction.record(query_id, batch_id, summary, marked=marked)
-            _log.info("sink %s: %s", sink_id, log_line(query_id, summary))
+            level = logging.WARNING if summary["bad_rows"] else logging.INFO
+            _log.log(level, "sink %s: %s", sink_id, log_line(query_id, summary))
             return {**summary, "applied": True}
 
         return with_retries(self.job.store_retry, f"the commit of sink {sink_id!r}", attempt)
@@ -324,7 +325,7 @@ class Commit:
         ) as persist:
             workers: dict[type | str, SupportsConsume[Any]] = {
                 metric_type: L2PersistenceWorker(persist.produce_many)
-                for metric_type in self.job.metrics
+                for metric_type in self.job.stored_metrics
             }
             with Stage(f"{name}-l2", self.job.l2, workers) as l2:
                 for message in self.messages:

@@ -32,6 +32,8 @@ def epoch_summary(
         - `guarantee`: "exactly-once" or "at-least-once";
         - `rows`: rows from Spark;
         - `skipped`: rows that a step left out because of a null key, counted for each step;
+        - `bad_rows`: rows that could not be read, and were left out as `on_bad_row` says, and
+          `bad_row_error`: what was wrong with one of them, or null;
         - `items`: items made of them, 0 where Spark SQL is L1;
         - `partials`: what L1 left of them;
         - `l1_ratio`: items, or rows where there are no items, per partial;
@@ -54,6 +56,10 @@ def epoch_summary(
         "guarantee": guarantee,
         "rows": rows,
         "skipped": sum(attempt.skipped for attempt in attempts),
+        "bad_rows": sum(attempt.bad_rows for attempt in attempts),
+        "bad_row_error": next(
+            (attempt.bad_row_error for attempt in attempts if attempt.bad_row_error), None
+        ),
         "items": l1.produced,
         "partials": l2.produced,
         "l1_ratio": l1_ratio(rows, l1.produced, l2.produced),
@@ -87,6 +93,8 @@ def log_line(query_id: str, summary: Mapping[str, Any]) -> str:
     rows = counted(summary["rows"], "row")
     if summary["skipped"]:
         rows += f", {summary['skipped']:,} skipped"
+    if summary["bad_rows"]:
+        rows += f", {counted(summary['bad_rows'], 'bad row')} ({summary['bad_row_error']})"
     use = ", ".join(f"{name} {stage['peak_used_percent']:.0f} %" for name, stage in stages.items())
     return (
         f"epoch {summary['batch_id']} of query {query_id}: {rows}, "

@@ -28,6 +28,7 @@ class SinkTotals:
         epochs: Applied epochs, including batch writes.
         rows: Rows from Spark.
         skipped: Rows that steps left out because of a null key.
+        bad_rows: Rows that could not be read, and were left out.
         items: Items made of them.
         partials: What L1 left of them.
         commit_bytes: Bytes of the partials on their way to the commit.
@@ -39,6 +40,7 @@ class SinkTotals:
     epochs: int = 0
     rows: int = 0
     skipped: int = 0
+    bad_rows: int = 0
     items: int = 0
     partials: int = 0
     commit_bytes: int = 0
@@ -64,6 +66,7 @@ class SinkTotals:
             epochs=1,
             rows=summary.get("rows", 0),
             skipped=summary.get("skipped", 0),
+            bad_rows=summary.get("bad_rows", 0),
             items=summary.get("items", 0),
             partials=summary.get("partials", 0),
             commit_bytes=summary.get("commit_bytes", 0),

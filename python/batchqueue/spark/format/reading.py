@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from batchqueue import ConfigError
 from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
+from batchqueue.outputs import BadRows
 from batchqueue.outputs.layout import table_layout
 from batchqueue.outputs.reading import MetricsReader, Selection
 from batchqueue.spark.errors import SinkError
@@ -123,6 +124,7 @@ def _metric(name: str | None, job: AggregationJob) -> type[Metrics]:
     by_name = {metric_type.name: metric_type for metric_type in job.metrics}
     if name is None and len(by_name) == 1:
         (name,) = by_name
+    by_name.setdefault(BadRows.name, BadRows)  # of an earlier run, if this job keeps none
     if name not in by_name:
         given = "needs option metric" if name is None else f"has no metric {name!r}"
         raise ConfigError(f"job {job.name!r} {given}: give one of {', '.join(sorted(by_name))}")

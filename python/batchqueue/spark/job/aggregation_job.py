@@ -10,8 +10,9 @@ import pyarrow as pa
 from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError, RetryPolicy, ThreadPolicy
 from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
-from batchqueue.outputs import MetricsStore
+from batchqueue.outputs import BadRows, MetricsStore
 from batchqueue.presets import l1_aggregation, l2_persistence
+from batchqueue.spark.job.bad_rows import DeadLetters, OnBadRow
 from batchqueue.spark.job.pickling import check_pickles
 from batchqueue.spark.job.steps import ArrowAggregation, ArrowHandler, HandlerFactory
 
@@ -40,6 +41,12 @@ class AggregationJob:
         store: The store that L2 merges into.
         columns: Columns that `items` and `prepare` read. If a column is missing, the query fails
             before any task runs. Default: none are checked.
+        on_bad_row: What becomes of a row for which `items` raises, or makes a metric that the store
+            cannot hold; and of a row with a tag that no step names. "fail" (default): its task
+            fails, and so does the epoch. "skip": the row is left out, and counted as `bad_rows` in
+            the summary of the epoch. `DeadLetters()`: the same, and the store keeps it. Unless
+            rows fail, `items` gets a batch that has such a row once more in parts, down to single
+            rows, so the items of a row must not depend on other rows.
         handlers: For an item type, the function that makes its L1 handler for one attempt. The
             argument is a callable that takes the handler's partials (lists of `metrics`), at the
             latest in `on_close`. Types in `metrics` without an entry here are merged.
@@ -79,6 +86,7 @@ class AggregationJob:
     metrics: Sequence[type[Metrics]]
     store: MetricsStore
     columns: Sequence[str] = ()
+    on_bad_row: OnBadRow = "fail"
     handlers: Mapping[type, HandlerFactory] = field(default_factory=dict)
     l1: BatchQueueConfig[Any] = field(
         default_factory=lambda: l1_aggregation(
@@ -120,6 +128,7 @@ class AggregationJob:
                 f"job {self.name!r} has two metrics named {repeated[0]!r}, and the store goes by "
                 "name"
             )
+        self._check_bad_rows()
         for stage, config in (("l1", self.l1), ("l2", self.l2)):
             if config.consumer is not None or config.consumer_factory is not None:
                 raise ConfigError(
@@ -168,6 +177,32 @@ class AggregationJob:
                 f"store of job {self.name!r} is {self.store!r}, {a_type(self.store)}; "
                 'give a store, for instance SqliteStore("metrics.db")'
             )
+
+    def _check_bad_rows(self) -> None:
+        rule = self.on_bad_row
+        if rule == "fail":
+            return
+        if rule != "skip" and not isinstance(rule, DeadLetters):
+            raise ConfigError(
+                f"on_bad_row of job {self.name!r} is {rule!r}; give 'fail', 'skip' or DeadLetters()"
+            )
+        if self.items is None and not self.tags_by_column():
+            raise ConfigError(
+                f"on_bad_row={rule!r} of job {self.name!r}, which has neither items nor tags, so "
+                "that no row of it can be bad: leave it out; null_keys of ArrowAggregation says "
+                "what becomes of null keys"
+            )
+        if rule != "skip" and BadRows.name in (metric.name for metric in self.metrics):
+            raise ConfigError(
+                f"job {self.name!r} has a metric named {BadRows.name!r}, under which DeadLetters "
+                "keeps rows: rename it"
+            )
+
+    @property
+    def stored_metrics(self) -> tuple[type[Metrics], ...]:
+        """The metric types that reach the store: those that were given, and those of bad rows."""
+        kept = (BadRows,) if isinstance(self.on_bad_row, DeadLetters) else ()
+        return (*self.metrics, *kept)
 
     def tags_by_column(self) -> dict[str, set[str]]:
         """Return for each type column the tags of all its steps."""

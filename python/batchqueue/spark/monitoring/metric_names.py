@@ -37,6 +37,14 @@ class SinkMetric(Enum):
         "rows that a step left out because of a null key",
         _EPOCH,
     )
+    BAD_ROWS = MetricSpec(
+        "batchqueue_sink_bad_rows_total",
+        "counter",
+        (),
+        "rows",
+        "rows that could not be read, and were left out",
+        _EPOCH,
+    )
     ITEMS = MetricSpec(
         "batchqueue_sink_items_total", "counter", (), "items", "items made of rows", _EPOCH
     )

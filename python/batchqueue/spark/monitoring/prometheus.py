@@ -115,6 +115,7 @@ def _counters(totals: SinkTotals) -> Iterator[Sample]:
     yield SinkMetric.EPOCHS, (), totals.epochs
     yield SinkMetric.ROWS, (), totals.rows
     yield SinkMetric.SKIPPED, (), totals.skipped
+    yield SinkMetric.BAD_ROWS, (), totals.bad_rows
     yield SinkMetric.ITEMS, (), totals.items
     yield SinkMetric.PARTIALS, (), totals.partials
     yield SinkMetric.COMMIT_BYTES, (), totals.commit_bytes

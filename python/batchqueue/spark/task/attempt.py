@@ -17,9 +17,14 @@ from batchqueue.spark.task.message import AttemptMessage, AttemptSummary, check_
 
 @infrequent_gc()
 def aggregate(
-    job: AggregationJob, batches: Iterable[pa.RecordBatch]
+    job: AggregationJob, batches: Iterable[pa.RecordBatch], sink_id: str
 ) -> tuple[list[Metrics], AttemptSummary]:
     """Turn the rows of one task into partials, on a queue that lives as long as the attempt.
+
+    Args:
+        job: What to do with the rows.
+        batches: The rows.
+        sink_id: The sink that the partials are for, or one of its shards.
 
     Raises:
         SinkError: An item was lost.
@@ -33,7 +38,7 @@ def aggregate(
             rows += batch.num_rows
             yield batch
 
-    l1 = L1(job)
+    l1 = L1(job, sink_id)
     # Neither the task's id nor the attempt's number is unique: a task may run twice concurrently.
     with Stage(f"{job.name}-l1-{uuid.uuid4()}", job.l1, l1.handlers) as stage:
         for batch in counted() if job.prepare is None else job.prepare(counted()):
@@ -42,7 +47,13 @@ def aggregate(
                 break  # Spark will retry the whole task
     partials = l1.partials()
     return partials, AttemptSummary(
-        rows, stage.summary, stage.thread_items, meter.read(stage.drain_cpu_s), l1.skipped
+        rows,
+        stage.summary,
+        stage.thread_items,
+        meter.read(stage.drain_cpu_s),
+        l1.skipped,
+        l1.rows.bad_rows,
+        l1.rows.first_error,
     )
 
 
@@ -56,14 +67,14 @@ def run_attempt(
 
     Args:
         job: What to do with the rows.
-        options: With `max_commit_bytes`.
+        options: With `sink_id` and `max_commit_bytes`.
         batches: The rows.
         epoch: The micro-batch that the rows belong to; None in a batch write.
 
     Raises:
         SinkError: An item was lost, a partial cannot be encoded, or the partials are too large.
     """
-    partials, summary = aggregate(job, batches)
+    partials, summary = aggregate(job, batches, options.sink_id)
     message = encode_message(partials, job, summary, epoch)
     check_size(message.size, options)
     return message

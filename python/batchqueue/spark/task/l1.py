@@ -1,18 +1,15 @@
 """L1 of one attempt: the handlers that merge its rows, and the way of the rows to them."""
 
-from collections.abc import Collection, Iterable
 from typing import Any
 
 import pyarrow as pa
 
-from batchqueue import ConfigError, SupportsConsume
-from batchqueue._words import a_type
+from batchqueue import SupportsConsume
 from batchqueue.aggregation import Aggregator, MergeBuffer, Metrics
-from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.steps import ArrowAggregation, ArrowHandler, Emit, HandlerFactory
 from batchqueue.spark.stage.stage import Stage
-from batchqueue.spark.task.arrow import unknown_tags
+from batchqueue.spark.task.bad_rows import RowReader
 from batchqueue.spark.task.null_keys import counting_rows, record_batches, without_null_keys
 
 _TAG_COLUMN = "batchqueue tag"
@@ -41,11 +38,13 @@ class L1:
     Attributes:
         handlers: The handlers by item type or tag.
         skipped: Rows that `partials` has left out because of a null key.
+        rows: What makes items of the rows, and counts those that it cannot read.
     """
 
-    def __init__(self, job: AggregationJob) -> None:
+    def __init__(self, job: AggregationJob, sink_id: str) -> None:
         self.skipped = 0
-        self._items = job.items
+        self.rows = RowReader(job, sink_id)
+        self._has_items = job.items is not None
         self._collected: list[Metrics] = []
         self._aggregators: list[tuple[ArrowAggregation, Aggregator]] = []
         # One pass over a column delivers the rows of all its tags.
@@ -65,7 +64,9 @@ class L1:
             tags = step.tags or self._tags_for_all_rows[-1:]
             self.handlers.update(dict.fromkeys(tags, handler))
         # The queue knows tags, not columns: a value of one column may be a tag of another.
-        self._must_check_tags = len(self._type_columns) + len(self._tags_for_all_rows) > 1
+        self._must_check_tags = (
+            len(self._type_columns) + len(self._tags_for_all_rows) > 1 or job.on_bad_row != "fail"
+        )
 
     def _handler(self, step: ArrowAggregation | ArrowHandler) -> SupportsConsume[Any]:
         if isinstance(step, ArrowHandler):
@@ -76,25 +77,20 @@ class L1:
 
     def produce(self, batch: pa.RecordBatch, stage: Stage) -> None:
         """Enqueue one batch of rows: as items, by each type column, and whole, as the job says."""
-        if self._items is not None:
-            items = self._items(batch)
-            if not isinstance(items, Iterable):
-                raise ConfigError(
-                    f"items returned {items!r}, {a_type(items)}; it must return the items "
-                    "of the record batch as a list or another iterable, or be a generator"
-                )
-            stage.produce_many(items)
+        if self._has_items:
+            stage.produce_many(self.rows.items(batch))
         for type_column, tags in self._type_columns.items():
+            tagged = batch
             if self._must_check_tags:
-                _check_tags(batch, type_column, tags)
-            stage.produce_arrow(batch, type_column)
+                tagged = self.rows.with_known_tags(batch, type_column, tags)
+            stage.produce_arrow(tagged, type_column)
         for tag in self._tags_for_all_rows:
             tags = pa.DictionaryArray.from_arrays(
                 pa.repeat(pa.scalar(0, pa.int8()), batch.num_rows), [tag]
             )
             schema = batch.schema.append(pa.field(_TAG_COLUMN, tags.type))
-            tagged = pa.RecordBatch.from_arrays([*batch.columns, tags], schema=schema)
-            stage.produce_arrow(tagged, _TAG_COLUMN)
+            whole = pa.RecordBatch.from_arrays([*batch.columns, tags], schema=schema)
+            stage.produce_arrow(whole, _TAG_COLUMN)
 
     def partials(self) -> list[Metrics]:
         """Return what the handlers emitted; call it after the queue has shut down."""
@@ -104,18 +100,4 @@ class L1:
                 self.skipped += skipped
                 for batch in record_batches(groups):
                     self._collected.extend(step.metrics(batch))
-        return self._collected
-
-
-def _check_tags(batch: pa.RecordBatch, type_column: str, tags: Collection[str]) -> None:
-    """Check that every value of a column is a tag of a step by that column.
-
-    Raises:
-        SinkError: A row has another value.
-    """
-    if unknown := unknown_tags(batch, type_column, tags):
-        raise SinkError(
-            f"column {type_column!r} has a row with {unknown[0]!r}, and the steps by it have "
-            f"{', '.join(sorted(tags))} only, so nothing of this epoch is committed: name every "
-            "tag in one of `arrow`"
-        )
+        return [*self._collected, *self.rows.dead_letters]

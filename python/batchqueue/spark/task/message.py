@@ -24,6 +24,8 @@ class AttemptSummary:
         thread_items: Items that each drain thread handled.
         cpu: CPU and wall time of `write()`.
         skipped: Rows that steps left out because of a null key.
+        bad_rows: Rows that could not be read, and were left out.
+        bad_row_error: What was wrong with the first of them; None if there is none.
     """
 
     rows: int
@@ -31,6 +33,8 @@ class AttemptSummary:
     thread_items: tuple[int, ...]
     cpu: CpuSummary
     skipped: int = 0
+    bad_rows: int = 0
+    bad_row_error: str | None = None
 
     @classmethod
     def without_queue(cls, rows: int = 0, skipped: int = 0) -> Self:
@@ -59,7 +63,7 @@ class AttemptMessage:
 
     def metrics(self, job: AggregationJob) -> Iterator[Metrics]:
         """Decode the partials."""
-        return decode(self.partials, job.metrics)
+        return decode(self.partials, job.stored_metrics)
 
 
 @infrequent_gc()
@@ -71,7 +75,7 @@ def encode_message(
     Raises:
         SinkError: A partial cannot be encoded.
     """
-    return AttemptMessage(epoch, encode(partials, job.metrics), summary)
+    return AttemptMessage(epoch, encode(partials, job.stored_metrics), summary)
 
 
 def empty_message(job: AggregationJob, epoch: EpochId | None) -> AttemptMessage:

@@ -3,11 +3,14 @@
 from collections.abc import Iterable
 
 from batchqueue.aggregation import Metrics
+from batchqueue.outputs import BadRows
 from batchqueue.spark.errors import SinkError
 
 
 def within(metrics: Iterable[Metrics], replaced: range | None) -> Iterable[Metrics]:
     """Pass results on, and check that they are for the time buckets that are replaced, if any.
+
+    Bad rows pass as they are: their time is when their task began.
 
     Raises:
         SinkError: One is for another: it would be added to what is stored there.
@@ -19,7 +22,7 @@ def within(metrics: Iterable[Metrics], replaced: range | None) -> Iterable[Metri
 
 def _checked(item: Metrics, replaced: range) -> Metrics:
     # Not `in`: of a range it takes steps for what is not exactly an int.
-    if not replaced.start <= item.time_bucket < replaced.stop:
+    if not isinstance(item, BadRows) and not replaced.start <= item.time_bucket < replaced.stop:
         raise SinkError(
             f"metric {item.name} has a result for {item.entity!r} in time bucket "
             f"{item.time_bucket}, and `replace` is from {replaced.start} until before "

@@ -81,6 +81,11 @@ def pushdown_steps(job: AggregationJob) -> list[ArrowAggregation]:
             f"l1='spark' cannot run the function `prepare` of job {job.name!r}: do the same with "
             "the DataFrame before the write, or use l1='tasks'"
         )
+    if job.on_bad_row != "fail":
+        raise ConfigError(
+            f"l1='spark' cannot set rows apart, as on_bad_row={job.on_bad_row!r} of job "
+            f"{job.name!r} says: leave out rows with other tags before the write, or use l1='tasks'"
+        )
     steps = []
     for step in job.arrow:
         if not isinstance(step, ArrowAggregation):

@@ -101,7 +101,8 @@ class ShardedWrite:
         """Plan L1 in the tasks, and split its partials by shard."""
 
         def attempt(batches: Batches) -> Batches:
-            partials, summary = aggregate(self.job, batches)
+            any_shard = f"{self.options.sink_id}/{len(self.shuffle_keys)}"
+            partials, summary = aggregate(self.job, batches, any_shard)
             yield self._split(partials, summary)
 
         return map_in_arrow(df, attempt, _PARTIALS)

@@ -46,7 +46,7 @@ def positive(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 )
 def test_items_and_arrow_get_what_prepare_returns(store: SqliteStore, way) -> None:
     job = AggregationJob(name="rows", metrics=[ROWS], store=store, prepare=positive, **way)
-    partials, summary = aggregate(job, BATCHES)
+    partials, summary = aggregate(job, BATCHES, "prepared")
     assert {each.entity: each.count for each in partials} == {"a": 2, "the end": 1}
     assert summary.rows == 5, "rows of Spark, and not those that are left"
 
@@ -58,7 +58,7 @@ def test_error_in_prepare_fails_the_attempt(store: SqliteStore) -> None:
 
     job = AggregationJob(name="rows", metrics=[ROWS], store=store, items=items, prepare=broken)
     with pytest.raises(ArithmeticError, match="no more of these"):
-        aggregate(job, BATCHES)
+        aggregate(job, BATCHES, "prepared")
 
 
 def test_prepare_that_cannot_be_called_is_refused(store: SqliteStore) -> None:
