@@ -11,6 +11,7 @@ from batchqueue.outputs.testing import check_store
 from outputs_support.file_store import FileStore, FileTransaction, empty
 
 
+@pytest.mark.matrix(3)
 @pytest.mark.timeout(300)
 def test_stores_keep_the_contract(open_store):
     check_store(open_store)
