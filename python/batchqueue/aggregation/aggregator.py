@@ -23,8 +23,8 @@ class Aggregation:
 
     Attributes:
         keys: Columns whose values form a group; empty for a single group of all rows. Numbers,
-            booleans, dates, times, strings or bytes, or dictionaries of these. Null is a key value
-            like any other, all NaN are equal, and -0.0 equals 0.0.
+            decimals of 128 bits, booleans, dates, times, strings or bytes, or dictionaries of
+            these. Null is a key value like any other, all NaN are equal, and -0.0 equals 0.0.
         measures: What to compute for each group, by the name of its column in the result; at least
             one measure.
         window: The time bucket, which is a key as well; `None` for no time bucket.

@@ -39,8 +39,9 @@ class Count:
 class Sum:
     """The sum of a column of numbers; null where there is no value.
 
-    Integers are summed exactly, and the result is an int64. A sum that does not fit raises
-    `OverflowError`, and partials hold it as a decimal. For floats the rounding error of each
+    Integers and decimals are summed exactly. The result is an int64, and of decimals a decimal128
+    of 38 digits with the scale of the column. A sum that does not fit raises `OverflowError`, and
+    partials hold it as a wider decimal. For floats the rounding error of each
     addition is kept beside the sum (two-sum: Knuth, The Art of Computer Programming, volume 2,
     4.2.2), and the result is a float64.
     """
@@ -66,7 +67,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Min:
-    """The smallest value of a column of numbers, booleans, dates, times, strings or bytes.
+    """The smallest value: of numbers, decimals, booleans, dates, times, strings or bytes.
 
     Strings compare by their bytes.
     """

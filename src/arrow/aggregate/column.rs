@@ -5,11 +5,12 @@ use std::sync::Arc;
 use arrow_array::builder::BinaryBuilder;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
-    ArrowPrimitiveType, Date32Type, Date64Type, DurationMicrosecondType, DurationMillisecondType,
-    DurationNanosecondType, DurationSecondType, Float32Type, Float64Type, Int8Type, Int16Type,
-    Int32Type, Int64Type, Time32MillisecondType, Time32SecondType, Time64MicrosecondType,
-    Time64NanosecondType, TimestampMicrosecondType, TimestampMillisecondType,
-    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    ArrowPrimitiveType, Date32Type, Date64Type, Decimal128Type, DurationMicrosecondType,
+    DurationMillisecondType, DurationNanosecondType, DurationSecondType, Float32Type, Float64Type,
+    Int8Type, Int16Type, Int32Type, Int64Type, Time32MillisecondType, Time32SecondType,
+    Time64MicrosecondType, Time64NanosecondType, TimestampMicrosecondType,
+    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type,
+    UInt32Type, UInt64Type,
 };
 use arrow_array::{
     Array, ArrayRef, BinaryArray, BinaryViewArray, BooleanArray, GenericBinaryArray,
@@ -19,12 +20,14 @@ use arrow_buffer::{ArrowNativeType, BooleanBuffer, NullBuffer, ScalarBuffer};
 use arrow_schema::{ArrowError, DataType, IntervalUnit, TimeUnit};
 use arrow_select::take::{TakeOptions, take};
 
+use super::decimals::{from_ordered, to_ordered};
 use super::description::AggregateError;
 use super::value::{Code, Value};
 
 /// The type that a column's values have in results. Returns `None` if the type is not supported.
 ///
-/// All string layouts map to one type, and a dictionary to the type of its values.
+/// All string layouts map to one type, and a dictionary to the type of its values. Decimals are
+/// kept as bytes.
 pub(super) fn value_type(data_type: &DataType) -> Option<DataType> {
     match data_type {
         DataType::Dictionary(_, values) => value_type(values),
@@ -32,6 +35,7 @@ pub(super) fn value_type(data_type: &DataType) -> Option<DataType> {
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Some(DataType::Binary),
         DataType::Float16 | DataType::Interval(IntervalUnit::YearMonth) => None,
         DataType::Boolean => Some(DataType::Boolean),
+        DataType::Decimal128(..) => Some(data_type.clone()),
         // Everything that fits into 64 bits.
         other => other.primitive_width().filter(|&width| width <= 8).map(|_| other.clone()).filter(
             |data_type| {
@@ -120,6 +124,9 @@ impl Values {
             DataType::Binary => Self::Bytes(column.as_binary().clone()),
             DataType::LargeBinary => Self::LargeBytes(column.as_binary().clone()),
             DataType::BinaryView => Self::BytesView(column.as_binary_view().clone()),
+            DataType::Decimal128(..) => {
+                Self::Bytes(to_ordered(column.as_primitive::<Decimal128Type>()))
+            }
             DataType::Boolean => {
                 Self::Codes(column.as_boolean().values().iter().map(i64::from).collect())
             }
@@ -264,7 +271,7 @@ pub(super) fn to_array<'a>(
     values: impl ExactSizeIterator<Item = Option<Value<'a>>>,
     data_type: &DataType,
 ) -> Result<ArrayRef, AggregateError> {
-    if matches!(data_type, DataType::Utf8 | DataType::Binary) {
+    if matches!(data_type, DataType::Utf8 | DataType::Binary | DataType::Decimal128(..)) {
         let values = values.map(|value| match value {
             Some(Value::Bytes(bytes)) => Some(bytes),
             _ => None,
@@ -272,6 +279,7 @@ pub(super) fn to_array<'a>(
         let bytes = bytes_of(values)?;
         return Ok(match data_type {
             DataType::Utf8 => Arc::new(StringArray::try_from_binary(bytes)?),
+            DataType::Decimal128(..) => from_ordered(&bytes, data_type),
             _ => Arc::new(bytes),
         });
     }

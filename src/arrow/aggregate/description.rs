@@ -54,7 +54,8 @@ pub enum Measure {
         /// `None`: all rows.
         column: Option<String>,
     },
-    /// The sum: exact for integers; for floating-point numbers the rounding errors are compensated.
+    /// The sum: exact for integers and decimals; for floating-point numbers the rounding errors are
+    /// compensated.
     Sum {
         /// Numbers.
         column: String,
@@ -154,12 +155,14 @@ pub enum AggregateError {
     },
     /// The partials have another description or layout version.
     Partials(String),
-    /// A sum of integers does not fit into 64 bits.
+    /// An exact sum does not fit into the type of the result.
     Overflow {
         /// The measure.
         name: String,
         /// The sum.
-        sum: i128,
+        sum: String,
+        /// The type of the result.
+        data_type: DataType,
     },
     /// The strings, sketches or ranked rows of one column exceed what an Arrow array can hold.
     TooLarge,
@@ -182,10 +185,11 @@ impl fmt::Display for AggregateError {
                  worker, which then receives partials early"
             ),
             Self::Partials(problem) => f.write_str(problem),
-            Self::Overflow { name, sum } => write!(
+            Self::Overflow { name, sum, data_type } => write!(
                 f,
-                "{name:?} is {sum}, which does not fit into int64; read it from the partials, \
-                 which hold a decimal, or sum a column of floats"
+                "{name:?} is {sum}, which does not fit into {}; read it from the partials, which \
+                 hold a wider decimal, or sum a column of floats",
+                data_type.to_string().to_lowercase()
             ),
             Self::TooLarge => f.write_str(
                 "the strings or sketches of all groups take more than 2 GiB in one column: emit \

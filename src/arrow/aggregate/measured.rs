@@ -1,7 +1,8 @@
 //! The state that an aggregator keeps for each measure.
 
-use arrow_schema::Fields;
+use arrow_schema::{DataType, Fields};
 
+use super::decimals::DecimalSums;
 use super::description::Measure;
 use super::extremes::{Extreme, FirstLast};
 use super::partials::EXACT;
@@ -34,10 +35,10 @@ pub(super) fn state_of(name: &str, measure: &Measure, fields: &Fields) -> Box<dy
         Measure::Count { .. } => Box::<Counts>::default(),
         Measure::Sum { .. } | Measure::Mean { .. } => {
             let is_mean = matches!(measure, Measure::Mean { .. });
-            if of(0) == EXACT {
-                Box::new(IntegerSums::new(name, is_mean))
-            } else {
-                Box::new(FloatSums::new(is_mean))
+            match of(0) {
+                EXACT => Box::new(IntegerSums::new(name, is_mean)),
+                DataType::Decimal256(_, scale) => Box::new(DecimalSums::new(name, is_mean, scale)),
+                _ => Box::new(FloatSums::new(is_mean)),
             }
         }
         Measure::Min { .. } => Box::new(Extreme::new(of(0), false)),

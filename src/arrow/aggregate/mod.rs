@@ -12,6 +12,7 @@
 mod aggregator;
 mod codes;
 mod column;
+mod decimals;
 mod description;
 mod extremes;
 mod groups;

@@ -8,6 +8,7 @@ use arrow_array::StructArray;
 use arrow_schema::{DataType, Field, Fields, Schema};
 
 use super::column::{Column, value_type};
+use super::decimals::{kept_sum_type, sum_type};
 use super::description::{AggregateError, Aggregation, Measure};
 
 /// The metadata key of the description.
@@ -70,6 +71,11 @@ pub(super) fn kept_fields(
                     field("count", DataType::Int64),
                 ]
             }
+            (
+                Measure::Sum { .. } | Measure::Mean { .. },
+                Some(&DataType::Decimal128(_, scale)),
+                None,
+            ) => vec![field("sum", kept_sum_type(scale)), field("count", DataType::Int64)],
             (Measure::Sum { .. } | Measure::Mean { .. }, Some(_), None) => {
                 vec![field("sum", EXACT), field("count", DataType::Int64)]
             }
@@ -93,18 +99,17 @@ pub(super) fn kept_fields(
 /// The fields of a measure's partials, if `fields` are equivalent: writing to a file may have
 /// renamed the item field of a list.
 pub(super) fn as_kept_fields(measure: &Measure, fields: &Fields) -> Option<Fields> {
+    let sums = matches!(measure, Measure::Sum { .. } | Measure::Mean { .. });
     let of = |index: usize| {
         let data_type = match fields.get(index)?.data_type() {
             DataType::List(values) => values.data_type(),
-            exact if *exact == EXACT => return Some(DataType::Int64),
+            exact if sums && *exact == EXACT => return Some(DataType::Int64),
+            DataType::Decimal256(_, scale) if sums => return Some(sum_type(*scale)),
             other => other,
         };
         value_type(data_type)
     };
-    let second = match measure {
-        Measure::Sum { .. } | Measure::Mean { .. } => None,
-        _ => of(1),
-    };
+    let second = if sums { None } else { of(1) };
     let kept = kept_fields(measure, of(0).as_ref(), second.as_ref())?;
     let is_same = |(field, other): (&Arc<Field>, &Arc<Field>)| {
         let same_type = match (field.data_type(), other.data_type()) {

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float32Type, Float64Type};
+use arrow_array::types::{Decimal128Type, Float32Type, Float64Type};
 use arrow_array::{Array, ArrayRef, Float64Array, ListArray, StructArray, downcast_integer_array};
 use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_schema::{ArrowError, DataType, Field};
 use sketches_ddsketch::DDSketch;
 
 use super::column::bytes_of;
+use super::decimals::to_floats;
 use super::description::AggregateError;
 use super::state::{Input, State};
 
@@ -56,6 +57,9 @@ impl State for Quantiles {
         let Some(column) = &input.array else { return };
         downcast_integer_array! {
             column => self.add(groups, column.iter().map(|value| value.map(rounded))),
+            DataType::Decimal128(..) => {
+                self.add(groups, to_floats(column.as_primitive::<Decimal128Type>()));
+            },
             DataType::Float32 => {
                 let floats = column.as_primitive::<Float32Type>();
                 self.add(groups, floats.iter().map(|value| value.map(f64::from)));

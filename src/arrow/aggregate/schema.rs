@@ -80,7 +80,7 @@ pub(super) fn in_rows(
             )
         };
         if let Some((index, of)) = first.as_ref().filter(|_| measure.wants_numbers())
-            && !(of.is_integer() || of.is_floating())
+            && !(of.is_integer() || of.is_floating() || matches!(of, DataType::Decimal128(..)))
         {
             return Err(type_error(
                 schema.field(*index).name(),
@@ -161,7 +161,8 @@ fn find(schema: &Schema, name: &str) -> Result<(usize, DataType), AggregateError
         type_error(
             name,
             data_type,
-            "strings, bytes, booleans, numbers, dates or times of at most 64 bits".to_owned(),
+            "strings, bytes, booleans, dates, times, numbers of at most 64 bits or decimals of 128"
+                .to_owned(),
         )
     })?;
     Ok((index, kept))

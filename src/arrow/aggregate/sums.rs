@@ -58,12 +58,12 @@ impl State for Counts {
     }
 }
 
-fn counts_of(partials: &StructArray, place: usize) -> &[i64] {
+pub(super) fn counts_of(partials: &StructArray, place: usize) -> &[i64] {
     partials.column(place).as_primitive::<Int64Type>().values()
 }
 
 /// Calls `add` with the group and the value of each row that has a value.
-fn each<T: ArrowPrimitiveType>(
+pub(super) fn each<T: ArrowPrimitiveType>(
     groups: &[u32],
     values: &PrimitiveArray<T>,
     mut add: impl FnMut(usize, T::Native),
@@ -149,7 +149,11 @@ impl State for IntegerSums {
         }
         let sum = |exact: &Exact| match i64::try_from(exact.sum) {
             Ok(sum) => Ok((exact.count > 0).then_some(sum)),
-            Err(_) => Err(AggregateError::Overflow { name: self.name.clone(), sum: exact.sum }),
+            Err(_) => Err(AggregateError::Overflow {
+                name: self.name.clone(),
+                sum: exact.sum.to_string(),
+                data_type: DataType::Int64,
+            }),
         };
         Ok(Arc::new(self.sums.iter().map(sum).collect::<Result<Int64Array, _>>()?))
     }
