@@ -6,13 +6,16 @@ faster: merge buffers copy the first item of every key.
 
 import numbers
 from collections.abc import Sequence
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any, ClassVar, Self
 
 from batchqueue._words import a_type
 from batchqueue.aggregation.metrics import Metrics, Row
 from batchqueue.exceptions import ConfigError
 
-Number = int | float
+Number = int | float | Decimal
+
+_EXACT = Context(prec=1_000, traps=[Inexact, InvalidOperation])
 
 _blank = object.__new__
 
@@ -62,9 +65,9 @@ class CountMetrics(Metrics):
 class SumMetrics(Metrics):
     """The sum of the values that are not None; None if all are.
 
-    Ints are summed exactly. For floats the rounding error of each addition is kept beside the sum
-    (two-sum: Knuth, The Art of Computer Programming, volume 2, 4.2.2), so that large values of
-    opposite sign cancel in any order.
+    Ints and decimals are summed exactly. For floats the rounding error of each addition is kept
+    beside the sum (two-sum: Knuth, The Art of Computer Programming, volume 2, 4.2.2), so that large
+    values of opposite sign cancel in any order.
     """
 
     __slots__ = ("_error", "_sum")
@@ -75,13 +78,14 @@ class SumMetrics(Metrics):
         if not isinstance(total, (int, float)):
             check_number(type(self).__name__, "total", total)
         self.key = (entity, time_bucket)
-        self._sum = total
-        self._error: Number = 0
+        self._sum: Any = total
+        self._error: Any = 0
 
     @property
     def total(self) -> Number | None:
         """The sum, rounded once."""
-        return self._sum + self._error if self._sum is not None and self._error else self._sum
+        total: Number | None = self._sum
+        return self._sum + self._error if total is not None and self._error else total
 
     def combine(self, other: Self) -> None:
         """Take the observations of `other` into this one."""
@@ -92,7 +96,9 @@ class SumMetrics(Metrics):
             self._sum, self._error = theirs, other._error
             return
         self._sum = total = mine + theirs
-        if type(total) is not int:
+        if type(total) is Decimal:
+            self._sum = _EXACT.add(mine, theirs)
+        elif type(total) is not int:
             part = total - mine
             error = (mine - (total - part)) + (theirs - part)
             # The error is NaN once the sum is infinite or NaN, which no error term can correct.
@@ -110,7 +116,7 @@ class SumMetrics(Metrics):
         total = self.total
         if total is None or not self._error:
             return [(total, 0)]
-        return [(total, (self._sum - total) + self._error)]  # type: ignore[operator]
+        return [(total, (self._sum - total) + self._error)]
 
     @classmethod
     def from_rows(cls, entity: str, time_bucket: int, rows: Sequence[Row]) -> Self:
@@ -144,6 +150,8 @@ class MeanMetrics(SumMetrics):
     def value(self) -> float | None:
         """The mean."""
         total = self.total
+        if isinstance(total, Decimal):
+            total = float(total)
         return None if total is None else total / self.count
 
     def combine(self, other: Self) -> None:

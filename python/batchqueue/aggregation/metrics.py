@@ -1,10 +1,15 @@
 """`Metrics`: the partial aggregate of one entity in one time bucket."""
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any, ClassVar, Self
 
 Row = tuple[Any, ...]
 """The value columns of one stored row, in the order of `Metrics.columns`."""
+
+
+VALUE_TYPES = (int, float, str, bool, Decimal)
+"""What a value column may hold."""
 
 
 class MetricClass(type):
@@ -26,7 +31,8 @@ class Metrics(metaclass=MetricClass):
     Attributes:
         name: The metric's name, e.g. "departures.carrier.UA"; the name of the class by default.
         table: The storage table, shared by all metrics of a kind.
-        columns: The value columns with their types: int, float or str; each may hold None.
+        columns: The value columns with their types: int, float, str, bool or Decimal; each may hold
+            None.
         multi_row: Whether a partial may take several stored rows, in order, or no row; False by
             default.
         key: (entity, time_bucket): partials of a class with the same key belong together.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from batchqueue._words import a_type
-from batchqueue.aggregation.metrics import MetricClass, Metrics
+from batchqueue.aggregation.metrics import VALUE_TYPES, MetricClass, Metrics
 from batchqueue.exceptions import ConfigError
 
 M = TypeVar("M", bound=Metrics)
@@ -28,7 +28,8 @@ def metric_type(
         kind: What it computes: `CountMetrics`, `SumMetrics`, ..., or your own subclass of
             `Metrics`.
         columns: Types of value columns where they differ from the kind's, e.g. {"total": int} for a
-            sum of ints; `None`: those of the kind.
+            sum of ints, {"total": Decimal} for one of decimals, of which stores keep up to 20
+            digits before the point and 18 after it; `None`: those of the kind.
         limit: Entries to keep, at least 1; only for a `Ranking`. `None`: the limit of the kind.
 
     Raises:
@@ -60,10 +61,11 @@ def metric_type(
         )
     changed = dict(columns or {})
     for column, value_type in changed.items():
-        if column not in kind.columns or value_type not in (int, float, str):
+        if column not in kind.columns or value_type not in VALUE_TYPES:
             raise ConfigError(
                 f"column {column!r} of type {value_type!r} cannot be set on {kind.__name__}: "
-                f"its columns are {', '.join(kind.columns)}, their types int, float or str"
+                f"its columns are {', '.join(kind.columns)}, their types int, float, str, bool or "
+                "Decimal"
             )
     members: dict[str, Any] = {"__slots__": (), "__module__": __name__, "__doc__": kind.__doc__}
     members |= {"name": name, "columns": {**kind.columns, **changed}}

@@ -1,13 +1,14 @@
 """Tables and columns of metrics: names that every store accepts, values that fit their columns."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.store import StoreError
+from batchqueue.outputs.values import FITTING, shown
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
 KEY_COLUMNS = ("sink", "metric", "entity", "time_bucket", "rank")
@@ -24,7 +25,8 @@ class Layout(NamedTuple):
         table: Its name. Metrics whose column types differ from those of their kind, as with
             `metric_type(name, SumMetrics, columns={"total": int})`, have their own table, whose
             name ends in each such column and its type: "sum_metrics_total_int".
-        columns: The value columns with their types (int, float or str), in order.
+        columns: The value columns with their types (int, float, str, bool or Decimal), in
+            order.
         multi_row: Whether there is a column `rank`, because a partial may take several rows.
     """
 
@@ -49,7 +51,7 @@ def table_layout(metric_type: type[Metrics]) -> Layout:
     owner = next(cls for cls in metric_type.__mro__ if "table" in vars(cls))
     own_columns: Mapping[str, type] = owner.columns  # type: ignore[attr-defined]
     changed = [
-        f"_{column}_{kind.__name__}"
+        f"_{column}_{shown(kind)}"
         for column, kind in metric_type.columns.items()
         if own_columns.get(column) is not kind
     ]
@@ -126,11 +128,11 @@ def typed_rows(layout: Layout, partials: Mapping[PartialKey, Metrics]) -> Iterat
         for rank, row in enumerate(item.to_rows(), 1):
             try:
                 values = [
-                    value if value is None else _FITTING[kind](value)
+                    value if value is None else FITTING[kind](value)
                     for value, kind in zip(row, kinds, strict=True)
                 ]
             except (TypeError, ValueError, OverflowError) as error:
-                declared = ", ".join(f"{name} {kind.__name__}" for name, kind in layout.columns)
+                declared = ", ".join(f"{name} {shown(kind)}" for name, kind in layout.columns)
                 raise StoreError(
                     f"{row!r} of metric {item.name} does not fit the columns ({declared}): "
                     f"{error}; check the metrics, give metric_type other columns=, or measure in "
@@ -167,36 +169,3 @@ def by_layout(metrics: Iterable[Metrics]) -> dict[Layout, dict[PartialKey, Metri
         check_key(item.name, item.key)
         tables.setdefault(table_layout(type(item)), {})[item.name, *item.key] = item
     return tables
-
-
-def _fitting_int(value: Any) -> int:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not isinstance(value, int):
-        raise TypeError(f"{value!r} is not a whole number")
-    if not -(2**63) <= value < 2**63:
-        raise OverflowError(f"{value} has more than 64 bits")
-    return int(value)
-
-
-def _fitting_float(value: Any) -> float:
-    if isinstance(value, float):
-        return float(value)
-    if not isinstance(value, int):
-        raise TypeError(f"{value!r} is not a number")
-    if int(float(value)) != value:
-        raise OverflowError(f"{value} is an int of more than 53 bits, which a float cannot hold")
-    return float(value)
-
-
-def _fitting_str(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a str")
-    return str(value)
-
-
-_FITTING: dict[type, Callable[[Any], Any]] = {
-    int: _fitting_int,
-    float: _fitting_float,
-    str: _fitting_str,
-}

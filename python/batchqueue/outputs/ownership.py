@@ -11,6 +11,7 @@ from typing import Any
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.store import StoreTransaction
+from batchqueue.outputs.values import shown
 
 _KINDS = {
     "group": 'group "{group}" on stream "{stream}"',
@@ -107,7 +108,7 @@ def _writer(description: Mapping[str, Any]) -> str:
 def _layout(metric: type[Metrics]) -> dict[str, Any]:
     return {
         "table": metric.table,
-        "columns": {name: kind.__name__ for name, kind in metric.columns.items()},
+        "columns": {name: shown(kind) for name, kind in metric.columns.items()},
         "limit": getattr(metric, "limit", None),
     }
 

@@ -1,14 +1,22 @@
 """Stored rows as Arrow: the schema of a table of metrics, and rows in it."""
 
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
 from batchqueue.outputs.layout import Layout
 from batchqueue.outputs.store import StoreError
+from batchqueue.outputs.values import DECIMAL_DIGITS, DECIMAL_PLACES, plain_in
 
-ARROW_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
+ARROW_TYPES = {
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bool: pa.bool_(),
+    Decimal: pa.decimal128(DECIMAL_DIGITS, DECIMAL_PLACES),
+}
 KEY_TYPES = {
     "metric": pa.string(),
     "entity": pa.string(),
@@ -53,6 +61,12 @@ def typed_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         odd = next(value for value in values if value is not None)
         raise pa.ArrowTypeError(f"{odd!r} is not a number")
     return array.cast(kind)
+
+
+def values_of(column: pa.ChunkedArray | pa.Array) -> Sequence[Any]:
+    """Return the values of a stored column, decimals in their plain form."""
+    values = column.to_pylist()
+    return plain_in(values) if pa.types.is_decimal(column.type) else values
 
 
 def batch_of(metric: str, rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:

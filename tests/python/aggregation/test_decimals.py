@@ -128,7 +128,9 @@ def test_largest_decimals_are_summed_exactly_until_no_decimal_holds_the_sum(scal
     aggregator.update(table([("a", largest), ("a", least), ("a", largest)], kind))
     assert results(aggregator)["a"]["total"] == largest
     aggregator.update(table([("a", largest)], kind))
-    with pytest.raises(OverflowError, match=r'"total" is 1\.?9[9.]*8, which does not fit into decimal128'):
+    with pytest.raises(
+        OverflowError, match=r'"total" is 1\.?9[9.]*8, which does not fit into decimal128'
+    ):
         aggregator.result()
     partials = aggregator.partials()
     (partial,) = partials.to_pylist()

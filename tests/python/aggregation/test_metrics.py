@@ -146,7 +146,7 @@ def test_metrics_compare_by_type_key_and_value_and_have_a_repr():
     [
         ({"name": ""}, "name of a metric is empty"),
         ({"columns": {"sum": int}}, "column 'sum'.*its columns are count"),
-        ({"columns": {"count": list}}, "type <class 'list'>.*int, float or str"),
+        ({"columns": {"count": list}}, "type <class 'list'>.*int, float, str, bool or Dec"),
         ({"limit": 3}, "limit=3 on CountMetrics: only a Ranking"),
         ({"kind": Ranking, "limit": 0}, "limit=0 on Ranking.*at least 1"),
     ],

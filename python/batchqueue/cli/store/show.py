@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
 from itertools import islice
 
 from batchqueue.aggregation import Metrics
@@ -115,8 +116,10 @@ def _cell(value: object) -> str:
 
 
 def _in_json(value: object) -> object:
-    """Return a value as JSON has it, which knows no NaN and no infinity."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    """Return a value as JSON has it, which knows no NaN, no infinity and no decimals."""
+    if isinstance(value, Decimal) or (isinstance(value, float) and not math.isfinite(value)):
+        return str(value)
+    return value
 
 
 SHOW = Command(

@@ -14,7 +14,14 @@ from batchqueue.aggregation import Metrics
 from batchqueue.outputs.layout import Layout, PartialKey
 from batchqueue.outputs.parquet.manifest import write_durably
 from batchqueue.outputs.reading import Selection, StoredMetric, partials_of, stored_type
-from batchqueue.outputs.rows import ARROW_TYPES, KEY_TYPES, schema_of, schema_of_metric, table_of
+from batchqueue.outputs.rows import (
+    ARROW_TYPES,
+    KEY_TYPES,
+    schema_of,
+    schema_of_metric,
+    table_of,
+    values_of,
+)
 from batchqueue.outputs.store import StoreError
 
 M = TypeVar("M", bound=Metrics)
@@ -169,7 +176,7 @@ def in_order(rows: pa.Table, layout: Layout) -> pa.Table:
 def partials_in(metric_type: type[M], layout: Layout, rows: pa.Table) -> list[M]:
     """Rebuild the partials of a metric from their rows, ordered by entity and time bucket."""
     _, *columns = in_order(rows, layout).columns
-    return partials_of(metric_type, zip(*(column.to_pylist() for column in columns), strict=True))
+    return partials_of(metric_type, zip(*map(values_of, columns), strict=True))
 
 
 def _joined(stored: pa.Table, keys: Iterable[PartialKey], how: str) -> pa.Table:

@@ -261,8 +261,10 @@ class ParquetStore(StoreBase):
 
     def rows(self, selection: Selection) -> Iterator[Row]:
         """Yield the rows of a selection, as of one commit, with the columns of `read_table`."""
+        from batchqueue.outputs.rows import values_of
+
         for table in self._tables(selection):
-            yield from zip(*(column.to_pylist() for column in table.columns), strict=True)
+            yield from zip(*map(values_of, table.columns), strict=True)
 
     def metrics(self, sink_id: str = "default") -> list[StoredMetric]:
         """Return what a sink has stored, ordered by the names of the metrics.

@@ -1,6 +1,7 @@
 """The SQL of the PostgreSQL store. Values are bound; table and column names are quoted."""
 
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import cache
 from hashlib import sha256
 from typing import NamedTuple
@@ -8,9 +9,15 @@ from typing import NamedTuple
 from batchqueue.outputs.layout import KEY_COLUMNS, Layout, is_name, quoted, table_layout
 from batchqueue.outputs.reading import Selection
 
-_SQL_TYPES = {int: "bigint", float: "double precision", str: "text"}
+_SQL_TYPES = {
+    int: "bigint",
+    float: "double precision",
+    str: "text",
+    bool: "boolean",
+    Decimal: "numeric",
+}
 _KEY_TYPES: dict[str, type] = {"metric": str, "entity": str, "time_bucket": int, "rank": int}
-_COPY_TYPES = {int: "int8", float: "float8", str: "text"}
+_COPY_TYPES = {int: "int8", float: "float8", str: "text", bool: "bool", Decimal: "numeric"}
 
 # Byte order is the same on every server, and the fastest.
 _TEXT = 'text COLLATE "C"'

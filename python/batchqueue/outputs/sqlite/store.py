@@ -24,11 +24,11 @@ from batchqueue.outputs.sqlite.state import enter_state
 from batchqueue.outputs.sqlite.transaction import (
     SqliteTransaction,
     create_ledger,
-    from_sql,
     has_table,
     metrics_of,
     sinks_of,
 )
+from batchqueue.outputs.sqlite.values import from_sql
 from batchqueue.outputs.store import (
     Epoch,
     StoreTransaction,
@@ -170,7 +170,8 @@ class SqliteStore(StoreBase):
             if selection.entities is not None:
                 connection.execute(CREATE_WANTED)
                 connection.executemany(ADD_WANTED, ((entity,) for entity in selection.entities))
-            yield from map(from_sql, connection.execute(*select_rows(selection)))
+            for row in connection.execute(*select_rows(selection)):
+                yield from_sql(row, selection.metric_type)
 
     def metrics(self, sink_id: str = "default") -> list[StoredMetric]:
         """Return what a sink has stored, ordered by the names of the metrics.

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from batchqueue.aggregation import Metrics
-from batchqueue.outputs.layout import KEY_COLUMNS, Layout, check_key, is_name, quoted
+from batchqueue.outputs.layout import KEY_COLUMNS, Layout, is_name, quoted
 from batchqueue.outputs.reading import StoredMetric, name_and_table, stored_type
 from batchqueue.outputs.sqlite.schema import (
     CREATE_LEDGER,
@@ -20,13 +20,10 @@ from batchqueue.outputs.sqlite.schema import (
     table_sql,
 )
 from batchqueue.outputs.sqlite.state import CREATE_STATE
-from batchqueue.outputs.store import FIRST_BUCKET, Epoch, StoreError, StoreTransaction, to_json
+from batchqueue.outputs.sqlite.values import from_sql, stored_rows
+from batchqueue.outputs.store import FIRST_BUCKET, Epoch, StoreTransaction, to_json
 
 M = TypeVar("M", bound=Metrics)
-
-# SQLite silently turns NaN into NULL. This blob stands for NaN; no other value is stored as a blob.
-_NAN = b"NaN"
-_KEPT = {int, float, str, type(None)}
 
 
 class SqliteTransaction(StoreTransaction):
@@ -76,7 +73,8 @@ class SqliteTransaction(StoreTransaction):
                     sql.select_key, (self._sink_id, metric_type.name, *key)
                 ).fetchall()
                 if rows:
-                    found.append(metric_type.from_rows(*key, [from_sql(row) for row in rows]))
+                    restored = [from_sql(row, metric_type) for row in rows]
+                    found.append(metric_type.from_rows(*key, restored))
         return found
 
     def save(self, metrics: Sequence[Metrics]) -> None:
@@ -87,7 +85,7 @@ class SqliteTransaction(StoreTransaction):
                 latest = {(self._sink_id, item.name, *item.key): item for item in group}
                 if metric_type.multi_row:  # a partial may have fewer rows than before
                     self._connection.executemany(sql.delete_key, latest)
-                self._connection.executemany(sql.insert, _stored_rows(metric_type, latest))
+                self._connection.executemany(sql.insert, stored_rows(metric_type, latest))
 
     def raise_mark(self, query_id: str, batch_id: int) -> None:
         """Set the mark of a query."""
@@ -262,33 +260,3 @@ _KINDS = (float, int, float, str)
 
 def _type(item: Metrics) -> type[Metrics]:
     return type(item)
-
-
-def _stored_rows(
-    metric_type: type[Metrics], metrics: Mapping[tuple[Any, ...], Metrics]
-) -> Iterator[tuple[Any, ...]]:
-    for key, item in metrics.items():
-        check_key(item.name, item.key)
-        for rank, row in enumerate(item.to_rows(), 1):
-            values = [
-                value
-                if type(value) in _KEPT and value == value  # noqa: PLR0124 - false for NaN
-                else _checked(value, item)
-                for value in row
-            ]
-            yield (*key, rank, *values) if metric_type.multi_row else (*key, *values)
-
-
-def _checked(value: Any, item: Metrics) -> Any:
-    """Return the stored form of NaN, or of a value whose type is a subclass of a plain type."""
-    if not isinstance(value, int | float | str):
-        raise StoreError(
-            f"metric {item.name} has the value {value!r} under {item.key}; "
-            "check the metrics: values are int, float, str or None"
-        )
-    return _NAN if value != value else value  # noqa: PLR0124
-
-
-def from_sql(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the values of a stored row, with NaN restored."""
-    return tuple([float(value) if type(value) is bytes else value for value in row])

@@ -3,12 +3,14 @@
 import copy
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
+from decimal import Decimal
 from typing import Any
 
 from batchqueue.aggregation import (
     CountMetrics,
     MaxMetrics,
     Metrics,
+    MinMetrics,
     Ranking,
     SumMetrics,
     metric_type,
@@ -20,7 +22,9 @@ TOTAL = metric_type("check_store.total", SumMetrics, columns={"total": int})
 LARGEST = metric_type("check_store.largest", MaxMetrics)
 LATEST = metric_type("check_store.latest", MaxMetrics, columns={"value": str})
 WORST = metric_type("check_store.worst", Ranking, limit=2)
-KINDS: tuple[type[Metrics], ...] = (COUNT, TOTAL, LARGEST, LATEST, WORST)
+PRICE = metric_type("check_store.price", SumMetrics, columns={"total": Decimal})
+IS_UP = metric_type("check_store.is_up", MinMetrics, columns={"value": bool})
+KINDS: tuple[type[Metrics], ...] = (COUNT, TOTAL, LARGEST, LATEST, WORST, PRICE, IS_UP)
 
 ENTITIES = ("a", "b", "A", "ä 'quoted\" \\")
 BUCKETS = (-1, 0, 43_200, 86_400)
@@ -77,6 +81,11 @@ class Model:
         return sorted(items, key=lambda item: item.key)
 
 
+def _price(number: int) -> Decimal:
+    """Return a decimal with up to 19 digits before the point and 18 after it."""
+    return Decimal((int(number < 0), tuple(map(int, str(number**3)[-37:].strip("-"))), -18))
+
+
 class History:
     """Random changes, the same to a transaction and to a model."""
 
@@ -102,6 +111,8 @@ class History:
             lambda entity, bucket, number: LARGEST(entity, bucket, number / 7),
             lambda entity, bucket, number: LATEST(entity, bucket, f"{number:+}"),
             lambda entity, bucket, number: WORST(entity, bucket, number, str(number)),
+            lambda entity, bucket, number: PRICE(entity, bucket, _price(number)),
+            lambda entity, bucket, number: IS_UP(entity, bucket, number % 2 == 0),
         ]
         return [
             chance.choice(made)(

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from decimal import Decimal
 from difflib import get_close_matches
 from typing import Self
 
@@ -18,11 +19,18 @@ from batchqueue.aggregation import Metrics
 from batchqueue.outputs import BadRows
 from batchqueue.outputs.layout import table_layout
 from batchqueue.outputs.reading import MetricsReader, Selection
+from batchqueue.outputs.values import DECIMAL_DIGITS, DECIMAL_PLACES
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 
 _OPTIONS = ("metric", "sinkId", "shards", "entities", "since", "before")
-_SPARK_TYPES = {int: T.LongType(), float: T.DoubleType(), str: T.StringType()}
+_SPARK_TYPES = {
+    int: T.LongType(),
+    float: T.DoubleType(),
+    str: T.StringType(),
+    bool: T.BooleanType(),
+    Decimal: T.DecimalType(DECIMAL_DIGITS, DECIMAL_PLACES),
+}
 _KEY_TYPES = {"entity": T.StringType(), "time_bucket": T.LongType(), "rank": T.LongType()}
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from batchqueue.outputs.values import shown
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.steps import ArrowAggregation
 
@@ -27,7 +28,7 @@ def fingerprint(job: AggregationJob, shards: int | None) -> dict[str, Any]:
     metrics = {
         metric.name: {
             "table": metric.table,
-            "columns": {name: kind.__name__ for name, kind in metric.columns.items()},
+            "columns": {name: shown(kind) for name, kind in metric.columns.items()},
             "limit": getattr(metric, "limit", None),
         }
         for metric in job.metrics

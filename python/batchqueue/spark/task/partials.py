@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs.rows import ARROW_TYPES, typed_array
+from batchqueue.outputs.values import shown
 from batchqueue.spark.errors import SinkError
 
 _WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -126,7 +127,7 @@ def _encode_checked(layout: Layout, columns: _Columns, metrics: Sequence[type[Me
         return columns.encode(layout)
     except (pa.ArrowException, OverflowError) as error:
         names = ", ".join(sorted({metrics[position].name for position in columns.metrics})[:5])
-        declared = ", ".join(f"{name} {kind.__name__}" for name, kind in layout)
+        declared = ", ".join(f"{name} {shown(kind)}" for name, kind in layout)
         raise SinkError(
             f"a value does not fit its column ({declared}) in one of {names}: {error}; "
             "declare the column with another type, or measure in another unit"

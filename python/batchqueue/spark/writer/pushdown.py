@@ -186,7 +186,11 @@ def _plan(df: "DataFrame", step: ArrowAggregation, tags_beside: Sequence[str]) -
     if aggregation.window is not None:
         keys.append(bucket(fn, aggregation.window, df.schema).alias(aggregation.window.output))
     measures = [
-        sql[type(measure)](fn, measure).alias(name)
+        (
+            _mean_of_decimals(fn, measure)
+            if isinstance(measure, Mean) and _is_decimal(df, measure.column)
+            else sql[type(measure)](fn, measure)
+        ).alias(name)
         for name, measure in aggregation.measures.items()
     ]
     for name, measure in aggregation.measures.items():
@@ -214,6 +218,21 @@ def _count(fn: Any, measure: Count) -> "Column":
         fn.lit(1) if measure.column is None else fn.col(quoted(measure.column))
     )
     return counted
+
+
+def _is_decimal(df: "DataFrame", column: str) -> bool:
+    # Not `df.schema[column]`: Spark names a column that is missing, and the others.
+    return any(
+        field.name.lower() == column.lower() and field.dataType.typeName() == "decimal"
+        for field in df.schema.fields
+    )
+
+
+def _mean_of_decimals(fn: Any, measure: Mean) -> "Column":
+    """Return the mean as a double, of an exact sum, as an `Aggregator` does."""
+    total, values = fn.sum(quoted(measure.column)), fn.count(quoted(measure.column))
+    mean: Column = fn.when(values > 0, total.cast("double") / values)
+    return mean
 
 
 def _pair(fn: Any, column: str, by: str) -> "Column":
@@ -253,8 +272,10 @@ def _checked(table: pa.Table, step: ArrowAggregation) -> tuple[pa.Table, int]:
         if isinstance(measure, Sum) and table.column(name).null_count:
             values: Any = table.column(_VALUES + name).filter(table.column(name).is_null())
             if any(values.to_pylist()):
+                decimals = pa.types.is_decimal(table.column(name).type)
+                limit = "a decimal of 38 digits" if decimals else "64 bits"
                 raise SinkError(
-                    f"the sum {name!r} of column {measure.column!r} does not fit 64 bits in a "
+                    f"the sum {name!r} of column {measure.column!r} does not fit {limit} in a "
                     "group, so nothing of this epoch is committed: measure in a larger unit, or "
                     "as double"
                 )

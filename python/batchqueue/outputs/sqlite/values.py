@@ -1,0 +1,85 @@
+"""Values as SQLite holds them: decimals as text, bools as 0 and 1, NaN as a blob."""
+
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from functools import cache
+from typing import Any
+
+from batchqueue.aggregation import Metrics
+from batchqueue.aggregation.metrics import Row
+from batchqueue.outputs.layout import check_key
+from batchqueue.outputs.store import StoreError
+from batchqueue.outputs.values import FITTING, shown
+
+# SQLite silently turns NaN into NULL. This blob stands for NaN; no other value is stored as a blob.
+_NAN = b"NaN"
+_KEPT = {int, float, str, type(None)}
+
+
+def stored_rows(
+    metric_type: type[Metrics], metrics: Mapping[tuple[Any, ...], Metrics]
+) -> Iterator[tuple[Any, ...]]:
+    """Convert partials to rows: their keys, then the values as SQLite holds them.
+
+    Raises:
+        StoreError: A key or a value is of another type.
+    """
+    odd = _kinds_unlike_sql(metric_type)
+    for key, item in metrics.items():
+        check_key(item.name, item.key)
+        for rank, row in enumerate(item.to_rows(), 1):
+            values = [
+                value
+                if type(value) in _KEPT and value == value  # noqa: PLR0124 - false for NaN
+                else _checked(value, item)
+                for value in (row if not odd else _in_sql(item, row, odd))
+            ]
+            yield (*key, rank, *values) if metric_type.multi_row else (*key, *values)
+
+
+@cache
+def _kinds_unlike_sql(metric_type: type[Metrics]) -> dict[int, type]:
+    """Return the types of the value columns that SQLite lacks, by position from the end."""
+    kinds = metric_type.columns.values()
+    return {
+        position - len(kinds): kind
+        for position, kind in enumerate(kinds)
+        if kind in (bool, Decimal)
+    }
+
+
+def _in_sql(item: Metrics, row: Row, odd: Mapping[int, type]) -> Row:
+    """Return the values of a row, with decimals as text and bools as 0 and 1."""
+    values = list(row)
+    for position, kind in odd.items():
+        if values[position] is not None:
+            try:
+                value = FITTING[kind](values[position])
+            except (TypeError, OverflowError) as error:
+                column = list(item.columns)[position]
+                raise StoreError(
+                    f"{row!r} of metric {item.name} does not fit the column {column} "
+                    f"{shown(kind)}: {error}; check the metrics, or give metric_type other columns="
+                ) from error
+            values[position] = str(value) if kind is Decimal else int(value)
+    return tuple(values)
+
+
+def _checked(value: Any, item: Metrics) -> Any:
+    """Return the stored form of NaN, or of a value whose type is a subclass of a plain type."""
+    if not isinstance(value, int | float | str):
+        raise StoreError(
+            f"metric {item.name} has the value {value!r} under {item.key}; "
+            "check the metrics: values are int, float, str or None, and Decimal or bool where "
+            "metric_type has such columns="
+        )
+    return _NAN if value != value else value  # noqa: PLR0124
+
+
+def from_sql(row: Row, metric_type: type[Metrics]) -> Row:
+    """Return a stored row, of which the value columns are the last, with the values that it had."""
+    values = [float(value) if type(value) is bytes else value for value in row]
+    for position, kind in _kinds_unlike_sql(metric_type).items():
+        if values[position] is not None:
+            values[position] = kind(values[position])
+    return tuple(values)
