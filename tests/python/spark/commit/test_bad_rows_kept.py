@@ -39,7 +39,7 @@ HITS = metric_type("hits", CountMetrics)
 DAY = 86_400
 TASKS, ROWS = 2, 50
 BAD = {f"x{n}" for n in range(0, ROWS, 5)}
-"""Texts of a task's rows that are no numbers."""
+"""Texts of a task's rows that are not numbers."""
 
 OPTIONS = SinkOptions(sink_id="pages", on_new_query=None, txn_id=None, max_commit_bytes=1_000_000)
 
@@ -49,7 +49,10 @@ def items(rows: pa.RecordBatch) -> Iterator[Metrics]:
         yield HITS("page", int(text) % 2 * DAY)
 
 
-def job(store: Any, on_bad_row: Any = DeadLetters(), **changes: Any) -> AggregationJob:  # noqa: B008
+KEEPING = DeadLetters()
+
+
+def job(store: Any, on_bad_row: Any = KEEPING, **changes: Any) -> AggregationJob:
     settings = {"name": "pages", "items": items, "metrics": [HITS], "store": store}
     return AggregationJob(**{**settings, "on_bad_row": on_bad_row, **changes})
 
