@@ -16,7 +16,8 @@ def plain(value: Decimal) -> Decimal:
     short = value.normalize(_WIDE)
     if not short:
         return Decimal(0)
-    return short if short.as_tuple().exponent <= 0 else short.quantize(Decimal(1), context=_WIDE)  # type: ignore[operator]
+    is_whole = short == short.to_integral_value()
+    return short.quantize(Decimal(1), context=_WIDE) if is_whole else short
 
 
 def plain_in(values: Sequence[Any]) -> Sequence[Any]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from batchqueue import ConfigError
 from batchqueue._words import a_type
@@ -117,22 +116,16 @@ class RowReader:
                 f"{', '.join(sorted(tags))} only, so nothing of this epoch is committed: name "
                 "every tag in one of `arrow`, or leave such rows out with on_bad_row"
             )
-        column = batch.column(type_column)
-        has_known = pc.is_in(
-            column,
-            value_set=pa.array(
-                [value for value in column.unique().to_pylist() if value not in unknown],
-                _values_of(column.type),
-            ),
-        )
-        bad = batch.filter(pc.invert(has_known))
-        for number, tag in enumerate(bad.column(type_column).to_pylist()):
-            message = (
-                f"column {type_column!r} has {tag!r}, which is not a tag of a step: "
-                f"{', '.join(sorted(tags))}"
-            )
-            self._set_apart(bad.slice(number, 1), UnknownTag(message))
-        return batch.filter(has_known)
+        values = batch.column(type_column).to_pylist()
+        known = [value is not None and str(value) in tags for value in values]
+        for number, value in enumerate(values):
+            if not known[number]:
+                message = (
+                    f"column {type_column!r} has {value!r}, which is not a tag of a step: "
+                    f"{', '.join(sorted(tags))}"
+                )
+                self._set_apart(batch.slice(number, 1), UnknownTag(message))
+        return batch.filter(pa.array(known))
 
     def _set_apart(self, row: pa.RecordBatch, error: Exception) -> None:
         self.bad_rows += 1
@@ -189,7 +182,3 @@ def _as_json(row: pa.RecordBatch) -> str:
 def _storable(text: str) -> str:
     """Return a text without what some store cannot hold: NUL, and lone surrogates."""
     return text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
-
-
-def _values_of(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
