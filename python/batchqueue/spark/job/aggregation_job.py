@@ -37,7 +37,7 @@ class AggregationJob:
             Where a job has aggregations only, `MetricsWriter` reads no other columns than theirs.
             Default: nothing.
         metrics: The metric types that may reach the store, each name once. Each type has its own
-            workers.
+            workers. Those that steps of `arrow` declare need not be here.
         store: The store that L2 merges into.
         columns: Columns that `items` and `prepare` read. If a column is missing, the query fails
             before any task runs. Default: none are checked.
@@ -83,7 +83,7 @@ class AggregationJob:
     items: Callable[[pa.RecordBatch], Iterable[Any]] | None = None
     prepare: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]] | None = None
     arrow: Sequence[ArrowAggregation | ArrowHandler] = ()
-    metrics: Sequence[type[Metrics]]
+    metrics: Sequence[type[Metrics]] = ()
     store: MetricsStore
     columns: Sequence[str] = ()
     on_bad_row: OnBadRow = "fail"
@@ -100,9 +100,15 @@ class AggregationJob:
 
     def __post_init__(self) -> None:
         self._check_kinds()
-        object.__setattr__(self, "metrics", tuple(self.metrics))
         object.__setattr__(self, "columns", tuple(self.columns))
         object.__setattr__(self, "arrow", tuple(self.arrow))
+        declared = [
+            metric
+            for step in self.arrow
+            if isinstance(step, ArrowAggregation)
+            for metric in step.types.values()
+        ]
+        object.__setattr__(self, "metrics", tuple(dict.fromkeys([*self.metrics, *declared])))
         if not _NAME.fullmatch(self.name):
             raise ConfigError(
                 f"job name {self.name!r} cannot be used: take letters, digits, '_' and '-'"

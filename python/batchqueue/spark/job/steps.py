@@ -2,18 +2,23 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pyarrow as pa
 
 from batchqueue import ConfigError, SupportsConsume
-from batchqueue.aggregation import Aggregation, Metrics
+from batchqueue.aggregation import Aggregation, Metrics, Window
+from batchqueue.spark.job.declared import Declared, aggregation_of, stored_types
 
 Emit = Callable[[list[Metrics]], None]
 """Takes the partials of an L1 handler, at the latest in its `on_close`."""
 
 HandlerFactory = Callable[[Emit], SupportsConsume[Any]]
 """Makes the L1 handler of one attempt."""
+
+
+_DECLARED = cast(Aggregation, None)
+"""Stands for the aggregation of declared metrics, until that is made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +59,19 @@ class ArrowAggregation(ArrowStep):
     Spark SQL can do the same work, see `MetricsWriter(l1="spark")`.
 
     Attributes:
-        aggregation: What to aggregate. One aggregator of an attempt takes the rows of all tags.
-        metrics: Turns what one task aggregated, a `pyarrow.RecordBatch` with a row for each group,
-            into partials. L2 combines partials of the same key across tasks and epochs, so yield
-            what can be combined: a mean as its sum and count, no quantiles.
+        metrics: The metrics to compute and to store, each by its name or its metric type: a
+            `Count`, `Sum`, `Mean`, `Min` or `Max`. Sums, means and extremes by a name are stored as
+            floats; `metric_type("cents", SumMetrics, columns={"total": int})` is one of ints. Or,
+            beside `aggregation`, a function that turns what one task aggregated, a
+            `pyarrow.RecordBatch` with a row for each group, into partials. L2 combines partials of
+            the same key across tasks and epochs, so yield what can be combined: a mean as its sum
+            and count, no quantiles.
+        keys: The column whose values are the entities of declared metrics, as text. Default: none,
+            and the entity is "all".
+        time: The time buckets of declared metrics, of whole seconds. Default: None, and the time
+            bucket is 0.
+        aggregation: What to aggregate, if `metrics` is a function. One aggregator of an attempt
+            takes the rows of all tags. Default: that of the declared metrics.
         null_keys: What becomes of groups whose key or time bucket is null, which no store can hold.
             "skip": they are left out, and their rows counted as `skipped` in the summary of the
             epoch. A mapping from keys to values, such as `{"carrier": "unknown"}`: the value stands
@@ -65,12 +79,51 @@ class ArrowAggregation(ArrowStep):
             them as they are.
     """
 
-    aggregation: Aggregation
-    metrics: Callable[[pa.RecordBatch], Iterable[Metrics]]
+    metrics: Declared | Callable[[pa.RecordBatch], Iterable[Metrics]]
+    keys: Sequence[str] = ()
+    time: Window | None = None
+    aggregation: Aggregation = _DECLARED
     null_keys: Literal["skip"] | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._declare()
+        self._check_null_keys()
+
+    def _declare(self) -> None:
+        """Make the aggregation of declared metrics."""
+        given = cast(Aggregation | None, self.aggregation)
+        if isinstance(self.metrics, Mapping):
+            stored_types(self.metrics)
+            declared = aggregation_of(self.metrics, self.keys, self.time)
+            if given not in (None, declared):
+                raise ConfigError(
+                    "there are an aggregation and declared metrics: give a function as `metrics`, "
+                    "or leave out the aggregation and give keys and time"
+                )
+            object.__setattr__(self, "aggregation", declared)
+            return
+        if not callable(self.metrics):
+            raise ConfigError(
+                f"metrics is {self.metrics!r}: give metrics with their measures, for instance "
+                '{"orders": Count()}, or a function of a record batch'
+            )
+        if not isinstance(given, Aggregation):
+            raise ConfigError(
+                f"aggregation is {given!r}: give the Aggregation whose groups the function "
+                "`metrics` gets, or declare the metrics, for instance {'orders': Count()}"
+            )
+        if self.keys or self.time is not None:
+            raise ConfigError(
+                "keys and time are for declared metrics: give them to the aggregation"
+            )
+
+    @property
+    def types(self) -> dict[str, type[Metrics]]:
+        """The types of declared metrics by name, to read them with; empty with a function."""
+        return stored_types(self.metrics) if isinstance(self.metrics, Mapping) else {}
+
+    def _check_null_keys(self) -> None:
         rule, keys = self.null_keys, self.key_columns
         if rule is None:
             return

@@ -5,20 +5,19 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from batchqueue.aggregation import Metrics
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.stage.process import CpuMeter, infrequent_gc
 from batchqueue.spark.stage.stage import Stage
 from batchqueue.spark.task.context import EpochId
-from batchqueue.spark.task.l1 import L1
+from batchqueue.spark.task.l1 import L1, L1Partials
 from batchqueue.spark.task.message import AttemptMessage, AttemptSummary, check_size, encode_message
 
 
 @infrequent_gc()
 def aggregate(
     job: AggregationJob, batches: Iterable[pa.RecordBatch], sink_id: str
-) -> tuple[list[Metrics], AttemptSummary]:
+) -> tuple[L1Partials, AttemptSummary]:
     """Turn the rows of one task into partials, on a queue that lives as long as the attempt.
 
     Args:
@@ -75,6 +74,6 @@ def run_attempt(
         SinkError: An item was lost, a partial cannot be encoded, or the partials are too large.
     """
     partials, summary = aggregate(job, batches, options.sink_id)
-    message = encode_message(partials, job, summary, epoch)
+    message = encode_message(partials.objects, job, summary, epoch, partials.columns)
     check_size(message.size, options)
     return message

@@ -1,5 +1,7 @@
 """L1 of one attempt: the handlers that merge its rows, and the way of the rows to them."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +12,7 @@ from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.steps import ArrowAggregation, ArrowHandler, Emit, HandlerFactory
 from batchqueue.spark.stage.stage import Stage
 from batchqueue.spark.task.bad_rows import RowReader
+from batchqueue.spark.task.columns import ColumnPartials, declared_partials
 from batchqueue.spark.task.null_keys import counting_rows, record_batches, without_null_keys
 
 _TAG_COLUMN = "batchqueue tag"
@@ -30,6 +33,25 @@ class CollectingWorker:
     def on_close(self) -> None:
         """Emit one partial per key."""
         self._emit(self._buffer.drain())
+
+
+@dataclass(frozen=True)
+class L1Partials:
+    """What L1 has left of the rows of one task.
+
+    Attributes:
+        objects: Partials of handlers and functions, and bad rows that are kept.
+        columns: Those of declared metrics.
+    """
+
+    objects: list[Metrics]
+    columns: list[ColumnPartials]
+
+    def __iter__(self) -> Iterator[Metrics]:
+        """Make all partials."""
+        yield from self.objects
+        for of_metric in self.columns:
+            yield from of_metric
 
 
 class L1:
@@ -92,12 +114,16 @@ class L1:
             whole = pa.RecordBatch.from_arrays([*batch.columns, tags], schema=schema)
             stage.produce_arrow(whole, _TAG_COLUMN)
 
-    def partials(self) -> list[Metrics]:
+    def partials(self) -> L1Partials:
         """Return what the handlers emitted; call it after the queue has shut down."""
+        columns: list[ColumnPartials] = []
         for step, aggregator in self._aggregators:
             if (result := aggregator.result()) is not None:
                 groups, skipped = without_null_keys(pa.Table.from_batches([result]), step)
                 self.skipped += skipped
                 for batch in record_batches(groups):
-                    self._collected.extend(step.metrics(batch))
-        return [*self._collected, *self.rows.dead_letters]
+                    if callable(step.metrics):
+                        self._collected.extend(step.metrics(batch))
+                    else:
+                        columns += declared_partials(step, batch)
+        return L1Partials([*self._collected, *self.rows.dead_letters], columns)

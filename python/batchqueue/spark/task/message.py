@@ -10,6 +10,7 @@ from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.stage.process import CpuSummary, infrequent_gc
 from batchqueue.spark.stage.stage_summary import StageSummary
+from batchqueue.spark.task.columns import ColumnPartials
 from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.partials import decode, encode
 
@@ -68,14 +69,18 @@ class AttemptMessage:
 
 @infrequent_gc()
 def encode_message(
-    partials: Iterable[Metrics], job: AggregationJob, summary: AttemptSummary, epoch: EpochId | None
+    partials: Iterable[Metrics],
+    job: AggregationJob,
+    summary: AttemptSummary,
+    epoch: EpochId | None,
+    columns: Iterable[ColumnPartials] = (),
 ) -> AttemptMessage:
     """Encode partials.
 
     Raises:
         SinkError: A partial cannot be encoded.
     """
-    return AttemptMessage(epoch, encode(partials, job.stored_metrics), summary)
+    return AttemptMessage(epoch, encode(partials, job.stored_metrics, columns), summary)
 
 
 def empty_message(job: AggregationJob, epoch: EpochId | None) -> AttemptMessage:

@@ -15,6 +15,7 @@ from batchqueue.aggregation import Metrics
 from batchqueue.outputs.rows import ARROW_TYPES, typed_array
 from batchqueue.outputs.values import shown
 from batchqueue.spark.errors import SinkError
+from batchqueue.spark.task.columns import ColumnPartials
 
 _WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
@@ -33,8 +34,21 @@ class _Columns:
         self.time_buckets: list[int] = []
         self.ends: list[int] = [0]
         self.rows: list[tuple[Any, ...]] = []
+        self.columns: list[tuple[int, ColumnPartials]] = []
+        """Partials that are columns already, with the position of their metric."""
 
     def encode(self, layout: Layout) -> bytes:
+        batches = [_batch_of(position, partials, layout) for position, partials in self.columns]
+        if self.metrics:
+            batches.append(self._batch_of_lists(layout))
+        batch = pa.concat_batches(batches)
+        batch = batch.set_column(1, "entity", batch.column(1).dictionary_encode())
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema, options=_WRITE_OPTIONS) as writer:
+            writer.write_batch(batch)
+        return bytes(sink.getvalue())
+
+    def _batch_of_lists(self, layout: Layout) -> pa.RecordBatch:
         values = list(zip(*self.rows, strict=True)) or [()] * len(layout)
         rows = pa.StructArray.from_arrays(
             [
@@ -43,28 +57,49 @@ class _Columns:
             ],
             names=[name for name, _ in layout],
         )
-        batch = pa.RecordBatch.from_pydict(
-            {
-                "metric": pa.array(self.metrics, pa.int32()),
-                "entity": _not_null(
-                    "entity", pa.array(self.entities, pa.string())
-                ).dictionary_encode(),
-                "time_bucket": _not_null("time_bucket", typed_array(self.time_buckets, pa.int64())),
-                "rows": pa.ListArray.from_arrays(pa.array(self.ends, pa.int32()), rows),
-            }
+        return _batch(
+            pa.array(self.metrics, pa.int32()),
+            pa.array(self.entities, pa.string()),
+            typed_array(self.time_buckets, pa.int64()),
+            pa.ListArray.from_arrays(pa.array(self.ends, pa.int32()), rows),
         )
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema, options=_WRITE_OPTIONS) as writer:
-            writer.write_batch(batch)
-        return bytes(sink.getvalue())
 
 
-def encode(partials: Iterable[Metrics], metrics: Sequence[type[Metrics]]) -> tuple[bytes, ...]:
+def _batch_of(position: int, partials: ColumnPartials, layout: Layout) -> pa.RecordBatch:
+    count = len(partials.entities)
+    rows = pa.StructArray.from_arrays(partials.values, names=[name for name, _ in layout])
+    return _batch(
+        pa.repeat(pa.scalar(position, pa.int32()), count),
+        partials.entities,
+        partials.time_buckets,
+        pa.ListArray.from_arrays(pa.array(range(count + 1), pa.int32()), rows),
+    )
+
+
+def _batch(
+    metrics: pa.Array, entities: pa.Array, time_buckets: pa.Array, rows: pa.Array
+) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "metric": metrics,
+            "entity": _not_null("entity", entities),
+            "time_bucket": _not_null("time_bucket", time_buckets),
+            "rows": rows,
+        }
+    )
+
+
+def encode(
+    partials: Iterable[Metrics],
+    metrics: Sequence[type[Metrics]],
+    columns: Iterable[ColumnPartials] = (),
+) -> tuple[bytes, ...]:
     """Encode partials; those of the same key are not merged.
 
     Args:
         partials: Of the types in `metrics`.
         metrics: The metric types of the job, in its order.
+        columns: Other partials of these types, as columns.
 
     Returns:
         One Arrow IPC stream per layout of value columns.
@@ -82,13 +117,16 @@ def encode(partials: Iterable[Metrics], metrics: Sequence[type[Metrics]]) -> tup
                 f"a partial of {type(partial).__name__} cannot be stored: add it to the metrics of "
                 "the job"
             )
-        columns = groups.setdefault(layouts[position], _Columns())
-        columns.metrics.append(position)
-        columns.entities.append(partial.entity)
-        columns.time_buckets.append(partial.time_bucket)
-        columns.rows.extend(partial.to_rows())
-        columns.ends.append(len(columns.rows))
-    return tuple(_encode_checked(layout, columns, metrics) for layout, columns in groups.items())
+        of_layout = groups.setdefault(layouts[position], _Columns())
+        of_layout.metrics.append(position)
+        of_layout.entities.append(partial.entity)
+        of_layout.time_buckets.append(partial.time_bucket)
+        of_layout.rows.extend(partial.to_rows())
+        of_layout.ends.append(len(of_layout.rows))
+    for of_metric in columns:
+        position = positions[of_metric.metric]
+        groups.setdefault(layouts[position], _Columns()).columns.append((position, of_metric))
+    return tuple(_encode_checked(layout, found, metrics) for layout, found in groups.items())
 
 
 def decode(streams: Iterable[bytes], metrics: Sequence[type[Metrics]]) -> Iterator[Metrics]:
@@ -126,7 +164,8 @@ def _encode_checked(layout: Layout, columns: _Columns, metrics: Sequence[type[Me
     try:
         return columns.encode(layout)
     except (pa.ArrowException, OverflowError) as error:
-        names = ", ".join(sorted({metrics[position].name for position in columns.metrics})[:5])
+        positions = {*columns.metrics, *(position for position, _ in columns.columns)}
+        names = ", ".join(sorted(metrics[position].name for position in positions)[:5])
         declared = ", ".join(f"{name} {shown(kind)}" for name, kind in layout)
         raise SinkError(
             f"a value does not fit its column ({declared}) in one of {names}: {error}; "

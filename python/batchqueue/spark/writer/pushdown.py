@@ -22,6 +22,7 @@ from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.steps import ArrowAggregation
 from batchqueue.spark.task.arrow import to_arrow
+from batchqueue.spark.task.columns import declared_partials
 from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.message import AttemptSummary
 from batchqueue.spark.task.null_keys import ROWS, record_batches, without_null_keys
@@ -61,7 +62,11 @@ class SqlPartials:
         """Turn groups into partials; `steps` are those of `tables`, in the same order."""
         for step, table in zip(steps, self.tables, strict=True):
             for batch in record_batches(table):
-                yield from step.metrics(batch)
+                if callable(step.metrics):
+                    yield from step.metrics(batch)
+                else:
+                    for of_metric in declared_partials(step, batch):
+                        yield from of_metric
 
 
 def pushdown_steps(job: AggregationJob) -> list[ArrowAggregation]:

@@ -1,0 +1,120 @@
+"""Declared metrics: what an `ArrowAggregation` computes and stores, without a function of yours."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from batchqueue import ConfigError
+from batchqueue._words import a_type
+from batchqueue.aggregation import (
+    Aggregation,
+    Count,
+    CountMetrics,
+    Max,
+    MaxMetrics,
+    Mean,
+    MeanMetrics,
+    Measure,
+    Metrics,
+    Min,
+    MinMetrics,
+    Sum,
+    SumMetrics,
+    Window,
+    metric_type,
+)
+
+Declared = Mapping[str | type[Metrics], Measure]
+"""By the name of a metric, or by its type, the measure that it stores."""
+
+KINDS: dict[type, type[Metrics]] = {
+    Count: CountMetrics,
+    Sum: SumMetrics,
+    Mean: MeanMetrics,
+    Min: MinMetrics,
+    Max: MaxMetrics,
+}
+
+_VALUES_OF = "batchqueue count of "
+"""Before the name of a mean: its number of values, a column beside its sum."""
+
+
+def stored_types(declared: Declared) -> dict[str, type[Metrics]]:
+    """Return the metric types of declared metrics, by their names.
+
+    Raises:
+        ConfigError: A measure cannot be stored, or a metric type is of another kind.
+    """
+    types: dict[str, type[Metrics]] = {}
+    for given, measure in declared.items():
+        kind = KINDS.get(type(measure))
+        if kind is None:
+            names = ", ".join(measure.__name__ for measure in KINDS)
+            raise ConfigError(
+                f"metric {_name(given)!r} is declared as {measure!r}, {a_type(measure)}, and of "
+                f"that no partial is stored that could be combined: declare a {names}, or give "
+                "`aggregation` and a function as `metrics`"
+            )
+        if isinstance(given, str):
+            made: type[Metrics] = metric_type(given, kind)
+        elif isinstance(given, type) and issubclass(given, kind):
+            made = given
+        else:
+            raise ConfigError(
+                f"metric {_name(given)!r} is declared as {measure!r}: give a name, or a metric "
+                f"type made with metric_type(name, {kind.__name__})"
+            )
+        if made.name in types:
+            raise ConfigError(f"metric {made.name!r} is declared twice: rename one")
+        types[made.name] = made
+    return types
+
+
+def aggregation_of(declared: Declared, keys: Iterable[str], time: Window | None) -> Aggregation:
+    """Return the aggregation that computes declared metrics.
+
+    Raises:
+        ConfigError: It is invalid; or there are several keys, or a bucket of a part of a second,
+            which no store could keep.
+    """
+    if isinstance(keys, str):
+        raise ConfigError(f"keys is {keys!r}; give a list of column names")
+    names = list(keys)
+    if len(names) > 1:
+        raise ConfigError(
+            f"keys is {names!r}, and a declared metric has one entity: bring the columns together "
+            "before, for instance with concat_ws, or give `aggregation` and a function as `metrics`"
+        )
+    if time is not None and (time.seconds % 1 or time.offset_seconds % 1):
+        raise ConfigError(
+            f"time has buckets of {time.seconds} s after {time.offset_seconds} s, and a stored "
+            "time bucket counts whole seconds: give whole seconds"
+        )
+    measures: dict[str, Measure] = {}
+    for given, measure in declared.items():
+        if isinstance(measure, Mean):
+            measures[_name(given)] = Sum(measure.column)
+            measures[_VALUES_OF + _name(given)] = Count(measure.column)
+        else:
+            measures[_name(given)] = measure
+    return Aggregation(keys=names, window=time, measures=measures)
+
+
+def value_columns(groups: Any, metric: type[Metrics]) -> list[Any]:
+    """Return the value columns of a metric.
+
+    Args:
+        groups: The result of the aggregation: a `pyarrow.RecordBatch`, a row for each group.
+        metric: A type that `stored_types` returned.
+
+    Returns:
+        A `pyarrow.Array` for each of `metric.columns`, of the type that the aggregation gives;
+        `None` stands for zeros.
+    """
+    of = groups.column(metric.name)
+    if issubclass(metric, MeanMetrics):
+        return [of, None, groups.column(_VALUES_OF + metric.name)]
+    return [of, None] if issubclass(metric, SumMetrics) else [of]
+
+
+def _name(given: object) -> str:
+    return str(getattr(given, "name", given))

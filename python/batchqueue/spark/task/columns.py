@@ -1,0 +1,116 @@
+"""Partials of declared metrics as columns: no Python object for each group on the way to L2."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date
+
+import pyarrow as pa
+
+from batchqueue.aggregation import Metrics, Window, bucket_start
+from batchqueue.outputs.rows import ARROW_TYPES
+from batchqueue.outputs.values import shown
+from batchqueue.spark.errors import SinkError
+from batchqueue.spark.job.declared import value_columns
+from batchqueue.spark.job.steps import ArrowAggregation
+
+EVERYTHING = "all"
+"""The entity of a declared metric without keys."""
+
+
+@dataclass(frozen=True)
+class ColumnPartials:
+    """Partials of one metric, each of one row, with different keys.
+
+    Attributes:
+        metric: Their type.
+        entities: Of each partial; string.
+        time_buckets: Of each partial; int64.
+        values: The value columns in their order, of the types that the stores have.
+    """
+
+    metric: type[Metrics]
+    entities: pa.Array
+    time_buckets: pa.Array
+    values: tuple[pa.Array, ...]
+
+    def __iter__(self) -> Iterator[Metrics]:
+        """Make the partials."""
+        make = self.metric.from_rows
+        rows = zip(*(column.to_pylist() for column in self.values), strict=True)
+        keys = zip(self.entities.to_pylist(), self.time_buckets.to_pylist(), strict=True)
+        for (entity, time_bucket), row in zip(keys, rows, strict=True):
+            yield make(entity, time_bucket, [row])
+
+
+def declared_partials(step: ArrowAggregation, groups: pa.RecordBatch) -> list[ColumnPartials]:
+    """Return the partials of the declared metrics of a step.
+
+    Args:
+        step: One with declared metrics.
+        groups: What its aggregation has computed.
+
+    Raises:
+        SinkError: Values do not fit the column of their metric.
+    """
+    entities = _entities(step, groups)
+    time_buckets = _time_buckets(step.aggregation.window, groups)
+    return [
+        ColumnPartials(metric, entities, time_buckets, tuple(_fitting(metric, groups)))
+        for metric in step.types.values()
+    ]
+
+
+def _entities(step: ArrowAggregation, groups: pa.RecordBatch) -> pa.Array:
+    if not step.aggregation.keys:
+        return pa.repeat(pa.scalar(EVERYTHING), groups.num_rows)
+    (key,) = step.aggregation.keys
+    return groups.column(key).cast(pa.string())
+
+
+def _time_buckets(window: Window | None, groups: pa.RecordBatch) -> pa.Array:
+    """Return the starts of buckets in whole seconds since the epoch, UTC."""
+    if window is None:
+        return pa.repeat(pa.scalar(0, pa.int64()), groups.num_rows)
+    starts = groups.column(window.output)
+    if pa.types.is_timestamp(starts.type):
+        # Exact: the buckets start at whole seconds.
+        return starts.cast(pa.timestamp("s", starts.type.tz)).cast(pa.int64())
+    if pa.types.is_date(starts.type):
+        midnights = starts.dictionary_encode()
+        seconds = [_midnight(day, window) for day in midnights.dictionary.to_pylist()]
+        return pa.array(seconds, pa.int64()).take(midnights.indices)
+    return starts.cast(pa.int64())
+
+
+def _midnight(day: date, window: Window) -> int:
+    width, offset = int(window.seconds), int(window.offset_seconds)
+    return bucket_start(day, width, zone=window.zone, offset_seconds=offset)
+
+
+def _fitting(metric: type[Metrics], groups: pa.RecordBatch) -> Iterable[pa.Array]:
+    columns = value_columns(groups, metric)
+    for (name, kind), values in zip(metric.columns.items(), columns, strict=True):
+        wanted = ARROW_TYPES[kind]
+        if values is None:
+            yield pa.repeat(pa.scalar(0, wanted), groups.num_rows)
+            continue
+        try:
+            yield _cast(values, wanted)
+        except pa.ArrowException as error:
+            raise SinkError(
+                f"metric {metric.name!r} has values of type {values.type} that do not fit its "
+                f"column {name} of type {shown(kind)}: {error}; declare the metric by its type, "
+                f"metric_type({metric.name!r}, ..., columns={{{name!r}: ...}}), or measure in "
+                "another unit"
+            ) from error
+
+
+def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    kinds = (pa.types.is_string, pa.types.is_boolean)
+    if any(is_kind(values.type) != is_kind(wanted) for is_kind in kinds):
+        raise pa.ArrowTypeError("they are of another kind")  # a cast would parse or print them
+    if pa.types.is_temporal(values.type):
+        raise pa.ArrowTypeError("times are not stored: measure seconds")
+    if pa.types.is_decimal(values.type) and not pa.types.is_decimal(wanted):
+        raise pa.ArrowTypeError("decimals are stored in a column of Decimal")
+    return values.cast(wanted)
