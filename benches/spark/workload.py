@@ -8,25 +8,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchqueue.aggregation import (
-    Aggregation,
-    Count,
-    MeanMetrics,
-    MergeBuffer,
-    Metrics,
-    Sum,
-    metric_type,
-)
+from batchqueue.aggregation import Mean, MeanMetrics, MergeBuffer, Metrics, metric_type
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, ArrowHandler
 
 ROWS, TYPES, KEYS = 5_000_000, 30, 1_000
-SCHEMA = "id long, type string, key string, value long"
+SCHEMA = "id long, type string, key string, pair string, value long"
 TYPE_NAMES = [f"type-{number:02d}" for number in range(TYPES)]
 METRICS = {
     name: metric_type(f"mean.{name}", MeanMetrics, columns={"total": int}) for name in TYPE_NAMES
 }
 BY_KEY = metric_type("mean", MeanMetrics, columns={"total": int})
+BY_PAIR = metric_type("mean by pair", MeanMetrics, columns={"total": int})
 
 
 def write_rows(directory: Path, rows: int, files: int) -> Path:
@@ -38,11 +31,14 @@ def write_rows(directory: Path, rows: int, files: int) -> Path:
         range(0, rows, rows // files), range(rows // files, rows + 1, rows // files), strict=True
     ):
         count = end - first
+        of_types = types[numbers.integers(0, TYPES, count)]
+        of_keys = keys[numbers.integers(0, KEYS, count)]
         table = pa.table(
             {
                 "id": np.arange(first, end),
-                "type": pa.array(types[numbers.integers(0, TYPES, count)]),
-                "key": pa.array(keys[numbers.integers(0, KEYS, count)]),
+                "type": pa.array(of_types),
+                "key": pa.array(of_keys),
+                "pair": pa.array(np.char.add(np.char.add(of_types, "/"), of_keys)),
                 "value": numbers.integers(0, 1_000, count),
             }
         )
@@ -61,14 +57,6 @@ def partials(groups: pa.RecordBatch) -> Iterator[Metrics]:
     """Yield a partial for each group of a key."""
     for key, total, count in zip(*(column.to_pylist() for column in groups.columns), strict=True):
         yield BY_KEY(key, 0, total, count)
-
-
-def partials_by_type(groups: pa.RecordBatch) -> Iterator[Metrics]:
-    """Yield a partial for each group of a type and a key."""
-    for kind, key, total, count in zip(
-        *(column.to_pylist() for column in groups.columns), strict=True
-    ):
-        yield METRICS[kind](key, 0, total, count)
 
 
 class GroupingHandler:
@@ -100,23 +88,15 @@ class GroupingHandler:
         self._batches, self._rows = [], 0
 
 
-MEASURES = {"total": Sum("value"), "count": Count("value")}
 BY_TAG: dict[str, Any] = {"type_column": "type", "tags": TYPE_NAMES}
-AGGREGATORS = ArrowAggregation(
-    aggregation=Aggregation(keys=["key"], measures=MEASURES), metrics=partials
-)
+AGGREGATORS = ArrowAggregation(keys=["key"], metrics={BY_KEY: Mean("value")})
 WAYS: dict[str, dict[str, Any]] = {
     "aggregators": {"arrow": [AGGREGATORS], "metrics": [BY_KEY]},
     "arrow": {"arrow": [ArrowHandler(make=GroupingHandler, **BY_TAG)], "metrics": [BY_KEY]},
     "objects": {"items": items, "metrics": list(METRICS.values())},
     "30,000 groups": {
-        "arrow": [
-            ArrowAggregation(
-                aggregation=Aggregation(keys=["type", "key"], measures=MEASURES),
-                metrics=partials_by_type,
-            )
-        ],
-        "metrics": list(METRICS.values()),
+        "arrow": [ArrowAggregation(keys=["pair"], metrics={BY_PAIR: Mean("value")})],
+        "metrics": [BY_PAIR],
     },
 }
 
