@@ -23,7 +23,8 @@ fn window_of((column, name, width_ns, offset_ns, zone): WindowSpec) -> PyResult<
     Ok(Window { column, name, width_ns, offset_ns, zone })
 }
 
-/// A measure as the facade describes it: name, kind, column, second column, quantiles, n.
+/// A measure as the facade describes it: name, kind, column, second column, quantiles or the
+/// accuracy, n.
 type MeasureSpec = (String, String, Option<String>, Option<String>, Vec<f64>, usize);
 
 fn measure_of(
@@ -39,6 +40,10 @@ fn measure_of(
         ("first", Some(by)) => Measure::First { column, by },
         ("last", Some(by)) => Measure::Last { column, by },
         ("quantiles", _) => Measure::Quantiles { column, quantiles },
+        ("quantilebuckets", _) => Measure::QuantileBuckets {
+            column,
+            accuracy: quantiles.first().copied().unwrap_or(0.01),
+        },
         ("top_n", label) => Measure::TopN { column, n, label },
         _ => {
             return Err(ConfigError::new_err(format!(

@@ -23,12 +23,14 @@ from batchqueue.aggregation.measures import (
     Mean,
     Measure,
     Min,
+    QuantileBuckets,
     Quantiles,
     Sum,
     TopN,
 )
 from batchqueue.aggregation.metrics import Metrics
 from batchqueue.aggregation.naming import metric_type
+from batchqueue.aggregation.quantile_metrics import QuantileMetrics
 from batchqueue.aggregation.ranking import RankedEntry, Ranking
 from batchqueue.aggregation.top_n import TopNWorker
 from batchqueue.aggregation.windows import Window, bucket_start
@@ -51,6 +53,8 @@ __all__ = [
     "Metrics",
     "Min",
     "MinMetrics",
+    "QuantileBuckets",
+    "QuantileMetrics",
     "Quantiles",
     "RankedEntry",
     "Ranking",

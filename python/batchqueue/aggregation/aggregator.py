@@ -7,7 +7,14 @@ from typing import Any, Self, cast
 
 from batchqueue import _core
 from batchqueue._words import a_type
-from batchqueue.aggregation.measures import First, Last, Measure, Quantiles, TopN
+from batchqueue.aggregation.measures import (
+    First,
+    Last,
+    Measure,
+    QuantileBuckets,
+    Quantiles,
+    TopN,
+)
 from batchqueue.aggregation.windows import Window
 from batchqueue.exceptions import ConfigError
 
@@ -65,7 +72,12 @@ class Aggregation:
             if not isinstance(measure, Measure):
                 raise ConfigError(
                     f"measure {name!r} is {measure!r}; give a Count, Sum, Mean, Min, Max, First, "
-                    "Last, Quantiles or TopN"
+                    "Last, Quantiles, QuantileBuckets or TopN"
+                )
+            if isinstance(measure, Quantiles) and measure.quantiles is None:
+                raise ConfigError(
+                    f"measure {name!r} is {measure!r}: give the quantiles to compute, for instance "
+                    "[0.5, 0.99], or QuantileBuckets to compute them later"
                 )
         names = [*self.keys, *([self.window.output] if self.window else []), *self.measures]
         for name in names:
@@ -213,6 +225,8 @@ def _declared(
         second = measure.by
     elif isinstance(measure, TopN):
         second = measure.label
-    quantiles = list(measure.quantiles) if isinstance(measure, Quantiles) else []
+    quantiles = list(measure.quantiles or ()) if isinstance(measure, Quantiles) else []
+    if isinstance(measure, QuantileBuckets):
+        quantiles = [measure.accuracy]
     n = measure.n if isinstance(measure, TopN) else 0
     return name, _kind(measure), measure.column, second, quantiles, n

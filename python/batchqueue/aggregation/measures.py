@@ -127,14 +127,17 @@ class Quantiles:
 
     Attributes:
         column: The column.
-        quantiles: Ranks from 0 (the minimum) to 1 (the maximum), at least one.
+        quantiles: Ranks from 0 (the minimum) to 1 (the maximum), at least one. `None`, for metrics
+            that a Spark job declares: all of them can be read from what is stored.
     """
 
     column: str
-    quantiles: tuple[float, ...]
+    quantiles: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         _check_columns(self)
+        if self.quantiles is None:
+            return
         if isinstance(self.quantiles, str | int | float):
             raise ConfigError(
                 f"quantiles is {self.quantiles!r}; give a list of numbers from 0 to 1"
@@ -144,6 +147,28 @@ class Quantiles:
             raise ConfigError(
                 f"quantiles is {self.quantiles!r}; give at least one, each from 0 to 1"
             )
+
+
+@dataclass(frozen=True)
+class QuantileBuckets:
+    """How many values of a column of numbers are in each bucket of a DDSketch.
+
+    The result is a list of structs of `bucket` and `count`, ordered by the values; empty where
+    there is no value. It is what `QuantileMetrics` of the same accuracy store, so that quantiles
+    can be read from the sum of any number of them. NaN and infinities do not count.
+
+    Attributes:
+        column: The column.
+        accuracy: The relative error of a quantile, 0.0001 to 0.5; 0.01 by default.
+    """
+
+    column: str
+    accuracy: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_columns(self)
+        if not isinstance(self.accuracy, float) or not 0.0001 <= self.accuracy <= 0.5:
+            raise ConfigError(f"accuracy is {self.accuracy!r}; give 0.0001 to 0.5")
 
 
 @dataclass(frozen=True)
@@ -170,7 +195,7 @@ class TopN:
             raise ConfigError(f"n is {self.n!r}; give 1 to {_MOST:_} rows")
 
 
-Measure = Count | Sum | Mean | Min | Max | First | Last | Quantiles | TopN
+Measure = Count | Sum | Mean | Min | Max | First | Last | Quantiles | QuantileBuckets | TopN
 """Any measure."""
 
 _MOST = 1_000_000

@@ -16,7 +16,12 @@ _lock = threading.Lock()
 
 
 def metric_type(
-    name: str, kind: type[M], *, columns: Mapping[str, type] | None = None, limit: int | None = None
+    name: str,
+    kind: type[M],
+    *,
+    columns: Mapping[str, type] | None = None,
+    limit: int | None = None,
+    accuracy: float | None = None,
 ) -> type[M]:
     """Make the class of a metric. A queue dispatches by exact class, so each metric needs a class.
 
@@ -31,9 +36,12 @@ def metric_type(
             sum of ints, {"total": Decimal} for one of decimals, of which stores keep up to 20
             digits before the point and 18 after it; `None`: those of the kind.
         limit: Entries to keep, at least 1; only for a `Ranking`. `None`: the limit of the kind.
+        accuracy: The relative error of a quantile, 0.0001 to 0.5; only for `QuantileMetrics`.
+            `None`: that of the kind.
 
     Raises:
-        ConfigError: The name is empty, or the kind does not have such a column or a limit.
+        ConfigError: The name is empty, or the kind does not have such a column, a limit or an
+            accuracy.
 
     Example:
         >>> from batchqueue.aggregation import CountMetrics
@@ -75,8 +83,15 @@ def metric_type(
                 f"limit={limit} on {kind.__name__}: only a Ranking has one, and it is at least 1"
             )
         members["limit"] = limit
+    if accuracy is not None:
+        if not hasattr(kind, "accuracy") or not 0.0001 <= accuracy <= 0.5:
+            raise ConfigError(
+                f"accuracy={accuracy} on {kind.__name__}: only QuantileMetrics have one, and it is "
+                "0.0001 to 0.5"
+            )
+        members["accuracy"] = float(accuracy)
 
-    arguments = (name, kind, tuple(sorted(changed.items())), limit)
+    arguments = (name, kind, tuple(sorted(changed.items())), limit, accuracy)
     with _lock:
         if arguments not in _made:
             _made[arguments] = _make(name, kind, members, arguments)
@@ -99,9 +114,13 @@ def _make(
 
 
 def _rebuild(
-    name: str, kind: type[Metrics], columns: tuple[tuple[str, type], ...], limit: int | None
+    name: str,
+    kind: type[Metrics],
+    columns: tuple[tuple[str, type], ...],
+    limit: int | None,
+    accuracy: float | None,
 ) -> type[Metrics]:
-    return metric_type(name, kind, columns=dict(columns), limit=limit)
+    return metric_type(name, kind, columns=dict(columns), limit=limit, accuracy=accuracy)
 
 
 def _reduce(cls: MetricClass) -> str | tuple[Any, ...]:

@@ -151,7 +151,7 @@ def check_storable(item: Metrics) -> None:
     rows = typed_rows(table_layout(type(item)), {(item.name, *item.key): item})
     for text in (value for row in rows for value in row if type(value) is str):
         try:
-            text.isascii() or text.encode()
+            text.encode()
         except UnicodeEncodeError as error:
             raise StoreError(
                 f"metric {item.name} has {text!r}, which is not valid Unicode: check the metrics"

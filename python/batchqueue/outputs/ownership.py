@@ -110,10 +110,18 @@ def _layout(metric: type[Metrics]) -> dict[str, Any]:
         "table": metric.table,
         "columns": {name: shown(kind) for name, kind in metric.columns.items()},
         "limit": getattr(metric, "limit", None),
+        **accuracy_of(metric),
     }
+
+
+def accuracy_of(metric: type[Metrics]) -> dict[str, float]:
+    """Return the accuracy of a metric type for its description; empty if it has none."""
+    accuracy = getattr(metric, "accuracy", None)
+    return {} if accuracy is None else {"accuracy": accuracy}
 
 
 def _text(layout: Mapping[str, Any]) -> str:
     columns = ", ".join(f"{name} {kind}" for name, kind in layout["columns"].items())
     limit = "" if layout["limit"] is None else f", limit {layout['limit']}"
-    return f"{layout['table']} ({columns}{limit})"
+    accuracy = f", accuracy {layout['accuracy']}" if "accuracy" in layout else ""
+    return f"{layout['table']} ({columns}{limit}{accuracy})"

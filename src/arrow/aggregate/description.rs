@@ -96,6 +96,14 @@ pub enum Measure {
         /// From 0 to 1.
         quantiles: Vec<f64>,
     },
+    /// The number of values in each bucket of a sketch, from which a quantile can be read. NaN and
+    /// infinities are ignored.
+    QuantileBuckets {
+        /// Numbers.
+        column: String,
+        /// The relative error of a quantile, above 0 and below 1.
+        accuracy: f64,
+    },
     /// The rows with the largest values.
     TopN {
         /// The column to rank by.
@@ -117,7 +125,8 @@ impl Measure {
             | Self::Mean { column }
             | Self::Min { column }
             | Self::Max { column }
-            | Self::Quantiles { column, .. } => (Some(column), None),
+            | Self::Quantiles { column, .. }
+            | Self::QuantileBuckets { column, .. } => (Some(column), None),
             Self::First { column, by } | Self::Last { column, by } => (Some(column), Some(by)),
             Self::TopN { column, label, .. } => (Some(column), label.as_deref()),
         }
@@ -125,7 +134,13 @@ impl Measure {
 
     /// Whether it accepts numbers only.
     pub(super) fn wants_numbers(&self) -> bool {
-        matches!(self, Self::Sum { .. } | Self::Mean { .. } | Self::Quantiles { .. })
+        matches!(
+            self,
+            Self::Sum { .. }
+                | Self::Mean { .. }
+                | Self::Quantiles { .. }
+                | Self::QuantileBuckets { .. }
+        )
     }
 }
 

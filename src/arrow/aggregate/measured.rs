@@ -6,6 +6,7 @@ use super::decimals::DecimalSums;
 use super::description::Measure;
 use super::extremes::{Extreme, FirstLast};
 use super::partials::EXACT;
+use super::quantile_buckets::QuantileBuckets;
 use super::quantiles::Quantiles;
 use super::state::State;
 use super::sums::{Counts, FloatSums, IntegerSums};
@@ -46,6 +47,7 @@ pub(super) fn state_of(name: &str, measure: &Measure, fields: &Fields) -> Box<dy
         Measure::First { .. } => Box::new(FirstLast::new(of(0), of(1), false)),
         Measure::Last { .. } => Box::new(FirstLast::new(of(0), of(1), true)),
         Measure::Quantiles { quantiles, .. } => Box::new(Quantiles::new(quantiles)),
+        Measure::QuantileBuckets { accuracy, .. } => Box::new(QuantileBuckets::new(*accuracy)),
         Measure::TopN { n, .. } => Box::new(TopN::new(*n, fields)),
     }
 }

@@ -20,6 +20,7 @@ mod interner;
 mod measured;
 mod partials;
 mod prepared;
+mod quantile_buckets;
 mod quantiles;
 mod schema;
 mod state;

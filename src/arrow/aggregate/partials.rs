@@ -10,6 +10,7 @@ use arrow_schema::{DataType, Field, Fields, Schema};
 use super::column::{Column, value_type};
 use super::decimals::{kept_sum_type, sum_type};
 use super::description::{AggregateError, Aggregation, Measure};
+use super::quantile_buckets;
 
 /// The metadata key of the description.
 const DESCRIPTION: &str = "batchqueue.aggregation";
@@ -84,6 +85,9 @@ pub(super) fn kept_fields(
             }
             (Measure::First { .. } | Measure::Last { .. }, Some(of), Some(by)) => {
                 vec![field("value", of.clone()), field("by", by.clone())]
+            }
+            (Measure::QuantileBuckets { .. }, _, None) => {
+                vec![list("buckets", DataType::Struct(quantile_buckets::FIELDS.clone()))]
             }
             (Measure::Quantiles { .. }, Some(_), None) => vec![field("sketch", DataType::Binary)],
             (Measure::TopN { label: None, .. }, Some(of), None) => vec![list("values", of.clone())],

@@ -25,12 +25,31 @@ impl Quantiles {
     pub(super) fn new(quantiles: &[f64]) -> Self {
         Self { quantiles: quantiles.to_vec(), sketches: Vec::new() }
     }
+}
 
-    fn add(&mut self, groups: &[u32], values: impl Iterator<Item = Option<f64>>) {
-        for (&group, value) in groups.iter().zip(values) {
-            if let Some(value) = value.filter(|value| value.is_finite()) {
-                self.sketches[group as usize].add(value);
-            }
+/// Calls `add` with the group and the value of each row that has a finite value.
+pub(super) fn each_number(groups: &[u32], column: &ArrayRef, add: impl FnMut(usize, f64)) {
+    downcast_integer_array! {
+        column => each_finite(groups, column.iter().map(|value| value.map(rounded)), add),
+        DataType::Decimal128(..) => {
+            each_finite(groups, to_floats(column.as_primitive::<Decimal128Type>()), add);
+        },
+        DataType::Float32 => {
+            let floats = column.as_primitive::<Float32Type>();
+            each_finite(groups, floats.iter().map(|value| value.map(f64::from)), add);
+        },
+        _ => each_finite(groups, column.as_primitive::<Float64Type>().iter(), add)
+    }
+}
+
+fn each_finite(
+    groups: &[u32],
+    values: impl Iterator<Item = Option<f64>>,
+    mut add: impl FnMut(usize, f64),
+) {
+    for (&group, value) in groups.iter().zip(values) {
+        if let Some(value) = value.filter(|value| value.is_finite()) {
+            add(group as usize, value);
         }
     }
 }
@@ -55,17 +74,7 @@ impl State for Quantiles {
 
     fn update(&mut self, groups: &[u32], input: &Input) {
         let Some(column) = &input.array else { return };
-        downcast_integer_array! {
-            column => self.add(groups, column.iter().map(|value| value.map(rounded))),
-            DataType::Decimal128(..) => {
-                self.add(groups, to_floats(column.as_primitive::<Decimal128Type>()));
-            },
-            DataType::Float32 => {
-                let floats = column.as_primitive::<Float32Type>();
-                self.add(groups, floats.iter().map(|value| value.map(f64::from)));
-            },
-            _ => self.add(groups, column.as_primitive::<Float64Type>().iter())
-        }
+        each_number(groups, column, |group, value| self.sketches[group].add(value));
     }
 
     fn check(&self, partials: &StructArray) -> Result<(), AggregateError> {

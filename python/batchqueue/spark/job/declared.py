@@ -17,6 +17,9 @@ from batchqueue.aggregation import (
     Metrics,
     Min,
     MinMetrics,
+    QuantileBuckets,
+    QuantileMetrics,
+    Quantiles,
     Sum,
     SumMetrics,
     Window,
@@ -32,6 +35,8 @@ KINDS: dict[type, type[Metrics]] = {
     Mean: MeanMetrics,
     Min: MinMetrics,
     Max: MaxMetrics,
+    Quantiles: QuantileMetrics,
+    QuantileBuckets: QuantileMetrics,
 }
 
 _VALUES_OF = "batchqueue count of "
@@ -54,14 +59,20 @@ def stored_types(declared: Declared) -> dict[str, type[Metrics]]:
                 f"that no partial is stored that could be combined: declare a {names}, or give "
                 "`aggregation` and a function as `metrics`"
             )
+        accuracy = measure.accuracy if isinstance(measure, QuantileBuckets) else None
         if isinstance(given, str):
-            made: type[Metrics] = metric_type(given, kind)
+            made: type[Metrics] = metric_type(given, kind, accuracy=accuracy)
         elif isinstance(given, type) and issubclass(given, kind):
             made = given
         else:
             raise ConfigError(
                 f"metric {_name(given)!r} is declared as {measure!r}: give a name, or a metric "
                 f"type made with metric_type(name, {kind.__name__})"
+            )
+        if accuracy not in (None, getattr(made, "accuracy", None)):
+            raise ConfigError(
+                f"metric {made.name!r} has another accuracy than {measure!r}: give both the same, "
+                f"or declare it as Quantiles({measure.column!r})"
             )
         if made.name in types:
             raise ConfigError(f"metric {made.name!r} is declared twice: rename one")
@@ -91,7 +102,10 @@ def aggregation_of(declared: Declared, keys: Iterable[str], time: Window | None)
         )
     measures: dict[str, Measure] = {}
     for given, measure in declared.items():
-        if isinstance(measure, Mean):
+        if isinstance(measure, Quantiles):
+            accuracy = getattr(given, "accuracy", QuantileMetrics.accuracy)
+            measures[_name(given)] = QuantileBuckets(measure.column, accuracy)
+        elif isinstance(measure, Mean):
             measures[_name(given)] = Sum(measure.column)
             measures[_VALUES_OF + _name(given)] = Count(measure.column)
         else:
@@ -107,13 +121,15 @@ def value_columns(groups: Any, metric: type[Metrics]) -> list[Any]:
         metric: A type that `stored_types` returned.
 
     Returns:
-        A `pyarrow.Array` for each of `metric.columns`, of the type that the aggregation gives;
-        `None` stands for zeros.
+        For each of `metric.columns` a `pyarrow.Array` of the type that the aggregation gives, or a
+        number that all rows have. Of a type with several rows, those of all groups.
     """
     of = groups.column(metric.name)
+    if issubclass(metric, QuantileMetrics):
+        return [*of.flatten().flatten(), metric.accuracy]
     if issubclass(metric, MeanMetrics):
-        return [of, None, groups.column(_VALUES_OF + metric.name)]
-    return [of, None] if issubclass(metric, SumMetrics) else [of]
+        return [of, 0, groups.column(_VALUES_OF + metric.name)]
+    return [of, 0] if issubclass(metric, SumMetrics) else [of]
 
 
 def _name(given: object) -> str:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from batchqueue.outputs.ownership import accuracy_of
 from batchqueue.outputs.values import shown
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.steps import ArrowAggregation
@@ -30,6 +31,7 @@ def fingerprint(job: AggregationJob, shards: int | None) -> dict[str, Any]:
             "table": metric.table,
             "columns": {name: shown(kind) for name, kind in metric.columns.items()},
             "limit": getattr(metric, "limit", None),
+            **accuracy_of(metric),
         }
         for metric in job.metrics
     }
@@ -110,4 +112,5 @@ def _change(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> str
 def _text(metric: Mapping[str, Any]) -> str:
     columns = ", ".join(f"{name} {kind}" for name, kind in metric["columns"].items())
     limit = "" if metric["limit"] is None else f", limit {metric['limit']}"
-    return f"{metric['table']} ({columns}{limit})"
+    accuracy = f", accuracy {metric['accuracy']}" if "accuracy" in metric else ""
+    return f"{metric['table']} ({columns}{limit}{accuracy})"

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
+from itertools import pairwise
 
 import pyarrow as pa
 
@@ -19,27 +20,31 @@ EVERYTHING = "all"
 
 @dataclass(frozen=True)
 class ColumnPartials:
-    """Partials of one metric, each of one row, with different keys.
+    """Partials of one metric with different keys.
 
     Attributes:
         metric: Their type.
         entities: Of each partial; string.
         time_buckets: Of each partial; int64.
         values: The value columns in their order, of the types that the stores have.
+        ends: Of each partial, and before the first one, the row at which its rows end; int32.
     """
 
     metric: type[Metrics]
     entities: pa.Array
     time_buckets: pa.Array
     values: tuple[pa.Array, ...]
+    ends: pa.Array
 
     def __iter__(self) -> Iterator[Metrics]:
         """Make the partials."""
         make = self.metric.from_rows
-        rows = zip(*(column.to_pylist() for column in self.values), strict=True)
+        rows = list(zip(*(column.to_pylist() for column in self.values), strict=True))
         keys = zip(self.entities.to_pylist(), self.time_buckets.to_pylist(), strict=True)
-        for (entity, time_bucket), row in zip(keys, rows, strict=True):
-            yield make(entity, time_bucket, [row])
+        for (entity, time_bucket), (begin, end) in zip(
+            keys, pairwise(self.ends.to_pylist()), strict=True
+        ):
+            yield make(entity, time_bucket, rows[begin:end])
 
 
 def declared_partials(step: ArrowAggregation, groups: pa.RecordBatch) -> list[ColumnPartials]:
@@ -55,9 +60,18 @@ def declared_partials(step: ArrowAggregation, groups: pa.RecordBatch) -> list[Co
     entities = _entities(step, groups)
     time_buckets = _time_buckets(step.aggregation.window, groups)
     return [
-        ColumnPartials(metric, entities, time_buckets, tuple(_fitting(metric, groups)))
+        ColumnPartials(
+            metric, entities, time_buckets, tuple(_fitting(metric, groups)), _ends(metric, groups)
+        )
         for metric in step.types.values()
     ]
+
+
+def _ends(metric: type[Metrics], groups: pa.RecordBatch) -> pa.Array:
+    if metric.multi_row:
+        ends: pa.Array = groups.column(metric.name).offsets
+        return ends
+    return pa.array(range(groups.num_rows + 1), pa.int32())
 
 
 def _entities(step: ArrowAggregation, groups: pa.RecordBatch) -> pa.Array:
@@ -89,10 +103,11 @@ def _midnight(day: date, window: Window) -> int:
 
 def _fitting(metric: type[Metrics], groups: pa.RecordBatch) -> Iterable[pa.Array]:
     columns = value_columns(groups, metric)
+    rows = len(columns[0])
     for (name, kind), values in zip(metric.columns.items(), columns, strict=True):
         wanted = ARROW_TYPES[kind]
-        if values is None:
-            yield pa.repeat(pa.scalar(0, wanted), groups.num_rows)
+        if isinstance(values, int | float):
+            yield pa.repeat(pa.scalar(values, wanted), rows)
             continue
         try:
             yield _cast(values, wanted)

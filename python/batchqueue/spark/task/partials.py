@@ -66,13 +66,12 @@ class _Columns:
 
 
 def _batch_of(position: int, partials: ColumnPartials, layout: Layout) -> pa.RecordBatch:
-    count = len(partials.entities)
     rows = pa.StructArray.from_arrays(partials.values, names=[name for name, _ in layout])
     return _batch(
-        pa.repeat(pa.scalar(position, pa.int32()), count),
+        pa.repeat(pa.scalar(position, pa.int32()), len(partials.entities)),
         partials.entities,
         partials.time_buckets,
-        pa.ListArray.from_arrays(pa.array(range(count + 1), pa.int32()), rows),
+        pa.ListArray.from_arrays(partials.ends, rows),
     )
 
 

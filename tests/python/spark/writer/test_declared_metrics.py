@@ -26,6 +26,8 @@ from batchqueue.aggregation import (
     Metrics,
     Min,
     MinMetrics,
+    QuantileBuckets,
+    QuantileMetrics,
     Quantiles,
     Sum,
     SumMetrics,
@@ -49,6 +51,7 @@ pytestmark = pytest.mark.matrix(3)
 CENTS = metric_type("cents", SumMetrics, columns={"total": int})
 PRICE = metric_type("price", SumMetrics, columns={"total": Decimal})
 FIRST_NAME = metric_type("first name", MinMetrics, columns={"value": str})
+LATENCY = metric_type("latency", QuantileMetrics, accuracy=0.002)
 ANY_LATE = metric_type("any late", MaxMetrics, columns={"value": bool})
 
 HOUR = 3_600
@@ -173,9 +176,12 @@ def test_format_stores_them_and_reads_them(
     assert total == orders.agg(F.sum("price")).collect()[0][0]
 
 
+ORDERS = metric_type("orders", CountMetrics)
+
+
 def by_function(groups: pa.RecordBatch) -> Iterator[Metrics]:
     for row in groups.to_pylist():
-        yield STEP.types["orders"](row["city"], int(row["at"].timestamp()), row["orders"])  # type: ignore[call-arg]
+        yield ORDERS(row["city"], int(row["at"].timestamp()), row["orders"])
 
 
 def test_declared_metrics_and_those_of_a_function_share_a_job(
@@ -187,13 +193,11 @@ def test_declared_metrics_and_those_of_a_function_share_a_job(
     )
     count = ArrowAggregation(aggregation=orders_only.aggregation, metrics=by_function)
     MetricsWriter(job(store, orders_only)).write_batch(orders)
-    MetricsWriter(job(store, count, metrics=[STEP.types["orders"]])).write_batch(orders)
-    both = AggregationJob(
-        name="both", arrow=[STEP, count], metrics=[STEP.types["orders"]], store=store
-    )
+    MetricsWriter(job(store, count, metrics=[ORDERS])).write_batch(orders)
+    both = AggregationJob(name="both", arrow=[STEP, count], metrics=[ORDERS], store=store)
     MetricsWriter(both).write_batch(orders)
     for sink_id in ("orders", "both"):
-        assert sum(item.count for item in store.read(STEP.types["orders"], sink_id)) == 1_800  # type: ignore[attr-defined]
+        assert sum(item.count for item in store.read(ORDERS, sink_id)) == 1_800
 
 
 def rows(**columns: Any) -> pa.RecordBatch:
@@ -272,10 +276,7 @@ def test_values_that_do_not_fit_are_named_with_the_remedy(
     ("settings", "words"),
     [
         ({"metrics": {}}, "at least one"),
-        (
-            {"metrics": {"p": Quantiles("x", [0.5])}},
-            "'p' is declared as Quantiles.*declare a Count",
-        ),
+        ({"metrics": {LATENCY: QuantileBuckets("x")}}, "'latency' has another accuracy than"),
         ({"metrics": {"x": Last("x", by="at")}}, "declare a Count, Sum, Mean, Min, Max"),
         ({"metrics": {"x": TopN("x", 3)}}, "give `aggregation` and a function"),
         ({"metrics": {"x": "count"}}, "'x' is declared as 'count', a str"),
@@ -298,7 +299,7 @@ def test_declarations_that_cannot_be_are_refused(settings: dict[str, Any], words
 
 def test_job_knows_the_metrics_of_its_steps(store: SqliteStore) -> None:
     assert [metric.name for metric in job(store).metrics] == list(STEP.types)
-    assert STEP.types["orders"] is metric_type("orders", CountMetrics)
+    assert STEP.types["orders"] is ORDERS
     with pytest.raises(ConfigError, match="has two metrics named 'orders'"):
         job(store, metrics=[metric_type("orders", SumMetrics)])
     with pytest.raises(ConfigError, match="has no metrics"):
@@ -314,3 +315,56 @@ def test_sum_that_does_not_fit_names_the_metric(orders: DataFrame, store: Sqlite
     with pytest.raises((PySparkException, OverflowError), match=r"cents"):
         MetricsWriter(job(store, step)).write_batch(huge)
     assert Aggregation(keys=[], measures={"cents": Sum("huge")}) == step.aggregation
+
+
+SKETCHES = ArrowAggregation(
+    keys=["city"],
+    time=Window("at", 24 * HOUR),
+    metrics={LATENCY: Quantiles("weight"), "prices": Quantiles("price"), "orders": Count()},
+)
+
+
+def test_quantiles_of_all_writes_can_be_read(orders: DataFrame, any_store: Any) -> None:
+    """As accurate as declared, from partials of several tasks and of two writes."""
+    writer = MetricsWriter(job(any_store, SKETCHES))
+    for part in orders.randomSplit([1.0, 2.0], seed=7):
+        writer.write_batch(part)
+    days = F.expr(f"unix_seconds(at) - unix_seconds(at) % {24 * HOUR}").alias("day")
+    ranks = (0.0, 0.5, 0.99, 1.0)
+    for metric, column, accuracy in (
+        (LATENCY, "weight", 0.002),
+        (SKETCHES.types["prices"], "price", 0.01),
+    ):
+        read = {item.key: item for item in any_store.read(metric, "orders")}
+        collected = orders.groupBy("city", days).agg(F.sort_array(F.collect_list(column))).collect()
+        assert read.keys() == {(row.city, row.day) for row in collected}
+        for city, day, values in collected:
+            item = read[city, day]
+            assert item.count == len(values)
+            for rank in ranks:
+                wanted = float(values[int(rank * (len(values) - 1))])
+                assert item.quantile(rank) == pytest.approx(wanted, rel=1.001 * accuracy)
+
+
+def test_quantiles_are_in_shards_and_in_the_format(
+    spark: SparkSession, orders: DataFrame, parquet: ParquetStore
+) -> None:
+    writer = MetricsWriter(job(parquet, SKETCHES), shards=2)
+    writer.write_batch(orders)
+    counts = [item.count for sink in writer.sink_ids for item in parquet.read(LATENCY, sink)]
+    assert sum(counts) == orders.agg(F.count("weight")).collect()[0][0]
+
+
+def test_spark_sql_refuses_quantiles(store: SqliteStore) -> None:
+    with pytest.raises(ConfigError, match=r"a QuantileBuckets.*l1='tasks'"):
+        MetricsWriter(job(store, SKETCHES), l1="spark")
+
+
+def test_other_accuracy_is_a_changed_job(orders: DataFrame, store: SqliteStore) -> None:
+    MetricsWriter(job(store, SKETCHES)).write_batch(orders)
+    coarse = metric_type("latency", QuantileMetrics, accuracy=0.1)
+    changed = ArrowAggregation(
+        keys=["city"], time=Window("at", 24 * HOUR), metrics={coarse: Quantiles("weight")}
+    )
+    with pytest.raises(SinkError, match=r"accuracy 0.002.*accuracy 0.1"):
+        MetricsWriter(job(store, changed), onJobChange="accept").write_batch(orders)
