@@ -1,11 +1,12 @@
 """The console script `batchqueue`: finds the command, runs it, turns errors to messages."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from batchqueue import __version__
-from batchqueue.cli.command import FAILED, INTERRUPTED, INVALID_USE, Command
+from batchqueue.cli.command import BROKEN_PIPE, FAILED, INTERRUPTED, INVALID_USE, Command
 from batchqueue.cli.demo.options import DEMO
 from batchqueue.cli.groups.commands import GROUPS
 from batchqueue.cli.store.commands import STORE
@@ -22,7 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The arguments after the program's name; `None` for those of the process.
 
     Returns:
-        The exit code: 0 done, 1 failed or results differ, 2 invalid use, 130 interrupted.
+        The exit code: 0 done, 1 failed or results differ, 2 invalid use, 130 interrupted,
+        141 if the reader of the output has ended.
     """
     parser = argparse.ArgumentParser(prog="batchqueue", description="A partitioned batch queue.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
@@ -32,7 +34,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     command: Command = parsed.command
     try:
-        return command.run(parsed)
+        code = command.run(parsed)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # What reads the output has ended, such as `head`. Python would try to flush once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
     except ConfigError as error:
         print(f"{parsed.command_name}: {error}", file=sys.stderr)
         return INVALID_USE

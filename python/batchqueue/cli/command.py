@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-OK, FAILED, INVALID_USE, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, INVALID_USE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,17 @@ def table(align: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> s
     )
 
 
+def printable(text: str) -> str:
+    r"""Return a text without characters that a terminal would act on.
+
+    >>> print(printable("red \x1b[31m"))
+    red \x1b[31m
+    """
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
 def count(number: int | None) -> str:
     """Return a number with thousands separated; None is unknown."""
     return UNKNOWN if number is None else f"{number:,}"

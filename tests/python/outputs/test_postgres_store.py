@@ -282,6 +282,27 @@ def test_user_needs_no_more_rights_than_those_on_the_tables(
         merge(clerk, [WORST("a", 0, 1, "x")])
 
 
+def test_reader_gets_the_advice_for_readers_and_needs_no_other_rights(
+    postgres_server, open_postgres, store, sql
+):
+    sql("DROP ROLE IF EXISTS reader")
+    sql("CREATE ROLE reader LOGIN PASSWORD 'reader'")
+    reader = open_postgres(conninfo=postgres_server.conninfo(user="reader", password="reader"))
+    merge(store, [COUNT("a", 0)])
+    advice = r"permission denied.*; grant this user USAGE on the schema and SELECT on its tables"
+    for read in (reader.metrics, reader.sinks, reader.summaries, lambda: reader.read(COUNT)):
+        with pytest.raises(StoreError, match=advice):
+            read()
+    sql(f"GRANT USAGE ON SCHEMA {store.schema} TO reader")
+    sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA {store.schema} TO reader")
+    merge(store, [WORST("a", 0, 1, "x")])  # into a table that the reader may not read
+    assert [metric.metric_type.name for metric in reader.metrics()] == [COUNT.name]
+    assert reader.sinks() == store.sinks() == ["default"]
+    assert reader.read(COUNT) == [COUNT("a", 0)]
+    with pytest.raises(StoreError, match=advice):
+        reader.read(WORST)
+
+
 def test_store_without_psycopg_says_what_to_install_and_others_work():
     script = (
         "import sys; sys.modules['psycopg'] = None\n"

@@ -5,7 +5,7 @@ import argparse
 from batchqueue.cli.command import OK, Command
 from batchqueue.cli.store.epochs import committed
 from batchqueue.cli.store.target import add_store, open_store
-from batchqueue.cli.text import UNKNOWN, count, table
+from batchqueue.cli.text import UNKNOWN, count, printable, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
             newest = [] if ledger is None else ledger.summaries(1)
         rows.append(
             (
-                sink_id,
+                printable(sink_id),
                 count(queries),
                 newest[0].query_id if newest else UNKNOWN,
                 str(newest[0].batch_id) if newest else UNKNOWN,

@@ -14,7 +14,7 @@ from batchqueue.cli.command import OK, Command
 from batchqueue.cli.numbers import whole_number
 from batchqueue.cli.store.target import add_sink, add_store, check_sink, open_store
 from batchqueue.cli.store.times import TIME_HELP, shown, time_argument
-from batchqueue.cli.text import count, table
+from batchqueue.cli.text import count, printable, table
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.layout import table_layout
 from batchqueue.outputs.reading import Selection, StoredMetric
@@ -86,7 +86,7 @@ def _print_metrics(arguments: argparse.Namespace, stored: Iterable[StoredMetric]
         return
     rows = (
         (
-            found.metric_type.name,
+            printable(found.metric_type.name),
             found.metric_type.table,
             count(found.rows),
             shown(found.first),
@@ -104,7 +104,9 @@ def _print_rows(arguments: argparse.Namespace, names: Sequence[str], rows: Itera
             print(json.dumps(dict(zip(names, map(_in_json, row), strict=True))))
     else:
         found = list(islice(rows, limit))
-        cells = ((entity, shown(bucket), *map(_cell, values)) for entity, bucket, *values in found)
+        cells = (
+            (_cell(entity), shown(bucket), *map(_cell, values)) for entity, bucket, *values in found
+        )
         header = [name.upper() for name in names]
         print(table("<<" + ">" * (len(names) - 2), header, cells))
     if next(rows, None) is not None:
@@ -112,7 +114,7 @@ def _print_rows(arguments: argparse.Namespace, names: Sequence[str], rows: Itera
 
 
 def _cell(value: object) -> str:
-    return "" if value is None else str(value)
+    return "" if value is None else printable(str(value))
 
 
 def _in_json(value: object) -> object:

@@ -39,20 +39,30 @@ _REMEDIES = {
 }
 """The remedy, by SQL state."""
 
+_RIGHTS_OF_READERS = (
+    "grant this user USAGE on the schema and SELECT on its tables; ALTER DEFAULT PRIVILEGES does "
+    "so for those that a writer will create"
+)
+
 _DOWN = "the server is down, restarting, out of reach or out of connections: try again later"
 
 
-def store_error(store: str, error: Exception, *, committing: bool = False) -> StoreError:
+def store_error(
+    store: str, error: Exception, *, committing: bool = False, reading: bool = False
+) -> StoreError:
     """Return the store error for an error, without the password.
 
     Args:
         store: The store, for the message.
         error: From psycopg, or from the conversion of a value.
         committing: Whether the commit was sent, so that its outcome is unknown; False by default.
+        reading: Whether nothing was to be written; False by default.
     """
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     reason = " ".join((primary or str(error)).split())
     temporary, remedy = _judge(error, reason)
+    if reading and getattr(error, "sqlstate", None) == "42501":
+        remedy = _RIGHTS_OF_READERS
     if temporary and committing:
         remedy += (
             "; this commit may have been applied: see what the store has before you write it again"

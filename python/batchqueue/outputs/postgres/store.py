@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from batchqueue._requirements import require
@@ -206,9 +207,10 @@ class PostgresStore(StoreBase):
         from batchqueue.outputs.postgres.transaction import has_ledger
 
         with self._connection() as connection:
-            with self._errors():
+            with self._errors(reading=True):
                 exists = has_ledger(connection, quoted(self.schema))
-            return self._transaction(connection, sink_id).summaries(newest) if exists else []
+            reader = self._transaction(connection, sink_id, reading=True)
+            return reader.summaries(newest) if exists else []
 
     @contextmanager
     def ledger(self, sink_id: str = "default") -> Iterator[StoreTransaction | None]:
@@ -241,7 +243,7 @@ class PostgresStore(StoreBase):
         """
         import psycopg
 
-        with self._connection() as connection, self._errors():
+        with self._connection() as connection, self._errors(reading=True):
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
             yield connection
@@ -249,10 +251,13 @@ class PostgresStore(StoreBase):
     def rows(self, selection: Selection) -> Iterator[Row]:
         """Yield the rows of a selection, as of one commit, with the columns of `read_table`."""
         with self._connection() as connection:
-            yield from self._transaction(connection, selection.sink_id).rows(selection)
+            transaction = self._transaction(connection, selection.sink_id, reading=True)
+            yield from transaction.rows(selection)
 
     def metrics(self, sink_id: str = "default") -> list[StoredMetric]:
         """Return what a sink has stored, ordered by the names of the metrics.
+
+        Metrics in tables that this user may not read are left out.
 
         Raises:
             StoreError: The schema cannot be read.
@@ -266,12 +271,16 @@ class PostgresStore(StoreBase):
             return metrics_of(connection, schema, sink_id) if exists else []
 
     def _transaction(
-        self, connection: "psycopg.Connection[Any]", sink_id: str
+        self, connection: "psycopg.Connection[Any]", sink_id: str, *, reading: bool = False
     ) -> "PostgresTransaction":
         from batchqueue.outputs.postgres.transaction import PostgresTransaction
 
         return PostgresTransaction(
-            connection, quoted(self.schema), sink_id, self._errors, self.kept_summaries
+            connection,
+            quoted(self.schema),
+            sink_id,
+            partial(self._errors, reading=reading),
+            self.kept_summaries,
         )
 
     @contextmanager
@@ -290,7 +299,7 @@ class PostgresStore(StoreBase):
             connection.close()
 
     @contextmanager
-    def _errors(self, *, committing: bool = False) -> Iterator[None]:
+    def _errors(self, *, committing: bool = False, reading: bool = False) -> Iterator[None]:
         import psycopg
 
         from batchqueue.outputs.postgres.errors import store_error
@@ -298,4 +307,4 @@ class PostgresStore(StoreBase):
         try:
             yield
         except (psycopg.Error, OverflowError, UnicodeError) as error:
-            raise store_error(repr(self), error, committing=committing) from error
+            raise store_error(repr(self), error, committing=committing, reading=reading) from error

@@ -304,7 +304,8 @@ def sinks_of(connection: Connection[Any], schema: str) -> list[str]:
         schema: Its quoted name. It has a ledger.
     """
     with connection.cursor() as cursor:
-        tables = ["batchqueue_marks", "batchqueue_epochs", *_tables_of_metrics(cursor, schema)]
+        of_metrics = map(quoted, _readable_tables(cursor, schema))
+        tables = ["batchqueue_marks", "batchqueue_epochs", *of_metrics]
         # A sink that was cleared, or only opened, has a row without a description.
         every = f"SELECT sink FROM {schema}.batchqueue_sinks WHERE description IS NOT NULL"
         for table in tables:
@@ -322,8 +323,7 @@ def metrics_of(connection: Connection[Any], schema: str, sink_id: str) -> list[S
     """
     metrics = []
     with connection.cursor() as cursor:
-        names = _run(cursor, f"SELECT name FROM {schema}.batchqueue_tables").fetchall()
-        for (table,) in names:
+        for table in _readable_tables(cursor, schema):
             name = f"{schema}.{quoted(table)}"
             columns = _run(cursor, COLUMNS_OF, name).fetchall()
             layout = layout_of(table, columns)
@@ -380,6 +380,15 @@ def _tables_of_metrics(cursor: Cursor[Any], schema: str) -> list[str]:
     """Return the quoted names of the tables that hold metrics."""
     found = _run(cursor, f"SELECT name FROM {schema}.batchqueue_tables").fetchall()
     return [quoted(name) for (name,) in found]
+
+
+def _readable_tables(cursor: Cursor[Any], schema: str) -> list[str]:
+    """Return the names of the tables of metrics that this user may read."""
+    sql = (
+        f"SELECT name FROM {schema}.batchqueue_tables "
+        "WHERE has_table_privilege(%s || '.' || quote_ident(name), 'SELECT')"
+    )
+    return [name for (name,) in _run(cursor, sql, schema).fetchall()]
 
 
 def _run(cursor: Cursor[Any], sql: str, *values: object) -> Cursor[Any]:

@@ -45,6 +45,33 @@ def process(script, store):
     )
 
 
+def test_reader_of_the_output_that_ends_ends_the_command(tmp_path):
+    store = SqliteStore(tmp_path / "metrics.db")
+    with store.transaction("nightly") as transaction:
+        transaction.merge([COUNT(f"entity {number}", 0) for number in range(20_000)])
+    show = ["store", "show", path_of(store), "nightly", COUNT.name, "--rows", "20000", "--json"]
+    shown = subprocess.Popen(
+        [sys.executable, "-m", "batchqueue", *show],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert b"entity" in shown.stdout.readline()
+    shown.stdout.close()
+    assert shown.stderr.read() == b""
+    assert shown.wait() == 141
+
+
+def test_characters_that_a_terminal_would_act_on_are_shown_as_escapes(command, tmp_path):
+    store = SqliteStore(tmp_path / "metrics.db")
+    with store.transaction("red \x1b[31m") as transaction:
+        transaction.merge([COUNT("bell\x07", 0)])
+    _, sinks = command("ls", path_of(store))[:2]
+    _, rows = command("show", path_of(store), "red \x1b[31m", COUNT.name)[:2]
+    assert r"red \x1b[31m" in sinks
+    assert r"bell\x07" in rows
+    assert "\x1b" not in sinks + rows
+
+
 def test_copy_is_the_store_and_the_store_does_not_change_it(store, command, tmp_path):
     copy = tmp_path / "copy"
     assert command("backup", path_of(store), copy)[0] == 0
