@@ -51,15 +51,15 @@ def test_quantile_is_within_the_accuracy_of_the_value_of_that_rank(values, rank,
 
 @given(lists, lists, lists)
 def test_order_and_grouping_do_not_matter(a, b, c):
-    one = sketch(a)
-    one.combine(sketch(b))
-    one.combine(sketch(c))
-    other = sketch(c)
+    forwards = sketch(a)
+    forwards.combine(sketch(b))
+    forwards.combine(sketch(c))
+    backwards = sketch(c)
     rest = sketch(b)
     rest.combine(sketch(a))
-    other.combine(rest)
-    assert one == other == sketch([*b, *c, *a])
-    assert one.count == len(a) + len(b) + len(c)
+    backwards.combine(rest)
+    assert forwards == backwards == sketch([*b, *c, *a])
+    assert forwards.count == len(a) + len(b) + len(c)
 
 
 @given(lists)
