@@ -10,6 +10,7 @@ __all__ = [
     "__version__",
     "Aggregator",
     "Counter",
+    "DistinctSketch",
     "Entries",
     "FutureBase",
     "GateTicket",
@@ -171,6 +172,50 @@ class Counter:
     def value(self, /) -> int:
         """
         The count now.
+        """
+
+@final
+class DistinctSketch:
+    """
+    A sketch of distinct values: HyperLogLog, as Apache DataSketches has it.
+    """
+    def __new__(cls, /, lg_registers: SupportsIndex) -> DistinctSketch:
+        """
+        Make an empty sketch.
+
+        Args:
+            lg_registers: How many registers it has at most, as a power of two: 4 to 21.
+
+        Raises:
+            ConfigError: That is another number.
+        """
+    def add(self, /, value: Any) -> None:
+        """
+        Add a value.
+
+        Raises:
+            TypeError: It is not a str, bytes, or an int of 64 bits.
+            OverflowError: It is an int of more bits.
+            UnicodeEncodeError: It is a str that is not valid Unicode.
+        """
+    def copy(self, /) -> DistinctSketch:
+        """
+        Return an equal sketch.
+        """
+    def estimate(self, /) -> float:
+        """
+        Return the estimated number of distinct values.
+        """
+    def merge(self, /, other: bytes) -> None:
+        """
+        Add the values of another sketch, which `to_bytes` returned.
+
+        Raises:
+            ConfigError: The bytes are not those of a sketch.
+        """
+    def to_bytes(self, /) -> bytes:
+        """
+        Return the sketch as DataSketches of other languages read it.
         """
 
 @final

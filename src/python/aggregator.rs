@@ -13,7 +13,7 @@ use super::exceptions::{BatchQueueError, ConfigError, QueueForkedError};
 use super::interpreter::{GuardedRef, generation};
 use super::item::{batches_of, has_pyarrow, to_pyarrow};
 use super::time::zone_named;
-use crate::arrow::aggregate::{Aggregation, Aggregator, Measure, Window};
+use crate::arrow::aggregate::{Aggregation, Aggregator, LG_REGISTERS, Measure, Window};
 
 /// A window as the facade describes it: column, name, width and offset in nanoseconds, zone.
 type WindowSpec = (String, String, i64, i64, Option<String>);
@@ -24,8 +24,14 @@ fn window_of((column, name, width_ns, offset_ns, zone): WindowSpec) -> PyResult<
 }
 
 /// A measure as the facade describes it: name, kind, column, second column, quantiles or the
-/// accuracy, n.
+/// accuracy, n or the registers.
 type MeasureSpec = (String, String, Option<String>, Option<String>, Vec<f64>, usize);
+
+fn lg_registers(number: usize) -> PyResult<u8> {
+    u8::try_from(number).ok().filter(|number| LG_REGISTERS.contains(number)).ok_or_else(|| {
+        ConfigError::new_err(format!("the registers of a sketch are 2^{number}; give 2^4 to 2^21"))
+    })
+}
 
 fn measure_of(
     (name, kind, column, second, quantiles, n): MeasureSpec,
@@ -44,6 +50,12 @@ fn measure_of(
             column,
             accuracy: quantiles.first().copied().unwrap_or(0.01),
         },
+        ("distinct", _) => {
+            Measure::Distinct { column, lg_registers: lg_registers(n)?, gives_sketches: false }
+        }
+        ("distinctsketch", _) => {
+            Measure::Distinct { column, lg_registers: lg_registers(n)?, gives_sketches: true }
+        }
         ("top_n", label) => Measure::TopN { column, n, label },
         _ => {
             return Err(ConfigError::new_err(format!(

@@ -12,6 +12,7 @@
 //! | `config` | settings, policies, selectors, balancers |
 //! | `handler` | handlers, and the threads that call them |
 //! | `aggregator`, `aggregating` | the class `Aggregator`, and its part without the interpreter |
+//! | `distinct` | the class `DistinctSketch` |
 //! | `time` | buckets of time, and times without a zone as instants |
 //! | `item` | what goes into a queue: objects and rows |
 //! | `results` | the futures of submitted items |
@@ -31,6 +32,7 @@
 mod aggregating;
 mod aggregator;
 mod config;
+mod distinct;
 mod entries;
 mod errors;
 mod event_loop;
@@ -63,6 +65,8 @@ mod _core {
     use super::config::key::partition_of_key;
     #[pymodule_export]
     use super::config::policies::{PartitionPolicy, ThreadPolicy, thread_count};
+    #[pymodule_export]
+    use super::distinct::DistinctSketch;
     #[pymodule_export]
     use super::entries::{PyEntries, PyReplyReader};
     #[pymodule_export]

@@ -6,6 +6,7 @@ rows.
 
 from batchqueue.aggregation.aggregator import Aggregation, Aggregator
 from batchqueue.aggregation.buffer import MergeBuffer
+from batchqueue.aggregation.distinct_metrics import DistinctMetrics
 from batchqueue.aggregation.kinds import (
     CountMetrics,
     MaxMetrics,
@@ -17,6 +18,8 @@ from batchqueue.aggregation.l1 import L1AggregateWorker
 from batchqueue.aggregation.l2 import L2PersistenceWorker
 from batchqueue.aggregation.measures import (
     Count,
+    Distinct,
+    DistinctSketch,
     First,
     Last,
     Max,
@@ -40,6 +43,9 @@ __all__ = [
     "Aggregator",
     "Count",
     "CountMetrics",
+    "Distinct",
+    "DistinctMetrics",
+    "DistinctSketch",
     "First",
     "L1AggregateWorker",
     "L2PersistenceWorker",

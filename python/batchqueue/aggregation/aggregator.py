@@ -7,7 +7,9 @@ from typing import Any, Self, cast
 
 from batchqueue import _core
 from batchqueue._words import a_type
+from batchqueue.aggregation.distinct_metrics import lg_registers
 from batchqueue.aggregation.measures import (
+    Distinct,
     First,
     Last,
     Measure,
@@ -72,7 +74,7 @@ class Aggregation:
             if not isinstance(measure, Measure):
                 raise ConfigError(
                     f"measure {name!r} is {measure!r}; give a Count, Sum, Mean, Min, Max, First, "
-                    "Last, Quantiles, QuantileBuckets or TopN"
+                    "Last, Quantiles, QuantileBuckets, Distinct, DistinctSketch or TopN"
                 )
             if isinstance(measure, Quantiles) and measure.quantiles is None:
                 raise ConfigError(
@@ -229,4 +231,6 @@ def _declared(
     if isinstance(measure, QuantileBuckets):
         quantiles = [measure.accuracy]
     n = measure.n if isinstance(measure, TopN) else 0
+    if isinstance(measure, Distinct):
+        n = lg_registers(measure.accuracy)
     return name, _kind(measure), measure.column, second, quantiles, n

@@ -1,6 +1,7 @@
 """`metric_type`: a class for each metric, the same class in every process."""
 
 import copyreg
+import math
 import threading
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -36,8 +37,8 @@ def metric_type(
             sum of ints, {"total": Decimal} for one of decimals, of which stores keep up to 20
             digits before the point and 18 after it; `None`: those of the kind.
         limit: Entries to keep, at least 1; only for a `Ranking`. `None`: the limit of the kind.
-        accuracy: The relative error of a quantile, 0.0001 to 0.5; only for `QuantileMetrics`.
-            `None`: that of the kind.
+        accuracy: The relative error; only for `QuantileMetrics`, 0.0001 to 0.5, and
+            `DistinctMetrics`, 0.001 to 0.2. `None`: that of the kind.
 
     Raises:
         ConfigError: The name is empty, or the kind does not have such a column, a limit or an
@@ -84,10 +85,11 @@ def metric_type(
             )
         members["limit"] = limit
     if accuracy is not None:
-        if not hasattr(kind, "accuracy") or not 0.0001 <= accuracy <= 0.5:
+        least, most = getattr(kind, "accuracies", (math.nan, math.nan))
+        if not least <= accuracy <= most:
             raise ConfigError(
-                f"accuracy={accuracy} on {kind.__name__}: only QuantileMetrics have one, and it is "
-                "0.0001 to 0.5"
+                f"accuracy={accuracy} on {kind.__name__}: only QuantileMetrics, 0.0001 to 0.5, and "
+                "DistinctMetrics, 0.001 to 0.2, have one"
             )
         members["accuracy"] = float(accuracy)
 

@@ -53,6 +53,7 @@ class QuantileMetrics(Metrics):
     columns: ClassVar = {"bucket": int, "count": int, "accuracy": float}
     multi_row = True
     accuracy: ClassVar[float] = 0.01
+    accuracies: ClassVar = (0.0001, 0.5)
 
     def __init__(self, entity: str, time_bucket: int, value: float | None) -> None:
         """Start a distribution with a single value.

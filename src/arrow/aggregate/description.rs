@@ -104,6 +104,15 @@ pub enum Measure {
         /// The relative error of a quantile, above 0 and below 1.
         accuracy: f64,
     },
+    /// The estimated number of distinct values, or the sketch that it comes from.
+    Distinct {
+        /// Integers, booleans, dates, times, strings or bytes.
+        column: String,
+        /// How many registers a sketch has at most, as a power of two: 4 to 21.
+        lg_registers: u8,
+        /// Whether the results are sketches, and not estimates.
+        gives_sketches: bool,
+    },
     /// The rows with the largest values.
     TopN {
         /// The column to rank by.
@@ -124,6 +133,7 @@ impl Measure {
             Self::Sum { column }
             | Self::Mean { column }
             | Self::Min { column }
+            | Self::Distinct { column, .. }
             | Self::Max { column }
             | Self::Quantiles { column, .. }
             | Self::QuantileBuckets { column, .. } => (Some(column), None),

@@ -4,6 +4,7 @@ use arrow_schema::{DataType, Fields};
 
 use super::decimals::DecimalSums;
 use super::description::Measure;
+use super::distinct::Distinct;
 use super::extremes::{Extreme, FirstLast};
 use super::partials::EXACT;
 use super::quantile_buckets::QuantileBuckets;
@@ -48,6 +49,9 @@ pub(super) fn state_of(name: &str, measure: &Measure, fields: &Fields) -> Box<dy
         Measure::Last { .. } => Box::new(FirstLast::new(of(0), of(1), true)),
         Measure::Quantiles { quantiles, .. } => Box::new(Quantiles::new(quantiles)),
         Measure::QuantileBuckets { accuracy, .. } => Box::new(QuantileBuckets::new(*accuracy)),
+        Measure::Distinct { lg_registers, gives_sketches, .. } => {
+            Box::new(Distinct::new(*lg_registers, *gives_sketches))
+        }
         Measure::TopN { n, .. } => Box::new(TopN::new(*n, fields)),
     }
 }

@@ -14,6 +14,7 @@ mod codes;
 mod column;
 mod decimals;
 mod description;
+mod distinct;
 mod extremes;
 mod groups;
 mod interner;
@@ -30,3 +31,4 @@ mod value;
 
 pub use aggregator::Aggregator;
 pub use description::{AggregateError, Aggregation, Measure, Window};
+pub use distinct::{DistinctSketch, LG_REGISTERS};

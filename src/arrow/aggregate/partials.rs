@@ -89,7 +89,9 @@ pub(super) fn kept_fields(
             (Measure::QuantileBuckets { .. }, _, None) => {
                 vec![list("buckets", DataType::Struct(quantile_buckets::FIELDS.clone()))]
             }
-            (Measure::Quantiles { .. }, Some(_), None) => vec![field("sketch", DataType::Binary)],
+            (Measure::Distinct { .. } | Measure::Quantiles { .. }, Some(_), None) => {
+                vec![field("sketch", DataType::Binary)]
+            }
             (Measure::TopN { label: None, .. }, Some(of), None) => vec![list("values", of.clone())],
             (Measure::TopN { .. }, Some(of), Some(label)) => {
                 vec![list("values", of.clone()), list("labels", label.clone())]

@@ -88,6 +88,13 @@ pub(super) fn in_rows(
                 "a column of numbers".to_owned(),
             ));
         }
+        if let (Some((index, of)), Measure::Distinct { .. }) = (&first, measure)
+            && (of.is_floating() || matches!(of, DataType::Decimal128(..) | DataType::UInt64))
+        {
+            // Their values have several forms, or none as an integer of 64 bits.
+            let wanted = "strings, bytes, booleans, dates, times or integers up to int64";
+            return Err(type_error(schema.field(*index).name(), of, wanted.to_owned()));
+        }
         let of = |column: &Option<(usize, DataType)>| column.as_ref().map(|(_, of)| of.clone());
         kept.extend(kept_fields(measure, of(&first).as_ref(), of(&second).as_ref()));
         measures.push((first.map(|(index, _)| index), second.map(|(index, _)| index)));

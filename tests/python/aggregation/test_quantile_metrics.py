@@ -150,7 +150,7 @@ def test_rows_of_another_accuracy_are_refused_and_both_are_named():
     [
         (lambda: metric_type("q", QuantileMetrics, accuracy=0), "accuracy=0 .*0.0001 to 0.5"),
         (lambda: metric_type("q", QuantileMetrics, accuracy=0.9), "0.0001 to 0.5"),
-        (lambda: metric_type("q", SumMetrics, accuracy=0.1), "only QuantileMetrics have one"),
+        (lambda: metric_type("q", SumMetrics, accuracy=0.1), "only QuantileMetrics, 0.0001"),
         (lambda: QuantileBuckets("x", 0.0), "accuracy is 0.0; give 0.0001 to 0.5"),
         (lambda: QuantileBuckets("x", 1), "accuracy is 1"),
         (lambda: QuantileMetrics("a", 0, "12"), "value is '12', a str; give a number"),

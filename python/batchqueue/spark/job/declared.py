@@ -3,12 +3,17 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pyarrow as pa
+
 from batchqueue import ConfigError
 from batchqueue._words import a_type
 from batchqueue.aggregation import (
     Aggregation,
     Count,
     CountMetrics,
+    Distinct,
+    DistinctMetrics,
+    DistinctSketch,
     Max,
     MaxMetrics,
     Mean,
@@ -37,6 +42,8 @@ KINDS: dict[type, type[Metrics]] = {
     Max: MaxMetrics,
     Quantiles: QuantileMetrics,
     QuantileBuckets: QuantileMetrics,
+    Distinct: DistinctMetrics,
+    DistinctSketch: DistinctMetrics,
 }
 
 _VALUES_OF = "batchqueue count of "
@@ -59,7 +66,7 @@ def stored_types(declared: Declared) -> dict[str, type[Metrics]]:
                 f"that no partial is stored that could be combined: declare a {names}, or give "
                 "`aggregation` and a function as `metrics`"
             )
-        accuracy = measure.accuracy if isinstance(measure, QuantileBuckets) else None
+        accuracy = _accuracy(measure)
         if isinstance(given, str):
             made: type[Metrics] = metric_type(given, kind, accuracy=accuracy)
         elif isinstance(given, type) and issubclass(given, kind):
@@ -72,7 +79,7 @@ def stored_types(declared: Declared) -> dict[str, type[Metrics]]:
         if accuracy not in (None, getattr(made, "accuracy", None)):
             raise ConfigError(
                 f"metric {made.name!r} has another accuracy than {measure!r}: give both the same, "
-                f"or declare it as Quantiles({measure.column!r})"
+                "or leave it out of the measure"
             )
         if made.name in types:
             raise ConfigError(f"metric {made.name!r} is declared twice: rename one")
@@ -102,9 +109,15 @@ def aggregation_of(declared: Declared, keys: Iterable[str], time: Window | None)
         )
     measures: dict[str, Measure] = {}
     for given, measure in declared.items():
-        if isinstance(measure, Quantiles):
-            accuracy = getattr(given, "accuracy", QuantileMetrics.accuracy)
-            measures[_name(given)] = QuantileBuckets(measure.column, accuracy)
+        accuracy = getattr(given, "accuracy", getattr(measure, "accuracy", None))
+        if isinstance(measure, Quantiles | QuantileBuckets):
+            measures[_name(given)] = QuantileBuckets(
+                measure.column, accuracy or QuantileMetrics.accuracy
+            )
+        elif isinstance(measure, Distinct):
+            measures[_name(given)] = DistinctSketch(
+                measure.column, accuracy or DistinctMetrics.accuracy
+            )
         elif isinstance(measure, Mean):
             measures[_name(given)] = Sum(measure.column)
             measures[_VALUES_OF + _name(given)] = Count(measure.column)
@@ -113,11 +126,11 @@ def aggregation_of(declared: Declared, keys: Iterable[str], time: Window | None)
     return Aggregation(keys=names, window=time, measures=measures)
 
 
-def value_columns(groups: Any, metric: type[Metrics]) -> list[Any]:
+def value_columns(groups: pa.RecordBatch, metric: type[Metrics]) -> list[Any]:
     """Return the value columns of a metric.
 
     Args:
-        groups: The result of the aggregation: a `pyarrow.RecordBatch`, a row for each group.
+        groups: The result of the aggregation, a row for each group; at least one.
         metric: A type that `stored_types` returned.
 
     Returns:
@@ -127,9 +140,19 @@ def value_columns(groups: Any, metric: type[Metrics]) -> list[Any]:
     of = groups.column(metric.name)
     if issubclass(metric, QuantileMetrics):
         return [*of.flatten().flatten(), metric.accuracy]
+    if issubclass(metric, DistinctMetrics):
+        rows = [metric.row_of(sketch) for sketch in of.to_pylist()]
+        return [pa.array(column) for column in zip(*rows, strict=True)]
     if issubclass(metric, MeanMetrics):
         return [of, 0, groups.column(_VALUES_OF + metric.name)]
     return [of, 0] if issubclass(metric, SumMetrics) else [of]
+
+
+def _accuracy(measure: Measure) -> float | None:
+    """Return the accuracy that a measure gives to its metric; None if it gives none."""
+    kind = KINDS.get(type(measure))
+    given: float | None = getattr(measure, "accuracy", None)
+    return None if given == getattr(kind, "accuracy", None) else given
 
 
 def _name(given: object) -> str:

@@ -1,6 +1,6 @@
 """L1 pushed down: Spark SQL groups the rows in the JVM, and only the groups reach Python."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +10,17 @@ from batchqueue import ConfigError
 from batchqueue._words import a_type, counted
 from batchqueue.aggregation import (
     Count,
+    DistinctSketch,
     First,
     Last,
     Max,
     Mean,
+    Measure,
     Metrics,
     Min,
     Sum,
 )
+from batchqueue.aggregation.distinct_metrics import lg_registers
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.steps import ArrowAggregation
@@ -99,7 +102,7 @@ def pushdown_steps(job: AggregationJob) -> list[ArrowAggregation]:
                 "declare its metrics with ArrowAggregation, or use l1='tasks'"
             )
         for name, measure in step.aggregation.measures.items():
-            if type(measure) not in _SQL:
+            if type(measure) not in _SQL and not isinstance(measure, DistinctSketch):
                 raise ConfigError(
                     f"measure {name!r} of job {job.name!r} is {a_type(measure)}, which "
                     "Spark SQL does not have in the same form: use l1='tasks'"
@@ -191,12 +194,7 @@ def _plan(df: "DataFrame", step: ArrowAggregation, tags_beside: Sequence[str]) -
     if aggregation.window is not None:
         keys.append(bucket(fn, aggregation.window, df.schema).alias(aggregation.window.output))
     measures = [
-        (
-            _mean_of_decimals(fn, measure)
-            if isinstance(measure, Mean) and _is_decimal(df, measure.column)
-            else sql[type(measure)](fn, measure)
-        ).alias(name)
-        for name, measure in aggregation.measures.items()
+        _in_sql(fn, measure, df, sql).alias(name) for name, measure in aggregation.measures.items()
     ]
     for name, measure in aggregation.measures.items():
         if isinstance(measure, Sum):
@@ -225,12 +223,39 @@ def _count(fn: Any, measure: Count) -> "Column":
     return counted
 
 
-def _is_decimal(df: "DataFrame", column: str) -> bool:
+def _in_sql(fn: Any, measure: Measure, df: "DataFrame", sql: Mapping[type, Any]) -> "Column":
+    if isinstance(measure, DistinctSketch):
+        return _distinct(fn, measure, df)
+    if isinstance(measure, Mean) and _type_name(df, measure.column) == "decimal":
+        return _mean_of_decimals(fn, measure)
+    column: Column = sql[type(measure)](fn, measure)
+    return column
+
+
+def _distinct(fn: Any, measure: DistinctSketch, df: "DataFrame") -> "Column":
+    """Return a sketch of DataSketches; of values that Spark's function takes in another type."""
+    column = fn.col(quoted(measure.column))
+    cast = _LONGS.get(_type_name(df, measure.column) or "")
+    values = column if cast is None else fn.expr(cast.format(quoted(measure.column)))
+    sketch: Column = fn.hll_sketch_agg(values, fn.lit(lg_registers(measure.accuracy)))
+    return sketch
+
+
+_LONGS = {
+    "byte": "CAST({} AS bigint)",
+    "short": "CAST({} AS bigint)",
+    "integer": "CAST({} AS bigint)",
+    "boolean": "CAST({} AS bigint)",
+    "date": "CAST(unix_date({}) AS bigint)",
+    "timestamp": "unix_micros({})",
+}
+"""How a value of a type is counted as the integer that an `Aggregator` counts."""
+
+
+def _type_name(df: "DataFrame", column: str) -> str | None:
     # Not `df.schema[column]`: Spark names a column that is missing, and the others.
-    return any(
-        field.name.lower() == column.lower() and field.dataType.typeName() == "decimal"
-        for field in df.schema.fields
-    )
+    found = (field for field in df.schema.fields if field.name.lower() == column.lower())
+    return next((field.dataType.typeName() for field in found), None)
 
 
 def _mean_of_decimals(fn: Any, measure: Mean) -> "Column":

@@ -18,6 +18,8 @@ from batchqueue.aggregation import (
     Aggregation,
     Count,
     CountMetrics,
+    Distinct,
+    DistinctMetrics,
     Last,
     Max,
     MaxMetrics,
@@ -276,7 +278,7 @@ def test_values_that_do_not_fit_are_named_with_the_remedy(
     ("settings", "words"),
     [
         ({"metrics": {}}, "at least one"),
-        ({"metrics": {LATENCY: QuantileBuckets("x")}}, "'latency' has another accuracy than"),
+        ({"metrics": {LATENCY: QuantileBuckets("x", 0.1)}}, "'latency' has another accuracy than"),
         ({"metrics": {"x": Last("x", by="at")}}, "declare a Count, Sum, Mean, Min, Max"),
         ({"metrics": {"x": TopN("x", 3)}}, "give `aggregation` and a function"),
         ({"metrics": {"x": "count"}}, "'x' is declared as 'count', a str"),
@@ -368,3 +370,51 @@ def test_other_accuracy_is_a_changed_job(orders: DataFrame, store: SqliteStore) 
     )
     with pytest.raises(SinkError, match=r"accuracy 0.002.*accuracy 0.1"):
         MetricsWriter(job(store, changed), onJobChange="accept").write_batch(orders)
+
+
+VISITORS = metric_type("visitors", DistinctMetrics, accuracy=0.01)
+VISITS: dict[Any, Measure] = {
+    VISITORS: Distinct("name"),
+    "numbers": Distinct("number"),
+    "days": Distinct("day"),
+    "seconds": Distinct("at"),
+    "small": Distinct("small"),
+    "flags": Distinct("late"),
+}
+
+
+def test_distinct_counts_of_tasks_and_of_spark_sql_are_the_same_values(
+    orders: DataFrame, any_store: Any
+) -> None:
+    """The same rows, written in three ways, count once."""
+    rows = orders.selectExpr(
+        *("city", "name", "at", "late", "cents AS number", "date(at) AS day"),
+        "CAST(cents % 100 AS smallint) AS small",
+    )
+    step = ArrowAggregation(keys=["city"], metrics=VISITS)
+    MetricsWriter(job(any_store, step)).write_batch(rows)
+    MetricsWriter(job(any_store, step), l1="spark").write_batch(rows)
+    by_items = AggregationJob(
+        name="orders", items=visits, metrics=job(any_store, step).metrics, store=any_store
+    )
+    MetricsWriter(by_items, onJobChange="accept").write_batch(rows)
+    columns = ("name", "number", "day", "at", "small", "late")
+    exact = rows.groupBy("city").agg(*(F.count_distinct(column) for column in columns))
+    for row in exact.collect():
+        for metric, wanted in zip(step.types.values(), row[1:], strict=True):
+            (found,) = any_store.read(metric, "orders", entities=[row.city])
+            assert found.estimate == pytest.approx(wanted, rel=0.05, abs=0.02)
+
+
+def visits(rows: pa.RecordBatch) -> Iterator[Metrics]:
+    types = ArrowAggregation(keys=["city"], metrics=VISITS).types
+    for row in rows.to_pylist():
+        second, day = row["at"], row["day"]
+        city = row["city"]
+        yield VISITORS(city, 0, row["name"])
+        yield types["numbers"](city, 0, row["number"])  # type: ignore[call-arg]
+        yield types["days"](city, 0, (day - date(1970, 1, 1)).days)  # type: ignore[call-arg]
+        micros = int(second.timestamp()) * 1_000_000
+        yield types["seconds"](city, 0, micros)  # type: ignore[call-arg]
+        yield types["small"](city, 0, row["small"])  # type: ignore[call-arg]
+        yield types["flags"](city, 0, row["late"])  # type: ignore[call-arg]
