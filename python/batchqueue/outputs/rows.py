@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from batchqueue.outputs.layout import Layout
 from batchqueue.outputs.store import StoreError
-from batchqueue.outputs.values import DECIMAL_DIGITS, DECIMAL_PLACES, plain_in
+from batchqueue.outputs.values import DECIMAL_DIGITS, DECIMAL_PLACES, FITTING, plain_in
 
 ARROW_TYPES = {
     int: pa.int64(),
@@ -52,6 +52,8 @@ def typed_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     Raises:
         ArrowException: A value is not one of the type.
     """
+    if pa.types.is_decimal(kind):
+        return pa.array([value if value is None else _decimal(value) for value in values], kind)
     if kind != pa.int64():
         return pa.array(values, kind)
     # Asked for int64 directly, Arrow would cut the fraction off a float; the cast rejects it. But
@@ -61,6 +63,13 @@ def typed_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         odd = next(value for value in values if value is not None)
         raise pa.ArrowTypeError(f"{odd!r} is not a number")
     return array.cast(kind)
+
+
+def _decimal(value: Any) -> Decimal:
+    try:
+        return FITTING[Decimal](value)  # type: ignore[no-any-return]
+    except (TypeError, OverflowError) as error:
+        raise pa.ArrowInvalid(str(error)) from error
 
 
 def values_of(column: pa.ChunkedArray | pa.Array) -> Sequence[Any]:

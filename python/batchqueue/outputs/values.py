@@ -89,6 +89,14 @@ FITTING: dict[type, Callable[[Any], Any]] = {
 """By the type of a column, what returns the value to store, or raises what is wrong with it."""
 
 
+def described(kind: type) -> str:
+    """Return the type of a column with its limit, if the name does not say it."""
+    if kind is not Decimal:
+        return shown(kind)
+    whole = DECIMAL_DIGITS - DECIMAL_PLACES
+    return f"decimal of up to {whole} digits before the point and {DECIMAL_PLACES} after it"
+
+
 def shown(kind: type) -> str:
     """Return the type of a column as names of tables and messages have it."""
     return kind.__name__.lower()

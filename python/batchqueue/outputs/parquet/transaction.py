@@ -155,8 +155,8 @@ class ParquetTransaction(StoreTransaction):
                 for start in [start for start in files if start in reached]:
                     layout = layout_of(table, self._folder / files[start])
                     deleted += self._delete_stored(layout, start, range(since, before), keep)
-            kept = {metric_type.name for metric_type in keep}
-            for partitions in self._changes.values():
+            for layout, partitions in self._changes.items():
+                kept = _names_in(layout, keep)
                 for changes in partitions.values():
                     gone = [key for key in changes if since <= key[2] < before]
                     for key in (key for key in gone if key[0] not in kept):
@@ -171,7 +171,7 @@ class ParquetTransaction(StoreTransaction):
         """Delete what a file has, apart from partials that this transaction has replaced."""
         changes = self._changes.get(layout, {}).get(start, {})
         last = start + self._manifest.partition_s - 1
-        kept = {metric.name for metric in keep if table_layout(metric).table == layout.table}
+        kept = _names_in(layout, keep)
         if not kept and not changes and start in buckets and last in buckets:
             return rows_in(self._folder / self._manifest.tables[layout.table].pop(start))
         stored = self._file(layout, start)
@@ -259,3 +259,8 @@ class ParquetTransaction(StoreTransaction):
     def _step(self) -> Iterator[None]:
         with self.guarded(), self._errors():
             yield
+
+
+def _names_in(layout: Layout, metrics: Collection[type[Metrics]]) -> set[str]:
+    """Return the names of those metrics that are in a table."""
+    return {metric.name for metric in metrics if table_layout(metric).table == layout.table}

@@ -213,14 +213,19 @@ class PostgresTransaction(StoreTransaction):
         """Delete the metrics of this sink in a range of time buckets."""
         with self._statements() as cursor:
             deleted = 0
-            kept = [metric_type.name for metric_type in keep]
+            kept: dict[str, list[str]] = {}
+            for metric_type in keep:
+                table = quoted(table_layout(metric_type).table)
+                kept.setdefault(table, []).append(metric_type.name)
             for table in _tables_of_metrics(cursor, self._schema):
                 sql = (
                     f"DELETE FROM {self._schema}.{table} "
                     "WHERE sink = %s AND time_bucket >= %s AND time_bucket < %s "
                     "AND metric <> ALL(%s)"
                 )
-                deleted += _run(cursor, sql, self._sink_id, since, before, kept).rowcount
+                deleted += _run(
+                    cursor, sql, self._sink_id, since, before, kept.get(table, [])
+                ).rowcount
             return deleted
 
     def clear(self) -> None:

@@ -157,13 +157,15 @@ class SqliteTransaction(StoreTransaction):
         self, before: int, *, since: int = FIRST_BUCKET, keep: Collection[type[Metrics]] = ()
     ) -> int:
         """Delete the metrics of this sink in a range of time buckets."""
-        kept = json.dumps([metric_type.name for metric_type in keep])
+        kept: dict[str, list[str]] = {}
+        for metric_type in keep:
+            kept.setdefault(metric_type.table, []).append(metric_type.name)
         with self._statements():
             return sum(
                 self._connection.execute(
                     f"DELETE FROM {quoted(table)} WHERE sink = ? AND time_bucket >= ? "
                     "AND time_bucket < ? AND metric NOT IN (SELECT value FROM json_each(?))",
-                    (self._sink_id, since, before, kept),
+                    (self._sink_id, since, before, json.dumps(kept.get(table, []))),
                 ).rowcount
                 for table in self._tables_of_metrics()
             )

@@ -80,6 +80,13 @@ def from_sql(row: Row, metric_type: type[Metrics]) -> Row:
     """Return a stored row, of which the value columns are the last, with the values that it had."""
     values = [float(value) if type(value) is bytes else value for value in row]
     for position, kind in _kinds_unlike_sql(metric_type).items():
-        if values[position] is not None:
-            values[position] = kind(values[position])
+        value = values[position]
+        if value is not None:
+            if type(value) is not (str if kind is Decimal else int):
+                raise StoreError(
+                    f"metric {metric_type.name} was stored with {value!r} in a column that is now "
+                    f"of {shown(kind)}: keep the types of its columns, or give the metric another "
+                    "name"
+                )
+            values[position] = kind(value)
     return tuple(values)

@@ -24,7 +24,12 @@ LATEST = metric_type("check_store.latest", MaxMetrics, columns={"value": str})
 WORST = metric_type("check_store.worst", Ranking, limit=2)
 PRICE = metric_type("check_store.price", SumMetrics, columns={"total": Decimal})
 IS_UP = metric_type("check_store.is_up", MinMetrics, columns={"value": bool})
-KINDS: tuple[type[Metrics], ...] = (COUNT, TOTAL, LARGEST, LATEST, WORST, PRICE, IS_UP)
+SAME_NAME = metric_type("check_store.price", CountMetrics)
+"""In another table than `PRICE`."""
+KINDS: tuple[type[Metrics], ...] = (
+    *(COUNT, TOTAL, LARGEST, LATEST, WORST, PRICE, IS_UP),
+    SAME_NAME,
+)
 
 ENTITIES = ("a", "b", "A", "ä 'quoted\" \\")
 BUCKETS = (-1, 0, 43_200, 86_400)
@@ -113,6 +118,7 @@ class History:
             lambda entity, bucket, number: WORST(entity, bucket, number, str(number)),
             lambda entity, bucket, number: PRICE(entity, bucket, _price(number)),
             lambda entity, bucket, number: IS_UP(entity, bucket, number % 2 == 0),
+            SAME_NAME,
         ]
         return [
             chance.choice(made)(
