@@ -1,8 +1,9 @@
 """Items of rows, and rows without items: what `AggregationJob.on_bad_row` sets apart in a task."""
 
 import json
+import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,10 @@ from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.bad_rows import DeadLetters
 from batchqueue.spark.task.arrow import unknown_tags
+from batchqueue.spark.task.partials import decode, encode
+
+_LARGE = 100
+"""Rows of a batch that are not all bad by chance."""
 
 _LONGEST_ERROR = 1_000
 """Characters of the error of a bad row that are kept."""
@@ -29,15 +34,23 @@ class RowReader:
         first_error: What was wrong with the first of them; None if there is none.
     """
 
-    def __init__(self, job: AggregationJob, sink_id: str) -> None:
+    def __init__(self, job: AggregationJob, sink_id: str, *, checks_tags: bool) -> None:
+        """Make a reader.
+
+        Args:
+            job: With the rule for such rows.
+            sink_id: The sink, whose name counts where keys have a limit.
+            checks_tags: Whether rows with an unknown tag fail here, if rows fail.
+        """
         self.bad_rows = 0
-        self._dead_letters: dict[str, BadRows] = {}
         self.first_error: str | None = None
+        self._dead_letters: dict[str, BadRows] = {}
         self._job = job
         self._sink_id = sink_id
         self._began_at = int(time.time())
+        self._type_columns = job.tags_by_column() if checks_tags or job.on_bad_row != "fail" else {}
+        self._merged = frozenset(job.metrics) - frozenset(job.handlers)
         self._check_storable = getattr(job.store, "check_storable", _of_any_store)
-        self._function: Callable[[pa.RecordBatch], Any] = job.items or _no_items
         self._kept = job.on_bad_row if isinstance(job.on_bad_row, DeadLetters) else None
 
     @property
@@ -45,68 +58,82 @@ class RowReader:
         """The rows that were set apart, if the job keeps them."""
         return list(self._dead_letters.values())
 
-    def items(self, batch: pa.RecordBatch) -> Iterable[Any]:
-        """Return the items of a batch of rows.
+    def read(self, batch: pa.RecordBatch) -> tuple[Iterable[Any], pa.RecordBatch]:
+        """Return the items of a batch of rows, and the rows without those that were set apart.
 
         The function of the job gets a batch as a whole. If a row of it is bad, it gets the halves,
         down to single rows: with k bad rows of n, at most 2k (1 + log2(n/k)) further calls.
 
         Raises:
-            ConfigError: The function returns something else.
-            SinkError: There are more bad rows than the job keeps.
+            ConfigError: The function returns something else than items.
+            SinkError: A row has a tag that no step names, and the job says that it fails; or there
+                are more bad rows than the job keeps, or no others in a large batch that keeps none.
         """
-        if self._job.on_bad_row == "fail":
-            return _iterable(self._function(batch))
-        return self._readable(batch)
-
-    def _readable(self, batch: pa.RecordBatch) -> Iterator[Any]:
-        try:
-            made = self._function(batch)
-            # All of them before the first is enqueued: a row that fails leaves none behind.
-            items = list(made) if isinstance(made, Iterable) else made
-            self._check(items)
-        except MemoryError:
-            raise
-        except Exception as error:
-            if batch.num_rows == 0:
-                raise  # no row is to blame
-            if batch.num_rows == 1:
-                self._set_apart(batch, error)
-                return
+        rows = batch
+        for type_column, tags in self._type_columns.items():
+            rows = self._with_known_tags(rows, type_column, tags)
+        function = self._job.items
+        if function is None:
+            items: Iterable[Any] = []
+        elif self._job.on_bad_row == "fail":
+            return _iterable(function(rows)), rows
         else:
-            yield from _iterable(items)
-            return
-        middle = batch.num_rows // 2
-        yield from self._readable(batch.slice(0, middle))
-        yield from self._readable(batch.slice(middle))
+            items, rows = self._readable(rows, function)
+        if self._kept is None and batch.num_rows >= _LARGE and not rows.num_rows:
+            raise SinkError(
+                f"all {batch.num_rows} rows of a batch are bad, and on_bad_row='skip' would drop "
+                "them, so nothing of this epoch is committed: check `items` and the source, or use "
+                f"on_bad_row=DeadLetters(), which keeps them; the first error: {self.first_error}"
+            )
+        return items, rows
+
+    def _readable(
+        self, rows: pa.RecordBatch, function: Callable[[pa.RecordBatch], Any]
+    ) -> tuple[list[Any], pa.RecordBatch]:
+        """Call the function for rows, and for parts of them until all of its errors have a row."""
+        items: list[Any] = []
+        good: list[pa.RecordBatch] = []
+        parts = [rows]
+        while parts:
+            part = parts.pop()
+            try:
+                made = function(part)
+                # All of them before the first is enqueued: a row that fails leaves none behind.
+                found = list(made) if isinstance(made, Iterable) else made
+                self._check(found)
+            except (MemoryError, NameError, ImportError):
+                raise  # no row is to blame
+            except Exception as error:
+                if part.num_rows == 0:
+                    raise
+                if part.num_rows == 1:
+                    self._set_apart(part, error)
+                    continue
+                middle = part.num_rows // 2
+                parts += [part.slice(middle), part.slice(0, middle)]  # the first half is next
+                continue
+            items += _iterable(found)
+            good.append(part)
+        return items, pa.concat_batches(good) if good else rows.slice(0, 0)
 
     def _check(self, items: Any) -> None:
-        """Check that those items which are metrics can be stored; equal ones once."""
-        checked: set[Any] = set()
+        """Check that metrics among the items can be sent and stored; equal ones once."""
+        distinct: dict[Any, Metrics] = {}
         for item in items if isinstance(items, list) else ():
-            if isinstance(item, Metrics):
-                identity = (type(item), item.key, *item.to_rows())
-                if identity not in checked:
-                    checked.add(identity)
-                    self._check_storable(item, self._sink_id)
+            if type(item) in self._merged:
+                rows = item.to_rows()
+                # Types as well: 1 equals 1.0 and True.
+                kinds = tuple(type(value) for row in (item.key, *rows) for value in row)
+                distinct[type(item), item.key, *rows, kinds] = item
+        if distinct:
+            metrics = self._job.metrics
+            for stored in decode(encode(distinct.values(), metrics), metrics):
+                self._check_storable(stored, self._sink_id)
 
-    def with_known_tags(
+    def _with_known_tags(
         self, batch: pa.RecordBatch, type_column: str, tags: Collection[str]
     ) -> pa.RecordBatch:
-        """Set apart the rows whose tag no step names.
-
-        Args:
-            batch: Rows.
-            type_column: The column with the tags.
-            tags: The tags of all steps by that column.
-
-        Returns:
-            The other rows.
-
-        Raises:
-            SinkError: There is such a row, and the job says that it fails; or there are more bad
-                rows than the job keeps.
-        """
+        """Set apart the rows whose tag no step names."""
         unknown = unknown_tags(batch, type_column, tags)
         if not unknown:
             return batch
@@ -161,10 +188,6 @@ def _iterable(items: Any) -> Iterable[Any]:
     return items
 
 
-def _no_items(_batch: pa.RecordBatch) -> list[Any]:
-    return []
-
-
 def _of_any_store(item: Metrics, _sink_id: str) -> None:
     check_storable(item)
 
@@ -173,10 +196,19 @@ def _as_json(row: pa.RecordBatch) -> str:
     # Escapes leave ASCII, which every store can hold.
     try:
         (values,) = row.to_pylist()
-        text = json.dumps(values, default=str)
+        text = json.dumps(_in_json(values), default=str, allow_nan=False)
     except Exception as error:  # not even Arrow can read it
         text = json.dumps({"unreadable": f"{type(error).__name__}: {error}"})
     return text
+
+
+def _in_json(value: Any) -> Any:
+    """Return a value with text in place of the numbers that JSON lacks."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): _in_json(inner) for key, inner in value.items()}
+    return [_in_json(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _storable(text: str) -> str:

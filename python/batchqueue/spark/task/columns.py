@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from batchqueue.aggregation import Metrics, Window, bucket_start
 from batchqueue.outputs.rows import ARROW_TYPES
-from batchqueue.outputs.values import shown
+from batchqueue.outputs.values import described
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.declared import value_columns
 from batchqueue.spark.job.steps import ArrowAggregation
@@ -113,10 +113,10 @@ def _fitting(metric: type[Metrics], groups: pa.RecordBatch) -> Iterable[pa.Array
             yield _cast(values, wanted)
         except pa.ArrowException as error:
             raise SinkError(
-                f"metric {metric.name!r} has values of type {values.type} that do not fit its "
-                f"column {name} of type {shown(kind)}: {error}; declare the metric by its type, "
-                f"metric_type({metric.name!r}, ..., columns={{{name!r}: ...}}), or measure in "
-                "another unit"
+                f"metric {metric.name!r} has a value of type {values.type} that does not fit its "
+                f"column {name} of type {described(kind)}: {error}; declare the metric by its "
+                f"type, metric_type({metric.name!r}, ..., columns={{{name!r}: ...}}), or measure "
+                "in another unit"
             ) from error
 
 
@@ -128,4 +128,6 @@ def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
         raise pa.ArrowTypeError("times are not stored: measure seconds")
     if pa.types.is_decimal(values.type) and not pa.types.is_decimal(wanted):
         raise pa.ArrowTypeError("decimals are stored in a column of Decimal")
+    if pa.types.is_floating(values.type) and pa.types.is_decimal(wanted):
+        raise pa.ArrowTypeError("floats are not exact: cast the column to a decimal")
     return values.cast(wanted)

@@ -65,8 +65,6 @@ class L1:
 
     def __init__(self, job: AggregationJob, sink_id: str) -> None:
         self.skipped = 0
-        self.rows = RowReader(job, sink_id)
-        self._has_items = job.items is not None
         self._collected: list[Metrics] = []
         self._aggregators: list[tuple[ArrowAggregation, Aggregator]] = []
         # One pass over a column delivers the rows of all its tags.
@@ -86,9 +84,8 @@ class L1:
             tags = step.tags or self._tags_for_all_rows[-1:]
             self.handlers.update(dict.fromkeys(tags, handler))
         # The queue knows tags, not columns: a value of one column may be a tag of another.
-        self._must_check_tags = (
-            len(self._type_columns) + len(self._tags_for_all_rows) > 1 or job.on_bad_row != "fail"
-        )
+        checks_tags = len(self._type_columns) + len(self._tags_for_all_rows) > 1
+        self.rows = RowReader(job, sink_id, checks_tags=checks_tags)
 
     def _handler(self, step: ArrowAggregation | ArrowHandler) -> SupportsConsume[Any]:
         if isinstance(step, ArrowHandler):
@@ -99,19 +96,16 @@ class L1:
 
     def produce(self, batch: pa.RecordBatch, stage: Stage) -> None:
         """Enqueue one batch of rows: as items, by each type column, and whole, as the job says."""
-        if self._has_items:
-            stage.produce_many(self.rows.items(batch))
-        for type_column, tags in self._type_columns.items():
-            tagged = batch
-            if self._must_check_tags:
-                tagged = self.rows.with_known_tags(batch, type_column, tags)
-            stage.produce_arrow(tagged, type_column)
+        items, rows = self.rows.read(batch)
+        stage.produce_many(items)
+        for type_column in self._type_columns:
+            stage.produce_arrow(rows, type_column)
         for tag in self._tags_for_all_rows:
             tags = pa.DictionaryArray.from_arrays(
-                pa.repeat(pa.scalar(0, pa.int8()), batch.num_rows), [tag]
+                pa.repeat(pa.scalar(0, pa.int8()), rows.num_rows), [tag]
             )
-            schema = batch.schema.append(pa.field(_TAG_COLUMN, tags.type))
-            whole = pa.RecordBatch.from_arrays([*batch.columns, tags], schema=schema)
+            schema = rows.schema.append(pa.field(_TAG_COLUMN, tags.type))
+            whole = pa.RecordBatch.from_arrays([*rows.columns, tags], schema=schema)
             stage.produce_arrow(whole, _TAG_COLUMN)
 
     def partials(self) -> L1Partials:

@@ -171,7 +171,7 @@ def test_writer_keeps_them_in_one_sink_or_in_shards(spark: SparkSession, tmp_pat
         found = sorted(text for sink in writer.sink_ids for text in kept(store, sink))
         assert found == sorted(BAD)
         of_shards = summary.get("shards", [summary])
-        assert sum(shard["bad_rows"] for shard in of_shards) == len(BAD)
+        assert sum(shard["bad_rows"] for shard in of_shards) == summary["bad_rows"] == len(BAD)
         writer.write_batch(df, overwrite=True)
         assert sum(len(kept(store, sink)) for sink in writer.sink_ids) == len(BAD)
 

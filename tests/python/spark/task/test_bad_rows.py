@@ -1,27 +1,32 @@
 """Rows that `items` cannot read, in one attempt: set apart, counted, kept; their neighbors stay."""
 
+import enum
 import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batchqueue import ConfigError
-from batchqueue.aggregation import CountMetrics, Metrics, SumMetrics, metric_type
+from batchqueue.aggregation import Count, CountMetrics, Metrics, SumMetrics, metric_type
 from batchqueue.outputs import BadRows, SqliteStore
 from batchqueue.outputs.postgres import PostgresStore
-from batchqueue.spark import AggregationJob, DeadLetters, SinkError
+from batchqueue.spark import AggregationJob, ArrowAggregation, DeadLetters, SinkError
 from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
 
 HITS = metric_type("hits", CountMetrics)
 CENTS = metric_type("cents", SumMetrics, columns={"total": int})
+PRICE = metric_type("price", SumMetrics, columns={"total": Decimal})
+OPTIONS = SinkOptions(sink_id="pages", on_new_query=None, txn_id=None, max_commit_bytes=1_000_000)
 
 calls: list[int] = []
 
@@ -108,9 +113,9 @@ def test_function_is_called_for_halves_of_what_has_a_bad_row(rows: int, bad: int
 @pytest.mark.parametrize(
     ("page", "cents", "words"),
     [
-        (None, 1, "entity is a str"),
-        (7, 1, "entity is a str"),
-        ("a", 2**63, "does not fit the columns"),
+        (None, 1, "entity is None"),
+        (7, 1, "does not fit its column"),
+        ("a", 2**63, "does not fit its column"),
         (["a"], 1, "unhashable"),
     ],
 )
@@ -169,6 +174,113 @@ def test_more_bad_rows_than_the_limit_fail_the_task_and_name_the_first_error() -
     ):
         run(job(DeadLetters(limit=2)), rows)
     assert run(job("skip"), rows)[2].bad_rows == 3
+
+
+class Name(enum.StrEnum):
+    LATE = "late"
+
+
+MADE: list[Any] = [
+    *(("a", 0, value) for value in (1, True, np.int64(2), np.int32(3), 2.0, 0.5, "1", None, 2**63)),
+    *((entity, 0, 1) for entity in (Name.LATE, np.str_("n"), "ä", "\udcff", 7, None, b"b")),
+    *(("a", bucket, 1) for bucket in (np.int64(10), 10.0, True, None, "0", 2**64)),
+]
+
+
+@pytest.mark.parametrize("kind", [CENTS, PRICE, HITS], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("values", MADE, ids=repr)
+def test_rule_for_bad_rows_does_not_change_which_rows_are_good(kind: Any, values: Any) -> None:
+    """What is stored where rows fail is stored where they are left out, and nothing else."""
+
+    def made(rows: pa.RecordBatch) -> list[Metrics]:
+        return [kind(*(("good", 0, 1) if row == "good" else values)) for row in rows[0].to_pylist()]
+
+    rows = pa.RecordBatch.from_pydict({"row": ["good", "odd", "good"]})
+    settings = {"items": made, "metrics": [CENTS, PRICE, HITS]}
+    skipping = job("skip", **settings)
+    message = run_attempt(skipping, OPTIONS, [rows])
+    stored = {item.key: item.to_rows() for item in message.metrics(skipping)}
+    assert stored.pop(("good", 0)) is not None
+    try:
+        failing = job("fail", **settings)
+        strict = list(run_attempt(failing, OPTIONS, [rows]).metrics(failing))
+        for item in strict:
+            failing.store.check_storable(item, "pages")  # type: ignore[attr-defined]
+    except Exception:
+        assert (stored, message.summary.bad_rows) == ({}, 1)
+    else:
+        assert message.summary.bad_rows == 0
+        assert stored == {item.key: item.to_rows() for item in strict if item.entity != "good"}
+
+
+def test_equal_values_of_other_types_are_checked_too() -> None:
+    def made(rows: pa.RecordBatch) -> list[Metrics]:
+        return [
+            PRICE("a", 0, value) for value in ((Decimal(1), 1.0)[n] for n in rows[0].to_pylist())
+        ]
+
+    rows = pa.RecordBatch.from_pydict({"n": [0, 1, 0]})
+    skipping = job("skip", items=made, metrics=[PRICE])
+    message = run_attempt(skipping, OPTIONS, [rows])
+    assert message.summary.bad_rows == 1
+    assert [item.to_rows()[0][0] for item in message.metrics(skipping)] == [2]
+
+
+def test_large_batch_without_a_good_row_is_not_skipped() -> None:
+    rows = batch([("a", "x")] * 100)
+    with pytest.raises(
+        SinkError, match=r"all 100 rows of a batch are bad.*DeadLetters.*first error: ValueError"
+    ):
+        run(job("skip"), rows)
+    assert run(job("skip"), rows.slice(0, 99))[2].bad_rows == 99
+    assert run(job("skip"), batch([("a", "x")] * 100 + [("a", "1")]))[2].bad_rows == 100
+    assert run(job(DeadLetters()), rows)[2].bad_rows == 100
+
+
+@pytest.mark.parametrize("rule", ["skip", DeadLetters()])
+def test_name_that_is_missing_in_the_function_is_not_the_fault_of_a_row(rule: Any) -> None:
+    with pytest.raises(NameError):
+        run(job(rule, items=lambda rows: [undefined]), batch([("a", "1")]))  # type: ignore[name-defined] # noqa: F821
+
+
+def test_bad_row_is_left_out_of_all_steps_and_counted_once() -> None:
+    def pages(rows: pa.RecordBatch) -> list[Metrics]:
+        return [CENTS(row["page"], 0, int(row["cents"])) for row in rows.to_pylist()]
+
+    by_page = ArrowAggregation(
+        type_column="page", tags=["a", "b"], keys=["page"], metrics={HITS: Count()}
+    )
+    whole = ArrowAggregation(metrics={"all rows": Count()})
+    both = job(DeadLetters(), items=pages, arrow=[by_page, whole], metrics=[CENTS])
+    rows = batch([("a", "1"), ("zz", "x"), ("b", "x"), ("b", "2"), (None, "3")])
+    message = run_attempt(both, OPTIONS, [rows])
+    stored = {(item.name, item.entity): item.to_rows()[0][0] for item in message.metrics(both)}
+    kept = [row for item in message.metrics(both) if isinstance(item, BadRows) for row in item.rows]
+    assert (message.summary.rows, message.summary.bad_rows, len(kept)) == (5, 3, 3)
+    found = {key: value for key, value in stored.items() if key[0] != "bad_rows"}
+    assert found == {
+        ("cents", "a"): 1,
+        ("cents", "b"): 2,
+        ("hits", "a"): 1,
+        ("hits", "b"): 1,
+        ("all rows", "all"): 2,
+    }
+
+
+def test_numbers_that_json_lacks_are_text() -> None:
+    def made(rows: pa.RecordBatch) -> list[Metrics]:
+        raise ValueError
+
+    row = pa.RecordBatch.from_pydict({"x": [math.nan], "y": [[1.0, -math.inf]]})
+    _, (bad,), _ = run(job(DeadLetters(), items=made), row)
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    assert json.loads(bad.rows[0].row_json, parse_constant=refuse) == {
+        "x": "nan",
+        "y": [1.0, "-inf"],
+    }
 
 
 def test_by_default_the_task_fails() -> None:
