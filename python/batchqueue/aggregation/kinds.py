@@ -82,8 +82,8 @@ class SumMetrics(Metrics):
         self._error: Any = 0
 
     @property
-    def total(self) -> Number | None:
-        """The sum, rounded once."""
+    def total(self) -> Any:
+        """The sum, rounded once: an int, a float or a Decimal, as the values are, or None."""
         total: Number | None = self._sum
         return self._sum + self._error if total is not None and self._error else total
 
@@ -212,7 +212,10 @@ class MaxMetrics(_ExtremeMetrics):
         """Take the observations of `other` into this one."""
         mine, theirs = self.value, other.value
         if theirs is not None and (
-            mine is None or theirs > mine or theirs != theirs  # noqa: PLR0124
+            # NaN first: a decimal cannot be compared with it.
+            mine is None
+            or theirs != theirs  # noqa: PLR0124
+            or (mine == mine and theirs > mine)  # noqa: PLR0124
         ):
             self.value = theirs
 
@@ -227,6 +230,8 @@ class MinMetrics(_ExtremeMetrics):
         """Take the observations of `other` into this one."""
         mine, theirs = self.value, other.value
         if theirs is not None and (
-            mine is None or theirs < mine or mine != mine  # noqa: PLR0124
+            mine is None
+            or mine != mine  # noqa: PLR0124
+            or (theirs == theirs and theirs < mine)  # noqa: PLR0124
         ):
             self.value = theirs

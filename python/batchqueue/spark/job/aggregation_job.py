@@ -43,10 +43,11 @@ class AggregationJob:
             before any task runs. Default: none are checked.
         on_bad_row: What becomes of a row for which `items` raises, or makes a metric that the store
             cannot hold; and of a row with a tag that no step names. "fail" (default): its task
-            fails, and so does the epoch. "skip": the row is left out, and counted as `bad_rows` in
-            the summary of the epoch. `DeadLetters()`: the same, and the store keeps it. Unless
-            rows fail, `items` gets a batch that has such a row once more in parts, down to single
-            rows, so the items of a row must not depend on other rows.
+            fails, and so does the epoch. "skip": `items` and all steps of `arrow` go without the
+            row, and it is counted as `bad_rows` in the summary of the epoch; a batch of 100 rows or
+            more that has no other rows fails. `DeadLetters()`: the store keeps the row. Unless rows
+            fail, `items` gets a batch that has such a row once more in parts, down to single rows,
+            so the items of a row must not depend on other rows.
         handlers: For an item type, the function that makes its L1 handler for one attempt. The
             argument is a callable that takes the handler's partials (lists of `metrics`), at the
             latest in `on_close`. Types in `metrics` without an entry here are merged.
@@ -134,6 +135,7 @@ class AggregationJob:
                 f"job {self.name!r} has two metrics named {repeated[0]!r}, and the store goes by "
                 "name"
             )
+        self._check_declared()
         self._check_bad_rows()
         for stage, config in (("l1", self.l1), ("l2", self.l2)):
             if config.consumer is not None or config.consumer_factory is not None:
@@ -183,6 +185,22 @@ class AggregationJob:
                 f"store of job {self.name!r} is {self.store!r}, {a_type(self.store)}; "
                 'give a store, for instance SqliteStore("metrics.db")'
             )
+
+    def _check_declared(self) -> None:
+        """Check that no two steps count the same rows for one metric, or other values for it."""
+        meant: dict[str, tuple[Any, ...]] = {}
+        for step in self.arrow:
+            if not isinstance(step, ArrowAggregation):
+                continue
+            for name in step.types:
+                means = (step.type_column, step.keys, step.time, step.aggregation.measures[name])
+                if name in meant and (means[0] is None or means != meant[name]):
+                    raise ConfigError(
+                        f"job {self.name!r} declares metric {name!r} in two steps, whose results "
+                        "would be added up: rename one; steps by the tags of one column may share "
+                        "a metric if they declare the same keys, time and measure"
+                    )
+                meant[name] = means
 
     def _check_bad_rows(self) -> None:
         rule = self.on_bad_row

@@ -1,7 +1,7 @@
 """Declared metrics: what an `ArrowAggregation` computes and stores, without a function of yours."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import pyarrow as pa
 
@@ -31,7 +31,7 @@ from batchqueue.aggregation import (
     metric_type,
 )
 
-Declared = Mapping[str | type[Metrics], Measure]
+Declared = Mapping[Any, Measure]
 """By the name of a metric, or by its type, the measure that it stores."""
 
 KINDS: dict[type, type[Metrics]] = {
@@ -66,10 +66,15 @@ def stored_types(declared: Declared) -> dict[str, type[Metrics]]:
                 f"that no partial is stored that could be combined: declare a {names}, or give "
                 "`aggregation` and a function as `metrics`"
             )
+        if isinstance(measure, Quantiles) and measure.quantiles is not None:
+            raise ConfigError(
+                f"metric {_name(given)!r} is declared as {measure!r}: leave out the quantiles, all "
+                "of which can be read from what is stored"
+            )
         accuracy = _accuracy(measure)
         if isinstance(given, str):
             made: type[Metrics] = metric_type(given, kind, accuracy=accuracy)
-        elif isinstance(given, type) and issubclass(given, kind):
+        elif _stores(given, kind):
             made = given
         else:
             raise ConfigError(
@@ -146,6 +151,15 @@ def value_columns(groups: pa.RecordBatch, metric: type[Metrics]) -> list[Any]:
     if issubclass(metric, MeanMetrics):
         return [of, 0, groups.column(_VALUES_OF + metric.name)]
     return [of, 0] if issubclass(metric, SumMetrics) else [of]
+
+
+def _stores(given: object, kind: type[Metrics]) -> TypeGuard[type[Metrics]]:
+    """Return whether a metric type is one of a kind: a mean is a sum in its class only."""
+    return (
+        isinstance(given, type)
+        and issubclass(given, kind)
+        and issubclass(given, MeanMetrics) == issubclass(kind, MeanMetrics)
+    )
 
 
 def _accuracy(measure: Measure) -> float | None:

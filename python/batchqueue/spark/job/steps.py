@@ -94,6 +94,7 @@ class ArrowAggregation(ArrowStep):
         """Make the aggregation of declared metrics."""
         given = cast(Aggregation | None, self.aggregation)
         if isinstance(self.metrics, Mapping):
+            object.__setattr__(self, "metrics", dict(self.metrics))
             stored_types(self.metrics)
             declared = aggregation_of(self.metrics, self.keys, self.time)
             if given not in (None, declared):
@@ -101,6 +102,7 @@ class ArrowAggregation(ArrowStep):
                     "there are an aggregation and declared metrics: give a function as `metrics`, "
                     "or leave out the aggregation and give keys and time"
                 )
+            object.__setattr__(self, "keys", declared.keys)
             object.__setattr__(self, "aggregation", declared)
             return
         if not callable(self.metrics):

@@ -186,7 +186,10 @@ class MetricsWriter:
             summaries = self._write_shards(df, options, None, overwrite=overwrite)
             return {
                 "guarantee": "at-least-once" if txn_id is None else "exactly-once",
-                "rows": sum(summary.get("rows", 0) for summary in summaries),
+                **{
+                    name: sum(summary.get(name, 0) for summary in summaries)
+                    for name in ("rows", "skipped", "bad_rows")
+                },
                 "applied": any(summary["applied"] for summary in summaries),
                 "shards": summaries,
             }

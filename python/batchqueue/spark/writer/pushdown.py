@@ -197,7 +197,7 @@ def _plan(df: "DataFrame", step: ArrowAggregation, tags_beside: Sequence[str]) -
         _in_sql(fn, measure, df, sql).alias(name) for name, measure in aggregation.measures.items()
     ]
     for name, measure in aggregation.measures.items():
-        if isinstance(measure, Sum):
+        if isinstance(measure, Sum | Mean):
             measures.append(fn.count(quoted(measure.column)).alias(_VALUES + name))
     if step.type_column is not None:
         known = fn.col(quoted(step.type_column)).isin(*step.tags)
@@ -299,13 +299,13 @@ def _checked(table: pa.Table, step: ArrowAggregation) -> tuple[pa.Table, int]:
             "`arrow`"
         )
     for name, measure in step.aggregation.measures.items():
-        if isinstance(measure, Sum) and table.column(name).null_count:
+        if isinstance(measure, Sum | Mean) and table.column(name).null_count:
             values: Any = table.column(_VALUES + name).filter(table.column(name).is_null())
             if any(values.to_pylist()):
-                decimals = pa.types.is_decimal(table.column(name).type)
-                limit = "a decimal of 38 digits" if decimals else "64 bits"
+                integers = pa.types.is_integer(table.column(name).type)
+                limit = "64 bits" if integers else "a decimal of 38 digits"
                 raise SinkError(
-                    f"the sum {name!r} of column {measure.column!r} does not fit {limit} in a "
+                    f"the sum of {name!r} of column {measure.column!r} does not fit {limit} in a "
                     "group, so nothing of this epoch is committed: measure in a larger unit, or "
                     "as double"
                 )

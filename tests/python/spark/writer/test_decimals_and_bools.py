@@ -191,3 +191,23 @@ def test_sum_of_more_digits_than_a_store_holds_is_refused(
     with pytest.raises((SinkError, PySparkException), match=r"total"):
         MetricsWriter(job(store, "tasks")).write_batch(orders)
     assert store.read(TOTAL, "shops") == []
+
+
+@pytest.mark.parametrize("measure", [Sum("amount"), Mean("amount")])
+def test_sum_of_more_digits_than_a_decimal_has_is_refused_by_spark_sql(
+    spark: SparkSession, store: SqliteStore, measure: Any
+) -> None:
+    """Without ANSI mode, Spark makes null of it."""
+    orders = spark.sql("SELECT 'a' AS shop, CAST(9e37 AS decimal(38, 0)) AS amount FROM range(3)")
+    step = ArrowAggregation(
+        aggregation=Aggregation(keys=["shop"], measures={"sum": measure}),
+        metrics=lambda groups: iter(()),
+    )
+    job = AggregationJob(name="shops", arrow=[step], metrics=[MEAN], store=store)
+    ansi = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        with pytest.raises(SinkError, match=r"sum of 'sum'.*does not fit a decimal of 38 digits"):
+            MetricsWriter(job, l1="spark").write_batch(orders)
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", ansi or "true")

@@ -24,6 +24,7 @@ from batchqueue.aggregation import (
     Max,
     MaxMetrics,
     Mean,
+    MeanMetrics,
     Measure,
     Metrics,
     Min,
@@ -53,6 +54,7 @@ pytestmark = pytest.mark.matrix(3)
 CENTS = metric_type("cents", SumMetrics, columns={"total": int})
 PRICE = metric_type("price", SumMetrics, columns={"total": Decimal})
 FIRST_NAME = metric_type("first name", MinMetrics, columns={"value": str})
+MEAN = metric_type("mean", MeanMetrics)
 LATENCY = metric_type("latency", QuantileMetrics, accuracy=0.002)
 ANY_LATE = metric_type("any late", MaxMetrics, columns={"value": bool})
 
@@ -256,10 +258,19 @@ def test_null_keys_are_treated_as_in_any_aggregation(null_keys: Any) -> None:
 @pytest.mark.parametrize(
     ("metric", "values", "words"),
     [
-        ({"total": Sum("x")}, [2**60 + 1], "'total' has values of type int64.*total of type float"),
-        ({CENTS: Sum("x")}, [0.5], "'cents' has values of type double.*total of type int"),
+        (
+            {"total": Sum("x")},
+            [2**60 + 1],
+            "'total' has a value of type int64.*total of type float",
+        ),
+        ({CENTS: Sum("x")}, [0.5], "'cents' has a value of type double.*total of type int"),
         ({CENTS: Sum("x")}, [Decimal("0.5")], "stored in a column of Decimal"),
-        ({PRICE: Sum("x")}, [Decimal(6 * 10**19)] * 2, "'price'.*decimal"),
+        ({PRICE: Sum("x")}, [0.1], "floats are not exact: cast the column to a decimal"),
+        (
+            {PRICE: Sum("x")},
+            [Decimal(6 * 10**19)] * 2,
+            "'price'.*decimal of up to 20 digits before the point and 18 after it",
+        ),
         ({"best": Max("x")}, ["text"], "another kind"),
         ({"best": Max("x")}, [True], "another kind"),
         ({"best": Max("x")}, [datetime(2024, 1, 1)], "times are not stored: measure seconds"),
@@ -284,6 +295,9 @@ def test_values_that_do_not_fit_are_named_with_the_remedy(
         ({"metrics": {"x": "count"}}, "'x' is declared as 'count', a str"),
         ({"metrics": {CENTS: Count()}}, "'cents' is declared as Count.*metric_type.name, CountM"),
         ({"metrics": {7: Count()}}, "'7' is declared.*give a name"),
+        ({"metrics": {MEAN: Sum("x")}}, "'mean' is declared as Sum.*metric_type.name, SumMetrics"),
+        ({"metrics": {CENTS: Mean("x")}}, "'cents' is declared as Mean.*metric_type.name, MeanM"),
+        ({"metrics": {"p": Quantiles("x", [0.5])}}, "'p' is declared as.*leave out the quantiles"),
         ({"metrics": {"cents": Sum("x"), CENTS: Sum("x")}}, "'cents' is declared twice"),
         ({"metrics": {"n": Count()}, "keys": ["a", "b"]}, "one entity.*concat_ws"),
         ({"metrics": {"n": Count()}, "keys": "city"}, "list of column names"),
@@ -309,6 +323,31 @@ def test_job_knows_the_metrics_of_its_steps(store: SqliteStore) -> None:
     assert job(store).columns_read() == ["city", "at", "price", "weight", "cents", "name", "late"]
     twin = replace(STEP, null_keys="skip")
     assert (twin.aggregation, twin.types) == (STEP.aggregation, STEP.types)
+
+
+def test_steps_that_would_add_up_for_one_metric_are_refused(store: SqliteStore) -> None:
+    by_hour = ArrowAggregation(time=Window("at", HOUR), metrics={ORDERS: Count()})
+    by_day = ArrowAggregation(time=Window("at", 24 * HOUR), metrics={ORDERS: Count()})
+    for steps in ([by_hour, by_day], [by_hour, by_hour]):
+        with pytest.raises(ConfigError, match=r"'orders' in two steps.*added up: rename one"):
+            AggregationJob(name="orders", arrow=steps, store=store)
+    of: Any = {"type_column": "city", "keys": ["city"]}
+    oslo = ArrowAggregation(tags=["Oslo"], metrics={ORDERS: Count()}, **of)
+    rome = ArrowAggregation(tags=["Rome"], metrics={ORDERS: Count()}, **of)
+    both = AggregationJob(name="orders", arrow=[oslo, rome], store=store)
+    found: Iterator[Any] = dry_run(both, [rows(city=["Oslo", "Rome", "Rome"])])
+    assert {item.entity: item.count for item in found} == {"Oslo": 1, "Rome": 2}
+    priced = ArrowAggregation(tags=["Rome"], metrics={ORDERS: Count("price")}, **of)
+    with pytest.raises(ConfigError, match=r"the same keys, time and measure"):
+        AggregationJob(name="orders", arrow=[oslo, priced], store=store)
+
+
+def test_declaration_is_a_copy() -> None:
+    declared: dict[Any, Measure] = {"rows": Count()}
+    step = ArrowAggregation(keys=["city"], metrics=declared)
+    declared["more"] = Count("city")
+    assert list(step.types) == ["rows"]
+    assert counts(step, rows(city=["a"])) == {("a", 0): 1}
 
 
 def test_sum_that_does_not_fit_names_the_metric(orders: DataFrame, store: SqliteStore) -> None:
