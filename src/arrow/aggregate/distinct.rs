@@ -1,5 +1,5 @@
-//! Distinct counts by `HyperLogLog`, in the sketch of Apache `DataSketches`, which Spark SQL makes as
-//! well: Flajolet, Fusy, Gandouet and Meunier, `HyperLogLog`: the analysis of a near-optimal
+//! Distinct counts by `HyperLogLog`, in the sketch of Apache `DataSketches`, which Spark SQL makes
+//! as well: Flajolet, Fusy, Gandouet and Meunier, `HyperLogLog`: the analysis of a near-optimal
 //! cardinality estimation algorithm, 2007.
 
 use std::sync::Arc;

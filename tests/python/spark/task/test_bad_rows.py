@@ -239,8 +239,11 @@ def test_large_batch_without_a_good_row_is_not_skipped() -> None:
 
 @pytest.mark.parametrize("rule", ["skip", DeadLetters()])
 def test_name_that_is_missing_in_the_function_is_not_the_fault_of_a_row(rule: Any) -> None:
+    def made(rows: pa.RecordBatch) -> list[Any]:
+        return [undefined]  # type: ignore[name-defined] # noqa: F821
+
     with pytest.raises(NameError):
-        run(job(rule, items=lambda rows: [undefined]), batch([("a", "1")]))  # type: ignore[name-defined] # noqa: F821
+        run(job(rule, items=made), batch([("a", "1")]))
 
 
 def test_bad_row_is_left_out_of_all_steps_and_counted_once() -> None:
