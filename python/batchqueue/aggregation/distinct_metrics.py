@@ -58,7 +58,7 @@ class DistinctMetrics(Metrics):
             entity: What is measured.
             time_bucket: Start of the bucket, in whole seconds since the epoch, UTC.
             value: What is counted, once: a text, which is its bytes in UTF-8, bytes, or an int of
-                64 bits, of which a bool is 0 or 1; None is no value.
+                64 bits, of which a bool is 0 or 1. None does not count.
 
         Raises:
             ConfigError: The value is of another type.

@@ -76,7 +76,9 @@ def metric_type(
                 f"its columns are {', '.join(kind.columns)}, their types int, float, str, bool or "
                 "Decimal"
             )
-    members: dict[str, Any] = {"__slots__": (), "__module__": __name__, "__doc__": kind.__doc__}
+    # The examples of the kind are not those of the metric.
+    summary = (kind.__doc__ or "").partition("\n")[0]
+    members: dict[str, Any] = {"__slots__": (), "__module__": __name__, "__doc__": summary}
     members |= {"name": name, "columns": {**kind.columns, **changed}}
     if limit is not None:
         if not hasattr(kind, "limit") or limit < 1:

@@ -135,7 +135,8 @@ def _metric(name: str | None, job: AggregationJob) -> type[Metrics]:
     by_name.setdefault(BadRows.name, BadRows)  # of an earlier run, if this job keeps none
     if name not in by_name:
         given = "needs option metric" if name is None else f"has no metric {name!r}"
-        raise ConfigError(f"job {job.name!r} {given}: give one of {', '.join(sorted(by_name))}")
+        names = sorted(metric_type.name for metric_type in job.stored_metrics)
+        raise ConfigError(f"job {job.name!r} {given}: give one of {', '.join(names)}")
     return by_name[name]
 
 

@@ -109,7 +109,9 @@ class AggregationJob:
             if isinstance(step, ArrowAggregation)
             for metric in step.types.values()
         ]
-        object.__setattr__(self, "metrics", tuple(dict.fromkeys([*self.metrics, *declared])))
+        given = tuple(self.metrics)
+        more = dict.fromkeys(metric for metric in declared if metric not in given)
+        object.__setattr__(self, "metrics", (*given, *more))
         if not _NAME.fullmatch(self.name):
             raise ConfigError(
                 f"job name {self.name!r} cannot be used: take letters, digits, '_' and '-'"

@@ -302,10 +302,11 @@ def _checked(table: pa.Table, step: ArrowAggregation) -> tuple[pa.Table, int]:
         if isinstance(measure, Sum | Mean) and table.column(name).null_count:
             values: Any = table.column(_VALUES + name).filter(table.column(name).is_null())
             if any(values.to_pylist()):
+                what = "sum" if isinstance(measure, Sum) else "sum behind the mean"
                 integers = pa.types.is_integer(table.column(name).type)
                 limit = "64 bits" if integers else "a decimal of 38 digits"
                 raise SinkError(
-                    f"the sum of {name!r} of column {measure.column!r} does not fit {limit} in a "
+                    f"the {what} {name!r} of column {measure.column!r} does not fit {limit} in a "
                     "group, so nothing of this epoch is committed: measure in a larger unit, or "
                     "as double"
                 )

@@ -207,7 +207,10 @@ def test_sum_of_more_digits_than_a_decimal_has_is_refused_by_spark_sql(
     ansi = spark.conf.get("spark.sql.ansi.enabled")
     spark.conf.set("spark.sql.ansi.enabled", "false")
     try:
-        with pytest.raises(SinkError, match=r"sum of 'sum'.*does not fit a decimal of 38 digits"):
+        with pytest.raises(
+            SinkError,
+            match=r"the sum .*'sum' of column 'amount' does not fit a decimal of 38 digits",
+        ):
             MetricsWriter(job, l1="spark").write_batch(orders)
     finally:
         spark.conf.set("spark.sql.ansi.enabled", ansi or "true")
