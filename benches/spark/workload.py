@@ -103,9 +103,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def job(way: str, store: Path) -> AggregationJob:
     """Return the job for a way, into a SQLite file."""
-    return AggregationJob(
-        name="bench", store=SqliteStore(store), columns=["type", "key", "value"], **WAYS[way]
-    )
+    return AggregationJob(name="bench", store=SqliteStore(store), **WAYS[way])
 
 
 def handle_rows(rows: Iterable[Any]) -> None:
