@@ -18,8 +18,8 @@ class DeadLetters:
     that time, and an overwrite deletes them all.
 
     Attributes:
-        limit: Most bad rows of one task in one epoch. If there are more, the epoch fails: not the
-            rows are wrong then, but the function or the source. Default: 10,000.
+        limit: Most bad rows of one task in one epoch. If there are more, the epoch fails: the
+            function or the source is broken then, rather than some rows. Default: 10,000.
 
     Raises:
         ConfigError: The limit is below 1.

@@ -60,12 +60,12 @@ class ArrowAggregation(ArrowStep):
 
     Attributes:
         metrics: The metrics to compute and to store, each by its name or its metric type: a
-            `Count`, `Sum`, `Mean`, `Min` or `Max`. Sums, means and extremes by a name are stored as
-            floats; `metric_type("cents", SumMetrics, columns={"total": int})` is one of ints. Or,
-            beside `aggregation`, a function that turns what one task aggregated, a
-            `pyarrow.RecordBatch` with a row for each group, into partials. L2 combines partials of
-            the same key across tasks and epochs, so yield what can be combined: a mean as its sum
-            and count, no quantiles.
+            `Count`, `Sum`, `Mean`, `Min`, `Max`, `Quantiles` or `Distinct`. Sums, means and
+            extremes by a name are stored as floats; `metric_type("cents", SumMetrics,
+            columns={"total": int})` is one of ints. Or, beside `aggregation`, a function that turns
+            what one task aggregated, a `pyarrow.RecordBatch` with a row for each group, into
+            partials. L2 combines partials of the same key across tasks and epochs, so yield what
+            can be combined: a mean as its sum and count, no quantiles.
         keys: The column whose values are the entities of declared metrics, as text. Default: none,
             and the entity is "all".
         time: The time buckets of declared metrics, of whole seconds. Default: None, and the time
