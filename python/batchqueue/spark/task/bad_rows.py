@@ -114,7 +114,8 @@ class RowReader:
                 continue
             items += _iterable(found)
             good.append(part)
-        return items, pa.concat_batches(good) if good else rows.slice(0, 0)
+        merged = pa.Table.from_batches(good, rows.schema).combine_chunks().to_batches()
+        return items, merged[0] if merged else rows.slice(0, 0)
 
     def _check(self, items: Any) -> None:
         """Check that metrics among the items can be sent and stored; equal ones once."""

@@ -41,11 +41,11 @@ class _Columns:
         batches = [_batch_of(position, partials, layout) for position, partials in self.columns]
         if self.metrics:
             batches.append(self._batch_of_lists(layout))
-        batch = pa.concat_batches(batches)
-        batch = batch.set_column(1, "entity", batch.column(1).dictionary_encode())
+        table = pa.Table.from_batches(batches).combine_chunks()
+        table = table.set_column(1, "entity", table.column(1).dictionary_encode())
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema, options=_WRITE_OPTIONS) as writer:
-            writer.write_batch(batch)
+        with pa.ipc.new_stream(sink, table.schema, options=_WRITE_OPTIONS) as writer:
+            writer.write_table(table)
         return bytes(sink.getvalue())
 
     def _batch_of_lists(self, layout: Layout) -> pa.RecordBatch:
