@@ -77,6 +77,11 @@ def postgres(postgres_server: PostgresServer) -> PostgresStore:
     return PostgresStore(postgres_server.conninfo(), schema=f"spark_{next(_schemas)}")
 
 
+@pytest.fixture(params=["store", "parquet", "postgres"])
+def any_store(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
+
+
 Start = Callable[..., StreamingQuery]
 Stream = Callable[..., Any]
 

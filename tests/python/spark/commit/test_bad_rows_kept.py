@@ -77,11 +77,6 @@ def hits(store: Any, sink_id: str = "pages") -> int:
     return sum(item.count for item in store.read(HITS, sink_id))
 
 
-@pytest.fixture(params=["store", "parquet", "postgres"])
-def any_store(request: pytest.FixtureRequest) -> Any:
-    return request.getfixturevalue(request.param)
-
-
 def test_each_bad_row_is_kept_once_and_counted(
     any_store: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

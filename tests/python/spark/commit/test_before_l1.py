@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,11 +17,6 @@ from spark_support.flight_job import DEPARTURES, FILES, METRICS, ROWS_PER_FILE, 
 Store = SqliteStore | ParquetStore | PostgresStore
 LANDINGS = metric_type("landings", CountMetrics)
 UNNAMED = replace(OPTIONS, is_named=False)
-
-
-@pytest.fixture(params=["store", "parquet", "postgres"])
-def any_store(request: pytest.FixtureRequest) -> Any:
-    return request.getfixturevalue(request.param)
 
 
 def commit(flights: Path, store: Store, options: SinkOptions, epoch: EpochId | None) -> Commit:

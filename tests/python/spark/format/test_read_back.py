@@ -29,11 +29,6 @@ pytestmark = [needs_batch_sink, pytest.mark.matrix(3)]
 HOUR, DAY = 3_600, 86_400
 
 
-@pytest.fixture(params=["store", "parquet", "postgres"])
-def any_store(request: pytest.FixtureRequest) -> Any:
-    return request.getfixturevalue(request.param)
-
-
 def filled(store: Any, table: DataFrame) -> AggregationJob:
     job = flight_job(store)
     MetricsWriter(job).write_batch(table, txn_id="all")

@@ -84,11 +84,6 @@ def job(store: Any, way: str) -> AggregationJob:
     return AggregationJob(name="shops", metrics=METRICS, store=store, **WAYS[way])
 
 
-@pytest.fixture(params=["store", "parquet", "postgres"])
-def any_store(request: pytest.FixtureRequest) -> Any:
-    return request.getfixturevalue(request.param)
-
-
 def orders_of(spark: SparkSession, kind: str) -> DataFrame:
     """Amounts of which floats would lose cents; some are null."""
     rows = spark.range(600).selectExpr(

@@ -18,8 +18,6 @@ from batchqueue.aggregation import (
     Aggregation,
     Count,
     CountMetrics,
-    Distinct,
-    DistinctMetrics,
     Last,
     Max,
     MaxMetrics,
@@ -47,6 +45,7 @@ from batchqueue.spark import (
     dry_run,
     register,
 )
+from spark_support.orders import orders_of
 from spark_support.pyspark_version import needs_batch_sink
 
 pytestmark = pytest.mark.matrix(3)
@@ -79,19 +78,7 @@ def job(store: Any, step: ArrowAggregation = STEP, **changes: Any) -> Aggregatio
 
 @pytest.fixture(scope="module")
 def orders(spark: SparkSession) -> DataFrame:
-    return (
-        spark.range(900)
-        .selectExpr(
-            "concat('city ', id % 7) AS city",
-            "timestamp_seconds(1700000000 + id * 61) AS at",
-            "IF(id % 4 = 0, NULL, id / 3) AS weight",
-            "id * 10000000000 AS cents",
-            "CAST(IF(id % 5 = 0, NULL, id / 100) AS decimal(12, 2)) AS price",
-            "concat('order ', id % 90) AS name",
-            "IF(id % 3 = 0, NULL, id > 800) AS late",
-        )
-        .repartition(3)
-    )
+    return orders_of(spark)
 
 
 def by_spark_sql(orders: DataFrame) -> dict[tuple[str, int], tuple[Any, ...]]:
@@ -143,11 +130,6 @@ def assert_equal(found: dict[Any, tuple[Any, ...]], expected: dict[Any, tuple[An
                 assert value == pytest.approx(wanted, rel=1e-12)
             else:
                 assert (value, value is None) == (wanted, wanted is None)
-
-
-@pytest.fixture(params=["store", "parquet", "postgres"])
-def any_store(request: pytest.FixtureRequest) -> Any:
-    return request.getfixturevalue(request.param)
 
 
 @pytest.mark.parametrize("l1", ["tasks", "spark"])
@@ -356,104 +338,3 @@ def test_sum_that_does_not_fit_names_the_metric(orders: DataFrame, store: Sqlite
     with pytest.raises((PySparkException, OverflowError), match=r"cents"):
         MetricsWriter(job(store, step)).write_batch(huge)
     assert Aggregation(keys=[], measures={"cents": Sum("huge")}) == step.aggregation
-
-
-SKETCHES = ArrowAggregation(
-    keys=["city"],
-    time=Window("at", 24 * HOUR),
-    metrics={LATENCY: Quantiles("weight"), "prices": Quantiles("price"), "orders": Count()},
-)
-
-
-def test_quantiles_of_all_writes_can_be_read(orders: DataFrame, any_store: Any) -> None:
-    """As accurate as declared, from partials of several tasks and of two writes."""
-    writer = MetricsWriter(job(any_store, SKETCHES))
-    for part in orders.randomSplit([1.0, 2.0], seed=7):
-        writer.write_batch(part)
-    days = F.expr(f"unix_seconds(at) - unix_seconds(at) % {24 * HOUR}").alias("day")
-    ranks = (0.0, 0.5, 0.99, 1.0)
-    for metric, column, accuracy in (
-        (LATENCY, "weight", 0.002),
-        (SKETCHES.types["prices"], "price", 0.01),
-    ):
-        read = {item.key: item for item in any_store.read(metric, "orders")}
-        collected = orders.groupBy("city", days).agg(F.sort_array(F.collect_list(column))).collect()
-        assert read.keys() == {(row.city, row.day) for row in collected}
-        for city, day, values in collected:
-            item = read[city, day]
-            assert item.count == len(values)
-            for rank in ranks:
-                wanted = float(values[int(rank * (len(values) - 1))])
-                assert item.quantile(rank) == pytest.approx(wanted, rel=1.001 * accuracy)
-
-
-def test_quantiles_are_in_shards_and_in_the_format(
-    spark: SparkSession, orders: DataFrame, parquet: ParquetStore
-) -> None:
-    writer = MetricsWriter(job(parquet, SKETCHES), shards=2)
-    writer.write_batch(orders)
-    counts = [item.count for sink in writer.sink_ids for item in parquet.read(LATENCY, sink)]
-    assert sum(counts) == orders.agg(F.count("weight")).collect()[0][0]
-
-
-def test_spark_sql_refuses_quantiles(store: SqliteStore) -> None:
-    with pytest.raises(ConfigError, match=r"a QuantileBuckets.*l1='tasks'"):
-        MetricsWriter(job(store, SKETCHES), l1="spark")
-
-
-def test_other_accuracy_is_a_changed_job(orders: DataFrame, store: SqliteStore) -> None:
-    MetricsWriter(job(store, SKETCHES)).write_batch(orders)
-    coarse = metric_type("latency", QuantileMetrics, accuracy=0.1)
-    changed = ArrowAggregation(
-        keys=["city"], time=Window("at", 24 * HOUR), metrics={coarse: Quantiles("weight")}
-    )
-    with pytest.raises(SinkError, match=r"accuracy 0.002.*accuracy 0.1"):
-        MetricsWriter(job(store, changed), onJobChange="accept").write_batch(orders)
-
-
-VISITORS = metric_type("visitors", DistinctMetrics, accuracy=0.01)
-VISITS: dict[Any, Measure] = {
-    VISITORS: Distinct("name"),
-    "numbers": Distinct("number"),
-    "days": Distinct("day"),
-    "seconds": Distinct("at"),
-    "small": Distinct("small"),
-    "flags": Distinct("late"),
-}
-
-
-def test_distinct_counts_of_tasks_and_of_spark_sql_are_the_same_values(
-    orders: DataFrame, any_store: Any
-) -> None:
-    """The same rows, written in three ways, count once."""
-    rows = orders.selectExpr(
-        *("city", "name", "at", "late", "cents AS number", "date(at) AS day"),
-        "CAST(cents % 100 AS smallint) AS small",
-    )
-    step = ArrowAggregation(keys=["city"], metrics=VISITS)
-    MetricsWriter(job(any_store, step)).write_batch(rows)
-    MetricsWriter(job(any_store, step), l1="spark").write_batch(rows)
-    by_items = AggregationJob(
-        name="orders", items=visits, metrics=job(any_store, step).metrics, store=any_store
-    )
-    MetricsWriter(by_items, onJobChange="accept").write_batch(rows)
-    columns = ("name", "number", "day", "at", "small", "late")
-    exact = rows.groupBy("city").agg(*(F.count_distinct(column) for column in columns))
-    for row in exact.collect():
-        for metric, wanted in zip(step.types.values(), row[1:], strict=True):
-            (found,) = any_store.read(metric, "orders", entities=[row.city])
-            assert found.estimate == pytest.approx(wanted, rel=0.05, abs=0.02)
-
-
-def visits(rows: pa.RecordBatch) -> Iterator[Metrics]:
-    types = ArrowAggregation(keys=["city"], metrics=VISITS).types
-    for row in rows.to_pylist():
-        second, day = row["at"], row["day"]
-        city = row["city"]
-        yield VISITORS(city, 0, row["name"])
-        yield types["numbers"](city, 0, row["number"])  # type: ignore[call-arg]
-        yield types["days"](city, 0, (day - date(1970, 1, 1)).days)  # type: ignore[call-arg]
-        micros = int(second.timestamp()) * 1_000_000
-        yield types["seconds"](city, 0, micros)  # type: ignore[call-arg]
-        yield types["small"](city, 0, row["small"])  # type: ignore[call-arg]
-        yield types["flags"](city, 0, row["late"])  # type: ignore[call-arg]

@@ -79,11 +79,6 @@ def stored(store: Any, sink_ids: Any = ("pages",)) -> Stored:
     return {key: (count, sizes[key]) for key, count in hits.items()}
 
 
-@pytest.fixture(params=["store", "parquet", "postgres"])
-def any_store(request: pytest.FixtureRequest) -> Any:
-    return request.getfixturevalue(request.param)
-
-
 @pytest.mark.parametrize("l1", ["tasks", "spark"])
 def test_rows_with_a_null_key_are_left_out_and_counted(
     pages: DataFrame, any_store: Any, l1: Any

@@ -51,11 +51,6 @@ WAYS = {
 }
 
 
-@pytest.fixture(params=["store", "parquet", "postgres"])
-def any_store(request: pytest.FixtureRequest) -> Any:
-    return request.getfixturevalue(request.param)
-
-
 @pytest.fixture
 def repaired(spark: SparkSession, table: DataFrame, tmp_path: Path) -> Path:
     """All flights, and those of the second day as they should have been."""
