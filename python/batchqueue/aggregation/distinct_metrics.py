@@ -113,5 +113,11 @@ class DistinctMetrics(Metrics):
             ConfigError: The sketch is damaged.
         """
         made = cls(entity, time_bucket, None)
-        made._sketch.merge(base64.b64decode(rows[0][0]))
+        try:
+            made._sketch.merge(base64.b64decode(rows[0][0]))
+        except (ConfigError, ValueError) as error:
+            raise ConfigError(
+                f"metric {cls.name} has a damaged sketch for {entity!r} in time bucket "
+                f"{time_bucket}: {error}; restore the store, or delete this time bucket"
+            ) from error
         return made

@@ -139,7 +139,8 @@ def test_values_of_several_forms_are_refused_with_the_remedy(values):
         (lambda: metric_type("d", DistinctMetrics, accuracy=0.5), ConfigError, "0.001 to 0.2"),
         (lambda: metric_type("d", SumMetrics, accuracy=0.02), ConfigError, "only Quantile"),
         (lambda: Distinct("x", 0.9), ConfigError, "accuracy is 0.9; give 0.001 to 0.2"),
-        (lambda: USERS.from_rows("a", 0, [("AAAA", 1.0)]), ConfigError, "distinct values is dam"),
+        (lambda: USERS.from_rows("a", 0, [("AAAA", 1.0)]), ConfigError, "damaged sketch for 'a'"),
+        (lambda: USERS.from_rows("a", 0, [("A", 1.0)]), ConfigError, "restore the store, or del"),
     ],
 )
 def test_invalid_values_and_settings_are_refused(make, error, words):

@@ -1,8 +1,10 @@
 """Metric types: one class per metric, the same in every process."""
 
+import math
 import pickle
 import subprocess
 import sys
+from decimal import Decimal
 
 import pytest
 
@@ -12,6 +14,7 @@ from batchqueue.aggregation import (
     MaxMetrics,
     MergeBuffer,
     Metrics,
+    MinMetrics,
     Ranking,
     SumMetrics,
     metric_type,
@@ -154,3 +157,14 @@ def test_metrics_compare_by_type_key_and_value_and_have_a_repr():
 def test_invalid_arguments_are_rejected_with_the_remedy(arguments, message):
     with pytest.raises(ConfigError, match=message):
         metric_type(**{"name": "a", "kind": CountMetrics} | arguments)
+
+
+@pytest.mark.parametrize("nan", [Decimal("NaN"), math.nan])
+@pytest.mark.parametrize("number", [Decimal("1.5"), 2, -1.0])
+def test_nan_is_larger_than_any_number_also_where_decimals_are(nan, number):
+    for first, second in ((nan, number), (number, nan)):
+        largest, least = MaxMetrics("a", 0, first), MinMetrics("a", 0, first)
+        largest.combine(MaxMetrics("a", 0, second))
+        least.combine(MinMetrics("a", 0, second))
+        assert largest.value is nan
+        assert least.value is number

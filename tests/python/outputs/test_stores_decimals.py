@@ -106,6 +106,14 @@ def test_value_that_does_not_fit_is_refused_and_named(store, metric, words):
     assert store.read(type(metric)) == []
 
 
+def test_column_that_was_of_another_type_is_named_by_sqlite(open_sqlite):
+    """The other stores have a table for each type."""
+    store = open_sqlite()
+    write(store, metric_type("total", SumMetrics)("a", 0, 0.5))
+    with pytest.raises(StoreError, match=r"total was stored with 0.5 in a column that is now of d"):
+        store.read(TOTAL)
+
+
 @given(st.decimals(allow_nan=False, allow_infinity=False))
 def test_decimals_fit_if_scaling_them_is_exact(value):
     with localcontext(prec=500):
