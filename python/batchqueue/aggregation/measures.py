@@ -153,8 +153,8 @@ class Quantiles:
 class QuantileBuckets:
     """How many values of a column of numbers are in each bucket of a DDSketch.
 
-    The result is a list of structs of `bucket` and `count`, ordered by the values; empty where
-    there is no value. It is what `QuantileMetrics` of the same accuracy store, so that quantiles
+    The result is a list of structs of `bucket` and `count`, ordered by the values; empty if all
+    are null. `QuantileMetrics` of the same accuracy store the same counts, so that quantiles
     can be read from the sum of any number of them. NaN and infinities do not count.
 
     Attributes:
@@ -173,7 +173,7 @@ class QuantileBuckets:
 
 @dataclass(frozen=True)
 class Distinct:
-    """The estimated number of distinct values of a column, as an int64; 0 where there is no value.
+    """The estimated number of distinct values of a column, as an int64; 0 if all are null.
 
     It is HyperLogLog (Flajolet, Fusy, Gandouet and Meunier, 2007) of Apache DataSketches.
 
