@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use batchqueue::{Batch, Config, Failure, Handler, HandlerRef, ProduceError, Wait};
+use batchqueue::{Batch, BatchQueue, Config, Failure, Handler, HandlerRef, ProduceError, Wait};
 
 use crate::support::{
     Collector, Latch, PATIENCE, Sent, config, holding, key, sent, shut_down, start, wait_until,
@@ -24,11 +24,7 @@ fn a_first_item_wakes_a_sleeping_thread() {
     shut_down(&queue);
 }
 
-/// After a batch of this size a drain thread checks for more immediately; after a smaller one it
-/// may rest.
-const FULL_BATCH: usize = 256;
-
-/// A handler that stays in `on_idle` after its first items until `release` opens.
+/// A consumer that stays in its first `on_idle` until `release` opens.
 struct HeldWhenIdle {
     collector: Collector,
     idle: Arc<Latch>,
@@ -45,9 +41,6 @@ impl Handler<Sent> for HeldWhenIdle {
     }
 
     fn on_idle(&self) -> Result<(), Failure> {
-        if self.collector.items().is_empty() {
-            return Ok(()); // The thread has rested before: what follows is a sleep.
-        }
         self.idle.open();
         self.release.wait();
         Ok(())
@@ -58,25 +51,25 @@ impl Handler<Sent> for HeldWhenIdle {
 fn pressure_on_an_awake_thread_keeps_it_from_resting() {
     let (collector, idle, release) =
         (Collector::default(), Arc::new(Latch::default()), Arc::new(Latch::default()));
+    let half = 8;
     // The rest is longer than any wait in this test.
-    let queue = start(Config {
-        buffer_size: 2 * FULL_BATCH,
+    let config = Config {
+        buffer_size: 2 * half,
         min_idle: PATIENCE * 2,
         max_idle: PATIENCE * 2,
         ..config(1)
-    });
-    let handler =
-        HeldWhenIdle { collector: collector.clone(), idle: idle.clone(), release: release.clone() };
-    queue.add_handler(key(0), HandlerRef::new(handler)).unwrap();
-    let half_fill = |first| {
-        let items: Vec<_> = (first..first + FULL_BATCH).map(|number| sent(0, 0, number)).collect();
-        queue.produce_many(&mut items.into_iter(), None, &mut Wait).unwrap();
     };
-    half_fill(0);
+    let consumer =
+        HeldWhenIdle { collector: collector.clone(), idle: idle.clone(), release: release.clone() };
+    // Unlike a handler that is added later, it is called before the thread has ever rested. A rest
+    // that pressure has ended would leave the mark which this test is about.
+    let queue =
+        BatchQueue::builder("it", config).consumer(HandlerRef::new(consumer)).start().unwrap();
     idle.wait();
-    half_fill(FULL_BATCH);
+    let items = (0..half).map(|number| sent(0, 0, number)).collect::<Vec<_>>();
+    queue.produce_many(&mut items.into_iter(), None, &mut Wait).unwrap();
     release.open();
-    wait_until("the second half to be handled", || collector.items().len() == 2 * FULL_BATCH);
+    wait_until("the items to be handled", || collector.items().len() == half);
     shut_down(&queue);
 }
 
