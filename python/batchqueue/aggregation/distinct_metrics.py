@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 
 from batchqueue import _core
 from batchqueue._words import a_type
+from batchqueue.aggregation.entities import Entity
 from batchqueue.aggregation.metrics import Metrics, Row
 from batchqueue.exceptions import ConfigError
 
@@ -51,11 +52,11 @@ class DistinctMetrics(Metrics):
     accuracy: ClassVar[float] = 0.02
     accuracies: ClassVar = (0.001, 0.2)
 
-    def __init__(self, entity: str, time_bucket: int, value: str | bytes | int | None) -> None:
+    def __init__(self, entity: Entity, time_bucket: int, value: str | bytes | int | None) -> None:
         """Start with a single value.
 
         Args:
-            entity: What is measured.
+            entity: What is measured; a tuple if the metric has key columns.
             time_bucket: Start of the bucket, in whole seconds since the epoch, UTC.
             value: What is counted, once: a text, which is its bytes in UTF-8, bytes, or an int of
                 64 bits, of which a bool is 0 or 1. None does not count.
@@ -63,7 +64,7 @@ class DistinctMetrics(Metrics):
         Raises:
             ConfigError: The value is of another type.
         """
-        self.key = (entity, time_bucket)
+        self.key = (entity if isinstance(entity, str) else self.entity_of(entity), time_bucket)
         self._sketch = _core.DistinctSketch(lg_registers(self.accuracy))
         if value is None:
             return

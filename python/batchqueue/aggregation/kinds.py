@@ -10,6 +10,7 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any, ClassVar, Self
 
 from batchqueue._words import a_type
+from batchqueue.aggregation.entities import Entity
 from batchqueue.aggregation.metrics import Metrics, Row
 from batchqueue.exceptions import ConfigError
 
@@ -36,10 +37,10 @@ class CountMetrics(Metrics):
     table = "count_metrics"
     columns: ClassVar = {"count": int}
 
-    def __init__(self, entity: str, time_bucket: int, count: int = 1) -> None:
+    def __init__(self, entity: Entity, time_bucket: int, count: int = 1) -> None:
         if not isinstance(count, int):
             check_number("CountMetrics", "count", count)
-        self.key = (entity, time_bucket)
+        self.key = (entity if isinstance(entity, str) else self.entity_of(entity), time_bucket)
         self.count = count
 
     def combine(self, other: Self) -> None:
@@ -74,10 +75,10 @@ class SumMetrics(Metrics):
     table = "sum_metrics"
     columns: ClassVar = {"total": float, "compensation": float}
 
-    def __init__(self, entity: str, time_bucket: int, total: Number | None) -> None:
+    def __init__(self, entity: Entity, time_bucket: int, total: Number | None) -> None:
         if not isinstance(total, (int, float)):
             check_number(type(self).__name__, "total", total)
-        self.key = (entity, time_bucket)
+        self.key = (entity if isinstance(entity, str) else self.entity_of(entity), time_bucket)
         self._sum: Any = total
         self._error: Any = 0
 
@@ -134,11 +135,13 @@ class MeanMetrics(SumMetrics):
     table = "mean_metrics"
     columns: ClassVar = {"total": float, "compensation": float, "count": int}
 
-    def __init__(self, entity: str, time_bucket: int, total: Number | None, count: int = 1) -> None:
+    def __init__(
+        self, entity: Entity, time_bucket: int, total: Number | None, count: int = 1
+    ) -> None:
         """Start a mean, of a single value by default.
 
         Args:
-            entity: What is measured.
+            entity: What is measured; a tuple if the metric has key columns.
             time_bucket: Start of the bucket, in whole seconds since the epoch, UTC.
             total: The value, or the sum of `count` values; None counts as no value.
             count: Number of values in `total`; 1 by default.
@@ -182,8 +185,8 @@ class _ExtremeMetrics(Metrics):
     __slots__ = ("value",)
     columns: ClassVar = {"value": float}
 
-    def __init__(self, entity: str, time_bucket: int, value: Any) -> None:
-        self.key = (entity, time_bucket)
+    def __init__(self, entity: Entity, time_bucket: int, value: Any) -> None:
+        self.key = (entity if isinstance(entity, str) else self.entity_of(entity), time_bucket)
         self.value = value
 
     def copy(self) -> Self:

@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, ClassVar, Self
 
+from batchqueue.aggregation.entities import Entity, KeyValue, entity_text, key_values
+from batchqueue.exceptions import ConfigError
+
 Row = tuple[Any, ...]
 """The value columns of one stored row, in the order of `Metrics.columns`."""
 
@@ -33,6 +36,8 @@ class Metrics(metaclass=MetricClass):
         table: The storage table, shared by all metrics of a kind.
         columns: The value columns with their types: int, float, str, bool or Decimal; each may hold
             None.
+        key_columns: The columns of an entity with their types: str, int, bool or date. Stores have
+            them beside the entity. Empty by default: an entity is one text.
         multi_row: Whether a partial may take several stored rows, in order, or no row; False by
             default.
         key: (entity, time_bucket): partials of a class with the same key belong together.
@@ -44,6 +49,7 @@ class Metrics(metaclass=MetricClass):
     table: ClassVar[str]
     columns: ClassVar[Mapping[str, type]]
     multi_row: ClassVar[bool] = False
+    key_columns: ClassVar[Mapping[str, type]] = {}
 
     key: tuple[str, int]
 
@@ -51,19 +57,55 @@ class Metrics(metaclass=MetricClass):
         if "name" not in cls.__dict__:
             cls.name = cls.__name__
 
-    def __init__(self, entity: str, time_bucket: int) -> None:
+    def __init__(self, entity: Entity, time_bucket: int) -> None:
         """Start a partial.
 
         Args:
-            entity: What is measured, e.g. a carrier.
+            entity: What is measured, e.g. a carrier; a tuple with a value for each key column if
+                the metric has such.
             time_bucket: Start of the bucket, in whole seconds since the epoch, UTC.
         """
-        self.key = (entity, time_bucket)
+        self.key = (entity if isinstance(entity, str) else self.entity_of(entity), time_bucket)
+
+    @classmethod
+    def entity_of(cls, entity: Entity) -> str:
+        """Return the text of an entity.
+
+        Args:
+            entity: A value for each key column, in their order; or the text.
+
+        Raises:
+            ConfigError: There are more or fewer values than key columns, or one is of another type.
+
+        Example:
+            >>> from batchqueue.aggregation import CountMetrics, metric_type
+            >>> routes = metric_type("routes", CountMetrics, keys={"origin": str, "stops": int})
+            >>> routes.entity_of(("JFK", 2))
+            'JFK|2'
+        """
+        if not isinstance(entity, tuple):
+            return entity  # other types are refused when they are stored
+        try:
+            return entity_text(cls.key_columns, entity)
+        except ValueError as error:
+            raise ConfigError(
+                f"metric {cls.name}: {error}; give a value for each, or declare the metric with "
+                "metric_type(name, kind, keys={column: type})"
+            ) from error
 
     @property
     def entity(self) -> str:
-        """What is measured."""
+        """What is measured; the text of its `key_values` if the metric has key columns."""
         return self.key[0]
+
+    @property
+    def key_values(self) -> tuple[KeyValue, ...]:
+        """The value of each key column; empty if the metric has none.
+
+        Raises:
+            ValueError: The partial was made of a text that does not stand for such values.
+        """
+        return key_values(self.key_columns, self.key[0])
 
     @property
     def time_bucket(self) -> int:

@@ -4,9 +4,11 @@ import copyreg
 import math
 import threading
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any, TypeVar
 
 from batchqueue._words import a_type
+from batchqueue.aggregation.entities import CHECKED
 from batchqueue.aggregation.metrics import VALUE_TYPES, MetricClass, Metrics
 from batchqueue.exceptions import ConfigError
 
@@ -21,6 +23,7 @@ def metric_type(
     kind: type[M],
     *,
     columns: Mapping[str, type] | None = None,
+    keys: Mapping[str, type] | None = None,
     limit: int | None = None,
     accuracy: float | None = None,
 ) -> type[M]:
@@ -36,13 +39,17 @@ def metric_type(
         columns: Types of value columns where they differ from the kind's, e.g. {"total": int} for a
             sum of ints, {"total": Decimal} for one of decimals, of which stores keep up to 20
             digits before the point and 18 after it; `None`: those of the kind.
+        keys: The columns of an entity with their types, str, int, bool or `datetime.date`, e.g.
+            {"carrier": str, "origin": str}. An entity is given as a tuple of their values, and
+            stores have each as a column, in a table for the kind and these columns. `None`: those
+            of the kind, which has none by default, and an entity is one text.
         limit: Entries to keep, at least 1; only for a `Ranking`. `None`: the limit of the kind.
         accuracy: The relative error; only for `QuantileMetrics`, 0.0001 to 0.5, and
             `DistinctMetrics`, 0.001 to 0.2. `None`: that of the kind.
 
     Raises:
-        ConfigError: The name is empty, or the kind does not have such a column, a limit or an
-            accuracy.
+        ConfigError: The name is empty, a key column is invalid, or the kind does not have such a
+            column, a limit or an accuracy.
 
     Example:
         >>> from batchqueue.aggregation import CountMetrics
@@ -76,10 +83,13 @@ def metric_type(
                 f"its columns are {', '.join(kind.columns)}, their types int, float, str, bool or "
                 "Decimal"
             )
+    by_key = _checked_keys(name, kind, keys)
     # The examples of the kind are not those of the metric.
     summary = (kind.__doc__ or "").partition("\n")[0]
     members: dict[str, Any] = {"__slots__": (), "__module__": __name__, "__doc__": summary}
     members |= {"name": name, "columns": {**kind.columns, **changed}}
+    if by_key:
+        members |= {"key_columns": by_key, "table": _table_by(kind, by_key)}
     if limit is not None:
         if not hasattr(kind, "limit") or limit < 1:
             raise ConfigError(
@@ -95,11 +105,52 @@ def metric_type(
             )
         members["accuracy"] = float(accuracy)
 
-    arguments = (name, kind, tuple(sorted(changed.items())), limit, accuracy)
+    arguments = (name, kind, tuple(sorted(changed.items())), limit, accuracy, tuple(by_key.items()))
     with _lock:
         if arguments not in _made:
             _made[arguments] = _make(name, kind, members, arguments)
         return _made[arguments]  # type: ignore[return-value]
+
+
+def _checked_keys(
+    name: str, kind: type[Metrics], keys: Mapping[str, type] | None
+) -> dict[str, type]:
+    if keys is None:
+        return {}
+    if not isinstance(keys, Mapping) or not keys:
+        raise ConfigError(
+            f"keys of metric {name!r} is {keys!r}; give a dict from column to type, e.g. "
+            '{"carrier": str, "origin": str}, or leave it out'
+        )
+    taken = {column.lower() for column in kind.columns}
+    for column, key_type in keys.items():
+        if not isinstance(column, str) or key_type not in CHECKED:
+            raise ConfigError(
+                f"key column {column!r} of metric {name!r} is of type {key_type!r}; give a name, "
+                "and str, int, bool or datetime.date"
+            )
+        if column.lower() in taken:
+            raise ConfigError(
+                f"metric {name!r} has two columns {column!r}: give the key column another name"
+            )
+        taken.add(column.lower())
+    return dict(keys)
+
+
+_LONGEST_TABLE = 45
+"""A store may append the types of value columns, and takes 63 letters."""
+
+
+def _table_by(kind: type[Metrics], keys: Mapping[str, type]) -> str:
+    """Return the table of a kind with key columns: the same for the same columns."""
+    columns = "".join(
+        f"_{column}" if key_type is str else f"_{column}_{key_type.__name__}"
+        for column, key_type in keys.items()
+    )
+    table = f"{kind.table}_by{columns}"
+    if len(table) <= _LONGEST_TABLE:
+        return table
+    return f"{kind.table}_by_{sha256(columns.encode()).hexdigest()[:12]}"
 
 
 def _make(
@@ -117,14 +168,17 @@ def _make(
     return made
 
 
-def _rebuild(
+def _rebuild(  # noqa: PLR0917 - pickle passes them
     name: str,
     kind: type[Metrics],
     columns: tuple[tuple[str, type], ...],
     limit: int | None,
     accuracy: float | None,
+    keys: tuple[tuple[str, type], ...] = (),
 ) -> type[Metrics]:
-    return metric_type(name, kind, columns=dict(columns), limit=limit, accuracy=accuracy)
+    return metric_type(
+        name, kind, columns=dict(columns), keys=dict(keys) or None, limit=limit, accuracy=accuracy
+    )
 
 
 def _reduce(cls: MetricClass) -> str | tuple[Any, ...]:

@@ -12,6 +12,7 @@ from functools import cache
 from itertools import accumulate
 from typing import Any, ClassVar, Self
 
+from batchqueue.aggregation.entities import Entity
 from batchqueue.aggregation.kinds import check_number
 from batchqueue.aggregation.metrics import Metrics, Row
 from batchqueue.exceptions import ConfigError
@@ -55,17 +56,17 @@ class QuantileMetrics(Metrics):
     accuracy: ClassVar[float] = 0.01
     accuracies: ClassVar = (0.0001, 0.5)
 
-    def __init__(self, entity: str, time_bucket: int, value: float | None) -> None:
+    def __init__(self, entity: Entity, time_bucket: int, value: float | None) -> None:
         """Start a distribution with a single value.
 
         Args:
-            entity: What is measured.
+            entity: What is measured; a tuple if the metric has key columns.
             time_bucket: Start of the bucket, in whole seconds since the epoch, UTC.
             value: The value; None, NaN and infinities count as no value.
         """
         if not isinstance(value, (int, float)):
             check_number(type(self).__name__, "value", value)
-        self.key = (entity, time_bucket)
+        self.key = (entity if isinstance(entity, str) else self.entity_of(entity), time_bucket)
         self._counts: dict[int, int] = {}
         if value is not None and math.isfinite(value):
             self._counts[self._bucket_of(float(value))] = 1

@@ -4,6 +4,7 @@ from bisect import insort
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, Self
 
+from batchqueue.aggregation.entities import Entity
 from batchqueue.aggregation.metrics import Metrics, Row
 
 
@@ -32,7 +33,7 @@ class Ranking(Metrics):
     limit: ClassVar[int] = 10
 
     def __init__(
-        self, entity: str, time_bucket: int, score: int | float | None, id: str, label: str = ""
+        self, entity: Entity, time_bucket: int, score: int | float | None, id: str, label: str = ""
     ) -> None:
         """Start a ranking with a single row.
 
@@ -51,7 +52,7 @@ class Ranking(Metrics):
                 f"the score of {id!r} in {self.name} is NaN, which has no rank; "
                 "give a number or None"
             )
-        self.key = (entity, time_bucket)
+        self.key = (entity if isinstance(entity, str) else self.entity_of(entity), time_bucket)
         # Negated, because `insort` sorts ascending.
         self._entries = [] if score is None else [(-score, id, label)]
 

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from batchqueue.aggregation import Metrics
+from batchqueue.aggregation.entities import KeyValue
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.store import StoreError
 from batchqueue.outputs.values import FITTING, shown
@@ -25,8 +26,8 @@ class Layout(NamedTuple):
         table: Its name. Metrics whose column types differ from those of their kind, as with
             `metric_type(name, SumMetrics, columns={"total": int})`, have their own table, whose
             name ends in each such column and its type: "sum_metrics_total_int".
-        columns: The value columns with their types (int, float, str, bool or Decimal), in
-            order.
+        columns: The columns beside those that all tables have, with their types, in order: key
+            columns (str, int, bool or date), then value columns (int, float, str, bool or Decimal).
         multi_row: Whether there is a column `rank`, because a partial may take several rows.
     """
 
@@ -36,7 +37,7 @@ class Layout(NamedTuple):
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """The columns before the value columns, without the column of the sink."""
+        """The columns that identify a row, without the column of the sink."""
         return KEY_COLUMNS[1:] if self.multi_row else KEY_COLUMNS[1:4]
 
 
@@ -48,7 +49,9 @@ def table_layout(metric_type: type[Metrics]) -> Layout:
         ConfigError: The name of the table or of a column is invalid.
     """
     check_names(metric_type)
-    owner = next(cls for cls in metric_type.__mro__ if "table" in vars(cls))
+    owner = next(
+        cls for cls in metric_type.__mro__ if "table" in vars(cls) and "made_by" not in vars(cls)
+    )
     own_columns: Mapping[str, type] = owner.columns  # type: ignore[attr-defined]
     changed = [
         f"_{column}_{shown(kind)}"
@@ -57,7 +60,12 @@ def table_layout(metric_type: type[Metrics]) -> Layout:
     ]
     table = metric_type.table + "".join(changed)
     quoted(table)
-    return Layout(table, tuple(metric_type.columns.items()), metric_type.multi_row)
+    return Layout(table, columns_of(metric_type), metric_type.multi_row)
+
+
+def columns_of(metric_type: type[Metrics]) -> tuple[tuple[str, type], ...]:
+    """Return the key columns and the value columns of a metric type."""
+    return (*metric_type.key_columns.items(), *metric_type.columns.items())
 
 
 def check_names(metric_type: type[Metrics]) -> None:
@@ -66,13 +74,14 @@ def check_names(metric_type: type[Metrics]) -> None:
     Raises:
         ConfigError: A name is invalid, or reserved for the stores.
     """
-    for name in (metric_type.table, *metric_type.columns):
+    names = [name for name, _ in columns_of(metric_type)]
+    for name in (metric_type.table, *names):
         quoted(name)
-    reserved = [column for column in metric_type.columns if column.lower() in KEY_COLUMNS]
+    reserved = [name for name in names if name.lower() in KEY_COLUMNS]
     if reserved or metric_type.table.lower().startswith(_RESERVED_PREFIXES):
         raise ConfigError(
             f"{metric_type.name} cannot be stored in table {metric_type.table!r} with columns "
-            f"{', '.join(metric_type.columns)}: tables batchqueue_* and sqlite_* and the columns "
+            f"{', '.join(names)}: tables batchqueue_* and sqlite_* and the columns "
             f"{', '.join(KEY_COLUMNS)} are reserved; choose other names"
         )
 
@@ -125,11 +134,12 @@ def typed_rows(layout: Layout, partials: Mapping[PartialKey, Metrics]) -> Iterat
     """
     kinds = [kind for _, kind in layout.columns]
     for key, item in partials.items():
+        key_values = key_values_of(item)
         for rank, row in enumerate(item.to_rows(), 1):
             try:
                 values = [
                     value if value is None else FITTING[kind](value)
-                    for value, kind in zip(row, kinds, strict=True)
+                    for value, kind in zip((*key_values, *row), kinds, strict=True)
                 ]
             except (TypeError, ValueError, OverflowError) as error:
                 declared = ", ".join(f"{name} {shown(kind)}" for name, kind in layout.columns)
@@ -139,6 +149,18 @@ def typed_rows(layout: Layout, partials: Mapping[PartialKey, Metrics]) -> Iterat
                     "another unit"
                 ) from error
             yield (*key, rank, *values) if layout.multi_row else (*key, *values)
+
+
+def key_values_of(item: Metrics) -> tuple[KeyValue, ...]:
+    """Return the values of the key columns of a partial.
+
+    Raises:
+        StoreError: Its entity does not stand for such values.
+    """
+    try:
+        return item.key_values
+    except ValueError as error:
+        raise StoreError(f"metric {item.name}: {error}") from error
 
 
 def check_storable(item: Metrics) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
+from batchqueue.outputs.layout import columns_of
 from batchqueue.outputs.store import StoreTransaction
 from batchqueue.outputs.values import shown
 
@@ -108,7 +109,7 @@ def _writer(description: Mapping[str, Any]) -> str:
 def _layout(metric: type[Metrics]) -> dict[str, Any]:
     return {
         "table": metric.table,
-        "columns": {name: shown(kind) for name, kind in metric.columns.items()},
+        "columns": {name: shown(kind) for name, kind in columns_of(metric)},
         "limit": getattr(metric, "limit", None),
         **accuracy_of(metric),
     }

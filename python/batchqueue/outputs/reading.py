@@ -1,7 +1,7 @@
 """Reading metrics back, as partials or as Arrow: the same methods and checks for all stores."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 from batchqueue._requirements import require
 from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
+from batchqueue.aggregation.entities import Entity, KeyValue, checked_value, key_values
 from batchqueue.aggregation.metrics import Row
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.layout import Layout, table_layout
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 M = TypeVar("M", bound=Metrics)
+
+Keys = Mapping[str, KeyValue | Iterable[KeyValue]]
+"""By the name of a key column, the value or values that are wanted."""
 
 ROWS_AT_ONCE = 65_536
 """Rows that a record batch has at most, and that a server sends in one answer."""
@@ -35,6 +39,7 @@ class Selection:
         entities: These entities; `None` for all.
         since: No time bucket before this one; `None` for no limit.
         before: Only time buckets before this one; `None` for no limit.
+        keys: Key columns with the values that are wanted; none for all.
         files: A part of them: those in these data files of a ParquetStore; `None` for all.
     """
 
@@ -43,6 +48,7 @@ class Selection:
     entities: tuple[str, ...] | None = None
     since: int | None = None
     before: int | None = None
+    keys: tuple[tuple[str, tuple[KeyValue, ...]], ...] = ()
     files: tuple[str, ...] | None = None
 
     @classmethod
@@ -50,14 +56,17 @@ class Selection:
         cls,
         metric_type: type[Metrics],
         sink_id: str,
-        entities: Iterable[str] | None,
-        since: int | datetime | None,
-        before: int | datetime | None,
+        *,
+        entities: Iterable[Entity] | None = None,
+        since: int | datetime | None = None,
+        before: int | datetime | None = None,
+        keys: Keys | None = None,
     ) -> Self:
         """Check what a caller asks for.
 
         Raises:
-            ConfigError: It is not a metric type, a list of texts, or a limit of time buckets.
+            ConfigError: It is not a metric type, a list of entities, a limit of time buckets, or
+                values of key columns.
         """
         if not isinstance(metric_type, type) or not issubclass(metric_type, Metrics):
             raise ConfigError(
@@ -68,16 +77,21 @@ class Selection:
         return cls(
             metric_type=metric_type,
             sink_id=sink_id,
-            entities=None if entities is None else _checked_entities(entities),
+            entities=None if entities is None else _checked_entities(metric_type, entities),
             since=None if since is None else bucket_limit("since", since),
             before=None if before is None else bucket_limit("before", before),
+            keys=() if keys is None else _checked_keys(metric_type, keys),
         )
 
     def wants(self, entity: str, time_bucket: int) -> bool:
         """Return whether the rows of a key of the metric are wanted."""
-        return (self.entities is None or entity in self.entities) and self.overlaps(
-            time_bucket, time_bucket + 1
-        )
+        if not self.overlaps(time_bucket, time_bucket + 1):
+            return False
+        if self.entities is not None and entity not in self.entities:
+            return False
+        columns = self.metric_type.key_columns
+        values = dict(zip(columns, key_values(columns, entity), strict=True))
+        return all(values[column] in wanted for column, wanted in self.keys)
 
     def overlaps(self, start: int, end: int) -> bool:
         """Return whether rows of time buckets from `start` until before `end` may be wanted."""
@@ -86,17 +100,43 @@ class Selection:
         )
 
 
-def _checked_entities(entities: Iterable[str]) -> tuple[str, ...]:
+def _checked_entities(metric_type: type[Metrics], entities: Iterable[Entity]) -> tuple[str, ...]:
     if isinstance(entities, str) or not isinstance(entities, Iterable):
         raise ConfigError(f"entities={entities!r}: give a list of entities, for instance ['rome']")
-    found = tuple(entities)
+    found = tuple(map(metric_type.entity_of, entities))
     for entity in found:
         if not isinstance(entity, str):
             raise ConfigError(
                 f"entities has {entity!r}, {a_type(entity)}; an entity is a str, for instance "
-                "'rome'"
+                "'rome', or a tuple of the values of its key columns"
             )
     return found
+
+
+def _checked_keys(
+    metric_type: type[Metrics], keys: Keys
+) -> tuple[tuple[str, tuple[KeyValue, ...]], ...]:
+    columns = metric_type.key_columns
+    if not isinstance(keys, Mapping):
+        raise ConfigError(
+            f"keys={keys!r}: give a dict from key column to values, for instance "
+            "{'carrier': ['UA', 'DL']}"
+        )
+    found = []
+    for column, given in keys.items():
+        if column not in columns:
+            raise ConfigError(
+                f"keys has {column!r}, and metric {metric_type.name} has "
+                f"{'the key columns ' + ', '.join(columns) if columns else 'no key columns'}: "
+                f"{'give one of them' if columns else 'use entities='}"
+            )
+        values = [given] if isinstance(given, str) or not isinstance(given, Iterable) else given
+        try:
+            wanted = tuple(checked_value(column, columns[column], value) for value in values)
+        except ValueError as error:
+            raise ConfigError(f"keys: {error}; give a value of that type") from error
+        found.append((column, wanted))
+    return tuple(found)
 
 
 class MetricsReader(ABC):
@@ -107,9 +147,10 @@ class MetricsReader(ABC):
         metric_type: type[M],
         sink_id: str = "default",
         *,
-        entities: Iterable[str] | None = None,
+        entities: Iterable[Entity] | None = None,
         since: int | datetime | None = None,
         before: int | datetime | None = None,
+        keys: Keys | None = None,
     ) -> list[M]:
         """Return the stored partials of a metric, ordered by entity and time bucket.
 
@@ -118,17 +159,21 @@ class MetricsReader(ABC):
         Args:
             metric_type: The metric.
             sink_id: The sink that wrote them.
-            entities: Only these entities; `None` for all.
+            entities: Only these entities, each its text or a tuple of key values; `None` for all.
             since: No time bucket before this one: seconds since 1970, or a datetime with a zone;
                 `None` for no limit.
             before: Only time buckets before this one; `None` for no limit.
+            keys: Only rows with these values of key columns, for instance `{"carrier": ["UA",
+                "DL"]}`; `None` for all.
 
         Raises:
             ConfigError: An argument is invalid.
             StoreError: There is no such store, or it cannot be read.
             StoreUnavailableError: The server is down or out of reach.
         """
-        selection = Selection.checked(metric_type, sink_id, entities, since, before)
+        selection = Selection.checked(
+            metric_type, sink_id, entities=entities, since=since, before=before, keys=keys
+        )
         return partials_of(metric_type, self.rows(selection))
 
     def read_table(
@@ -136,9 +181,10 @@ class MetricsReader(ABC):
         metric_type: type[Metrics],
         sink_id: str = "default",
         *,
-        entities: Iterable[str] | None = None,
+        entities: Iterable[Entity] | None = None,
         since: int | datetime | None = None,
         before: int | datetime | None = None,
+        keys: Keys | None = None,
     ) -> "pa.Table":
         """Return the stored rows of a metric as an Arrow table, ordered by its first columns.
 
@@ -147,15 +193,18 @@ class MetricsReader(ABC):
         Args:
             metric_type: The metric.
             sink_id: The sink that wrote them.
-            entities: Only these entities; `None` for all.
+            entities: Only these entities, each its text or a tuple of key values; `None` for all.
             since: No time bucket before this one: seconds since 1970, or a datetime with a zone;
                 `None` for no limit.
             before: Only time buckets before this one; `None` for no limit.
+            keys: Only rows with these values of key columns, for instance `{"carrier": ["UA",
+                "DL"]}`; `None` for all.
 
         Returns:
             The columns `entity` (string), `time_bucket` (int64, seconds since 1970), `rank` (int64;
-            only for kinds with several rows for a partial), and those of the metric: int64, float64
-            or string.
+            only for kinds with several rows for a partial), the key columns of the metric (string,
+            int64, bool or date32), and its value columns (int64, float64, string, bool or
+            decimal128).
 
         Raises:
             ConfigError: An argument is invalid.
@@ -169,7 +218,9 @@ class MetricsReader(ABC):
 
         from batchqueue.outputs.rows import schema_of_metric
 
-        selection = Selection.checked(metric_type, sink_id, entities, since, before)
+        selection = Selection.checked(
+            metric_type, sink_id, entities=entities, since=since, before=before, keys=keys
+        )
         schema = schema_of_metric(table_layout(metric_type))
         return pa.Table.from_batches(self.batches(selection), schema)
 
@@ -269,7 +320,8 @@ def name_and_table(metric: StoredMetric) -> tuple[str, str]:
 
 def partials_of(metric_type: type[M], rows: Iterable[Row]) -> list[M]:
     """Rebuild the partials of a metric from its rows, with the columns of `read_table`."""
-    values = slice(len(table_layout(metric_type).key_columns) - 1, None)
+    first = len(table_layout(metric_type).key_columns) - 1 + len(metric_type.key_columns)
+    values = slice(first, None)
     return [
         metric_type.from_rows(entity, time_bucket, [row[values] for row in group])
         for (entity, time_bucket), group in groupby(rows, key=lambda row: row[:2])

@@ -1,6 +1,7 @@
 """Stored rows as Arrow: the schema of a table of metrics, and rows in it."""
 
 from collections.abc import Iterable, Sequence
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +17,7 @@ ARROW_TYPES = {
     str: pa.string(),
     bool: pa.bool_(),
     Decimal: pa.decimal128(DECIMAL_DIGITS, DECIMAL_PLACES),
+    date: pa.date32(),
 }
 KEY_TYPES = {
     "metric": pa.string(),

@@ -2,6 +2,7 @@
 
 import time
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import pytest
 
@@ -188,6 +189,17 @@ class ReadsEverything(FileStore):
         return super().rows(Selection(metric_type=selection.metric_type, sink_id=selection.sink_id))
 
 
+class IgnoresKeyColumns(FileStore):
+    def rows(self, selection):
+        return super().rows(replace(selection, keys=()))
+
+
+class LeavesKeyColumnsOut(FileStore):
+    def rows(self, selection):
+        keys = len(selection.metric_type.key_columns)
+        return ((*row[:2], *row[2 + keys :]) for row in super().rows(selection))
+
+
 class KnowsNoMetrics(FileStore):
     def metrics(self, sink_id="default"):
         return []
@@ -201,6 +213,8 @@ class KnowsNoMetrics(FileStore):
         (SharesSinks, "read(check_store.count) is [], and not [<"),
         (WithoutLock, "by 4 threads"),
         (ReadsEverything, "of a selection"),
+        (IgnoresKeyColumns, "read(keys="),
+        (LeavesKeyColumnsOut, "rows(check_store.by_place)"),
         (KnowsNoMetrics, "the names of metrics()"),
     ],
 )

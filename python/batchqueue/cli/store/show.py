@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import date
 from decimal import Decimal
 from itertools import islice
 
@@ -53,10 +54,14 @@ def run(arguments: argparse.Namespace) -> int:
         return OK
     metric_type = _chosen(arguments, stored)
     selection = Selection.checked(
-        metric_type, arguments.sink, arguments.entity, arguments.since, arguments.before
+        metric_type,
+        arguments.sink,
+        entities=arguments.entity,
+        since=arguments.since,
+        before=arguments.before,
     )
     layout = table_layout(metric_type)
-    names = [*layout.key_columns[1:], *metric_type.columns]
+    names = [*layout.key_columns[1:], *dict(layout.columns)]
     _print_rows(arguments, names, store.rows(selection))
     return OK
 
@@ -118,8 +123,8 @@ def _cell(value: object) -> str:
 
 
 def _in_json(value: object) -> object:
-    """Return a value as JSON has it, which knows no NaN, no infinity and no decimals."""
-    if isinstance(value, Decimal) or (isinstance(value, float) and not math.isfinite(value)):
+    """Return a value as JSON has it: without NaN, infinity, decimals and dates."""
+    if isinstance(value, Decimal | date) or (isinstance(value, float) and not math.isfinite(value)):
         return str(value)
     return value
 

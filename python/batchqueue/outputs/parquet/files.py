@@ -132,6 +132,9 @@ def _condition(selection: Selection, metadata: pq.FileMetaData) -> pc.Expression
         conditions.append(pc.field("metric") == selection.metric_type.name)
     if selection.entities is not None:
         conditions.append(pc.field("entity").isin(pa.array(selection.entities, pa.string())))
+    for column, wanted in selection.keys:
+        kind = ARROW_TYPES[selection.metric_type.key_columns[column]]
+        conditions.append(pc.field(column).isin(pa.array(wanted, kind)))
     if selection.since is not None:
         conditions.append(pc.field("time_bucket") >= selection.since)
     if selection.before is not None:

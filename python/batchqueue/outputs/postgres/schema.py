@@ -1,6 +1,7 @@
 """The SQL of the PostgreSQL store. Values are bound; table and column names are quoted."""
 
 from collections.abc import Sequence
+from datetime import date
 from decimal import Decimal
 from functools import cache
 from hashlib import sha256
@@ -15,9 +16,17 @@ _SQL_TYPES = {
     str: "text",
     bool: "boolean",
     Decimal: "numeric",
+    date: "date",
 }
 _KEY_TYPES: dict[str, type] = {"metric": str, "entity": str, "time_bucket": int, "rank": int}
-_COPY_TYPES = {int: "int8", float: "float8", str: "text", bool: "bool", Decimal: "numeric"}
+_COPY_TYPES = {
+    int: "int8",
+    float: "float8",
+    str: "text",
+    bool: "bool",
+    Decimal: "numeric",
+    date: "date",
+}
 
 # Byte order is the same on every server, and the fastest.
 _TEXT = 'text COLLATE "C"'
@@ -158,4 +167,7 @@ def select_rows(schema: str, selection: Selection) -> tuple[str, list[object]]:
         if value is not None:
             sql += f" AND {condition}"
             values.append(value)
+    for column, wanted in selection.keys:
+        sql += f" AND {quoted(column)} = ANY(%s)"
+        values.append(list(wanted))
     return f"{sql} ORDER BY {', '.join(layout.key_columns[1:])}", values

@@ -1,9 +1,12 @@
 """The SQL of the SQLite store. Values are bound; table and column names are checked and quoted."""
 
+import json
+from datetime import date
 from functools import cache
 from typing import NamedTuple
 
 from batchqueue.aggregation import Metrics
+from batchqueue.aggregation.entities import KeyValue
 from batchqueue.outputs.layout import check_names, quoted
 from batchqueue.outputs.reading import Selection
 
@@ -63,6 +66,7 @@ def table_sql(metric_type: type[Metrics]) -> TableSql:
     """
     check_names(metric_type)
     table = quoted(metric_type.table)
+    keyed = [quoted(column) for column in metric_type.key_columns]
     values = [quoted(column) for column in metric_type.columns]
     keys = ["sink", "metric", "entity", "time_bucket", *(["rank"] if metric_type.multi_row else [])]
     rank_column = "rank INTEGER NOT NULL, " if metric_type.multi_row else ""
@@ -71,22 +75,31 @@ def table_sql(metric_type: type[Metrics]) -> TableSql:
     columns = ", ".join(values)
     return TableSql(
         create=f"CREATE TABLE IF NOT EXISTS {table} (sink TEXT NOT NULL, metric TEXT NOT NULL, "
-        f"entity TEXT NOT NULL, time_bucket INTEGER NOT NULL, {rank_column}{columns}, "
+        f"entity TEXT NOT NULL, time_bucket INTEGER NOT NULL, {rank_column}"
+        f"{', '.join([*keyed, *values])}, "
         f"PRIMARY KEY ({', '.join(keys)})) WITHOUT ROWID",
         select_key=f"SELECT {columns} FROM {table} WHERE {same_key} ORDER BY {order}",
         select_newest=f"SELECT max(time_bucket) FROM {table} "
         "WHERE sink = ? AND metric = ? AND entity = ?",
         select=f"SELECT {order}, {columns} FROM {table} WHERE sink = ? AND metric = ?",
         delete_key=f"DELETE FROM {table} WHERE {same_key}",
-        insert=f"INSERT OR REPLACE INTO {table} ({', '.join(keys)}, {columns}) "
-        f"VALUES ({', '.join('?' * (len(keys) + len(values)))})",
+        insert=f"INSERT OR REPLACE INTO {table} ({', '.join([*keys, *keyed, *values])}) "
+        f"VALUES ({', '.join('?' * (len(keys) + len(keyed) + len(values)))})",
     )
+
+
+def key_in_sql(value: KeyValue) -> str | int:
+    """Return a value of a key column as SQLite holds it: dates as text, bools as 0 and 1."""
+    if isinstance(value, date):
+        return value.isoformat()
+    return int(value) if isinstance(value, bool) else value
 
 
 def select_rows(selection: Selection) -> tuple[str, list[str | int]]:
     """Return the statement for the rows of a selection, in order, and its values.
 
-    Its columns are those of `read_table`. Wanted entities are in the temporary table, because the
+    Its columns are those of `read_table` without the key columns, which are known by the entity.
+    Wanted entities are in the temporary table, because the
     number of values of a statement has a limit.
     """
     sql = table_sql(selection.metric_type).select
@@ -99,5 +112,8 @@ def select_rows(selection: Selection) -> tuple[str, list[str | int]]:
     if selection.before is not None:
         sql += " AND time_bucket < ?"
         values.append(selection.before)
+    for column, wanted in selection.keys:
+        sql += f" AND {quoted(column)} IN (SELECT value FROM json_each(?))"
+        values.append(json.dumps([key_in_sql(value) for value in wanted]))
     rank = ", rank" if selection.metric_type.multi_row else ""
     return f"{sql} ORDER BY entity, time_bucket{rank}", values

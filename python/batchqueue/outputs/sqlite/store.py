@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 
 from batchqueue._words import a_type
+from batchqueue.aggregation.entities import key_values
 from batchqueue.aggregation.metrics import Row
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.base import StoreBase
@@ -170,8 +171,11 @@ class SqliteStore(StoreBase):
             if selection.entities is not None:
                 connection.execute(CREATE_WANTED)
                 connection.executemany(ADD_WANTED, ((entity,) for entity in selection.entities))
-            for row in connection.execute(*select_rows(selection)):
-                yield from_sql(row, selection.metric_type)
+            metric_type = selection.metric_type
+            columns, first = metric_type.key_columns, 3 if metric_type.multi_row else 2
+            for found in connection.execute(*select_rows(selection)):
+                row = from_sql(found, metric_type)
+                yield (*row[:first], *key_values(columns, row[0]), *row[first:])
 
     def metrics(self, sink_id: str = "default") -> list[StoredMetric]:
         """Return what a sink has stored, ordered by the names of the metrics.

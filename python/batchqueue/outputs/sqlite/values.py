@@ -7,7 +7,8 @@ from typing import Any
 
 from batchqueue.aggregation import Metrics
 from batchqueue.aggregation.metrics import Row
-from batchqueue.outputs.layout import check_key
+from batchqueue.outputs.layout import check_key, key_values_of
+from batchqueue.outputs.sqlite.schema import key_in_sql
 from batchqueue.outputs.store import StoreError
 from batchqueue.outputs.values import FITTING, shown
 
@@ -19,7 +20,7 @@ _KEPT = {int, float, str, type(None)}
 def stored_rows(
     metric_type: type[Metrics], metrics: Mapping[tuple[Any, ...], Metrics]
 ) -> Iterator[tuple[Any, ...]]:
-    """Convert partials to rows: their keys, then the values as SQLite holds them.
+    """Convert partials to rows: their keys, and key columns and values as SQLite holds them.
 
     Raises:
         StoreError: A key or a value is of another type.
@@ -27,6 +28,7 @@ def stored_rows(
     odd = _kinds_unlike_sql(metric_type)
     for key, item in metrics.items():
         check_key(item.name, item.key)
+        keyed = [key_in_sql(value) for value in key_values_of(item)]
         for rank, row in enumerate(item.to_rows(), 1):
             values = [
                 value
@@ -34,7 +36,8 @@ def stored_rows(
                 else _checked(value, item)
                 for value in (row if not odd else _in_sql(item, row, odd))
             ]
-            yield (*key, rank, *values) if metric_type.multi_row else (*key, *values)
+            ranked = (rank,) if metric_type.multi_row else ()
+            yield (*key, *ranked, *keyed, *values)
 
 
 @cache

@@ -3,6 +3,7 @@
 import copy
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
@@ -30,6 +31,13 @@ KINDS: tuple[type[Metrics], ...] = (
     *(COUNT, TOTAL, LARGEST, LATEST, WORST, PRICE, IS_UP),
     SAME_NAME,
 )
+
+BY_PLACE = metric_type(
+    "check_store.by_place",
+    CountMetrics,
+    keys={"place": str, "number": int, "day": date, "is_open": bool},
+)
+"""With key columns. It is not one of `KINDS`, whose entities are any text."""
 
 ENTITIES = ("a", "b", "A", "ä 'quoted\" \\")
 BUCKETS = (-1, 0, 43_200, 86_400)

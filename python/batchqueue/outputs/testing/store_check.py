@@ -5,11 +5,12 @@ import math
 import pickle
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date
 from typing import Any, NoReturn
 
-from batchqueue.aggregation import Metrics
-from batchqueue.outputs.reading import MetricsReader
+from batchqueue.aggregation import CountMetrics, Metrics
+from batchqueue.outputs.reading import Keys, MetricsReader, Selection
 from batchqueue.outputs.store import (
     MetricsStore,
     StoreError,
@@ -18,6 +19,7 @@ from batchqueue.outputs.store import (
 )
 from batchqueue.outputs.testing.model import (
     BUCKETS,
+    BY_PLACE,
     COUNT,
     ENTITIES,
     KINDS,
@@ -66,6 +68,7 @@ def check_store(make: Callable[[], MetricsStore]) -> None:
         check.guards_marks,
         check.excludes_writers,
         *(lambda seed=seed: check.follows_a_history(seed) for seed in range(_HISTORIES)),
+        check.keeps_key_columns,
     ):
         check.clear()
         step()
@@ -119,6 +122,42 @@ class _StoreCheck:
                 self.fail(
                     "a ranking without entries was saved, and the one before it is still there"
                 )
+
+    def keeps_key_columns(self) -> None:
+        """Key columns are stored beside the entity, and rows can be selected by them."""
+        places = [
+            (text, number, day, is_open)
+            for text in ("", "ä 'quoted\" \\", "a|b", "NULL")
+            for number in (-(2**63), 2**63 - 1)
+            for day in (date(1, 1, 1), date(9999, 12, 31))
+            for is_open in (False, True)
+        ]
+        items = [BY_PLACE(place, 0, number) for number, place in enumerate(places)]
+        with self.make().transaction(_SINKS[0]) as transaction:
+            transaction.save(items)
+        with self.make().transaction(_SINKS[0]) as transaction:
+            found = transaction.load(BY_PLACE, [item.key for item in items])
+            self.same("load(check_store.by_place)", _by_key(found), _by_key(items), "after save()")
+        store: Any = self.make()
+        if not isinstance(store, MetricsReader):
+            return
+        rows = [
+            (item.entity, 0, *item.key_values, item.count)
+            for item in sorted(items, key=lambda item: item.entity.encode())
+        ]
+        selection = Selection.checked(BY_PLACE, _SINKS[0])
+        self.same("rows(check_store.by_place)", list(store.rows(selection)), rows, "after save()")
+        selections: tuple[Keys, ...] = (
+            {"place": ["", "a|b"]},
+            {"number": 2**63 - 1},
+            {"day": [date(1, 1, 1)], "is_open": [True]},
+            {"place": []},
+        )
+        for wanted in selections:
+            selection = Selection.checked(BY_PLACE, _SINKS[0], keys=wanted)
+            part = [item for item in items if selection.wants(*item.key)]
+            found = store.read(BY_PLACE, _SINKS[0], keys=wanted)
+            self.same(f"read(keys={wanted!r})", _by_key(found), _by_key(part), "after save()")
 
     def rolls_back(self) -> None:
         """A transaction that ends with an error leaves nothing, and the error is passed on."""
@@ -293,6 +332,10 @@ class _StoreCheck:
 
 _LIMITS = (-(2**63), -1, 0, 86_399, 2**63 - 1)
 _LONGEST = 500
+
+
+def _by_key(items: Iterable[CountMetrics]) -> dict[tuple[str, int], int]:
+    return {item.key: item.count for item in items}
 
 
 def _shown(value: object) -> str:

@@ -92,7 +92,7 @@ class FileStore(MetricsReader):
     def rows(self, selection):
         partials = self._sinks().get(selection.sink_id, empty())["partials"]
         found = [
-            (*key, *((rank,) if selection.metric_type.multi_row else ()), *row)
+            (*key, *((rank,) if item.multi_row else ()), *item.key_values, *row)
             for (kind, key), item in partials.items()
             if kind is selection.metric_type and selection.wants(*key)
             for rank, row in enumerate(item.to_rows(), 1)
