@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from difflib import get_close_matches
 from typing import Self
@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from batchqueue import ConfigError
 from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
+from batchqueue.aggregation.entities import KeyValue
 from batchqueue.outputs import BadRows
 from batchqueue.outputs.layout import table_layout
 from batchqueue.outputs.reading import MetricsReader, Selection
@@ -23,13 +24,14 @@ from batchqueue.outputs.values import DECIMAL_DIGITS, DECIMAL_PLACES
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 
-_OPTIONS = ("metric", "sinkId", "shards", "entities", "since", "before")
+_OPTIONS = ("metric", "sinkId", "shards", "entities", "since", "before", "keys")
 _SPARK_TYPES = {
     int: T.LongType(),
     float: T.DoubleType(),
     str: T.StringType(),
     bool: T.BooleanType(),
     Decimal: T.DecimalType(DECIMAL_DIGITS, DECIMAL_PLACES),
+    date: T.DateType(),
 }
 _KEY_TYPES = {"entity": T.StringType(), "time_bucket": T.LongType(), "rank": T.LongType()}
 
@@ -66,12 +68,14 @@ class ReadOptions:
                 f"the store of job {job.name!r} is {a_type(job.store)}, which has no `batches`: "
                 "read it by its own means, or derive it from batchqueue.outputs.MetricsReader"
             )
+        metric_type = _metric(options.get("metric"), job)
         selection = Selection.checked(
-            _metric(options.get("metric"), job),
+            metric_type,
             options.get("sinkid", job.name),
-            _entities(options.get("entities")),
-            _limit(options, "since"),
-            _limit(options, "before"),
+            entities=_entities(options.get("entities")),
+            since=_limit(options, "since"),
+            before=_limit(options, "before"),
+            keys=_keys(options.get("keys"), metric_type),
         )
         if "shards" not in options:
             return cls(job.store, (selection,))
@@ -126,6 +130,37 @@ def _entities(text: str | None) -> list[str] | None:
             "json.dumps(['rome', 'oslo'])"
         )
     return found
+
+
+def _keys(text: str | None, metric_type: type[Metrics]) -> dict[str, list[KeyValue]] | None:
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(
+            f"option keys={text!r}: give a JSON object from key columns to values, for instance "
+            "json.dumps({'carrier': ['UA', 'DL']})"
+        )
+    return {
+        column: [
+            _key_value(value, metric_type.key_columns.get(column))
+            for value in (values if isinstance(values, list) else [values])
+        ]
+        for column, values in found.items()
+    }
+
+
+def _key_value(value: KeyValue, kind: type | None) -> KeyValue:
+    """Return a value of JSON, which has no dates."""
+    if kind is not date or not isinstance(value, str):
+        return value
+    try:
+        return date.fromisoformat(value)
+    except ValueError:
+        return value  # refused for its type
 
 
 def _metric(name: str | None, job: AggregationJob) -> type[Metrics]:

@@ -11,6 +11,8 @@ from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError, RetryPolic
 from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs import BadRows, MetricsStore
+from batchqueue.outputs.layout import table_layout
+from batchqueue.outputs.reading import MetricsReader
 from batchqueue.presets import l1_aggregation, l2_persistence
 from batchqueue.spark.job.bad_rows import DeadLetters, OnBadRow
 from batchqueue.spark.job.pickling import check_pickles
@@ -137,6 +139,9 @@ class AggregationJob:
                 f"job {self.name!r} has two metrics named {repeated[0]!r}, and the store goes by "
                 "name"
             )
+        if isinstance(self.store, MetricsReader):
+            for metric_type in self.metrics:
+                table_layout(metric_type)  # a name that no store could have is refused now
         self._check_declared()
         self._check_bad_rows()
         for stage, config in (("l1", self.l1), ("l2", self.l2)):

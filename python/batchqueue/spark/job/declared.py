@@ -1,6 +1,6 @@
 """Declared metrics: what an `ArrowAggregation` computes and stores, without a function of yours."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import pyarrow as pa
@@ -50,8 +50,25 @@ _VALUES_OF = "batchqueue count of "
 """Before the name of a mean: its number of values, a column beside its sum."""
 
 
-def stored_types(declared: Declared) -> dict[str, type[Metrics]]:
+def key_types(keys: Sequence[str] | Mapping[str, type]) -> dict[str, type]:
+    """Return the key columns of declared metrics with their types; empty for a single text.
+
+    Raises:
+        ConfigError: It is neither a list of names nor a mapping to types.
+    """
+    if isinstance(keys, Mapping):
+        return dict(keys)
+    if isinstance(keys, str):
+        raise ConfigError(f"keys is {keys!r}; give a list of column names")
+    return dict.fromkeys(keys, str) if len(keys) > 1 else {}
+
+
+def stored_types(declared: Declared, keys: Mapping[str, type]) -> dict[str, type[Metrics]]:
     """Return the metric types of declared metrics, by their names.
+
+    Args:
+        declared: The metrics.
+        keys: What `key_types` returned.
 
     Raises:
         ConfigError: A measure cannot be stored, or a metric type is of another kind.
@@ -73,13 +90,19 @@ def stored_types(declared: Declared) -> dict[str, type[Metrics]]:
             )
         accuracy = _accuracy(measure)
         if isinstance(given, str):
-            made: type[Metrics] = metric_type(given, kind, accuracy=accuracy)
+            made: type[Metrics] = metric_type(given, kind, keys=keys or None, accuracy=accuracy)
         elif _stores(given, kind):
             made = given
         else:
             raise ConfigError(
                 f"metric {_name(given)!r} is declared as {measure!r}: give a name, or a metric "
                 f"type made with metric_type(name, {kind.__name__})"
+            )
+        if dict(made.key_columns) != keys:
+            raise ConfigError(
+                f"metric {made.name!r} has the key columns {_shown(made.key_columns)}, and the "
+                f"step {_shown(keys)}: give both the same, with keys= of metric_type and of the "
+                "step"
             )
         if accuracy not in (None, getattr(made, "accuracy", None)):
             raise ConfigError(
@@ -96,17 +119,8 @@ def aggregation_of(declared: Declared, keys: Iterable[str], time: Window | None)
     """Return the aggregation that computes declared metrics.
 
     Raises:
-        ConfigError: It is invalid; or there are several keys, or a bucket of a part of a second,
-            which no store could keep.
+        ConfigError: It is invalid; or a bucket has a part of a second, which no store could keep.
     """
-    if isinstance(keys, str):
-        raise ConfigError(f"keys is {keys!r}; give a list of column names")
-    names = list(keys)
-    if len(names) > 1:
-        raise ConfigError(
-            f"keys is {names!r}, and a declared metric has one entity: bring the columns together "
-            "before, for instance with concat_ws, or give `aggregation` and a function as `metrics`"
-        )
     if time is not None and (time.seconds % 1 or time.offset_seconds % 1):
         raise ConfigError(
             f"time has buckets of {time.seconds} s after {time.offset_seconds} s, and a stored "
@@ -128,7 +142,7 @@ def aggregation_of(declared: Declared, keys: Iterable[str], time: Window | None)
             measures[_VALUES_OF + _name(given)] = Count(measure.column)
         else:
             measures[_name(given)] = measure
-    return Aggregation(keys=names, window=time, measures=measures)
+    return Aggregation(keys=list(keys), window=time, measures=measures)
 
 
 def value_columns(groups: pa.RecordBatch, metric: type[Metrics]) -> list[Any]:
@@ -167,6 +181,10 @@ def _accuracy(measure: Measure) -> float | None:
     kind = KINDS.get(type(measure))
     given: float | None = getattr(measure, "accuracy", None)
     return None if given == getattr(kind, "accuracy", None) else given
+
+
+def _shown(columns: Mapping[str, type]) -> str:
+    return ", ".join(f"{name} {kind.__name__}" for name, kind in columns.items()) or "(none)"
 
 
 def _name(given: object) -> str:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from batchqueue.outputs.layout import columns_of
 from batchqueue.outputs.ownership import accuracy_of
 from batchqueue.outputs.values import shown
 from batchqueue.spark.job.aggregation_job import AggregationJob
@@ -29,7 +30,7 @@ def fingerprint(job: AggregationJob, shards: int | None) -> dict[str, Any]:
     metrics = {
         metric.name: {
             "table": metric.table,
-            "columns": {name: shown(kind) for name, kind in metric.columns.items()},
+            "columns": {name: shown(kind) for name, kind in columns_of(metric)},
             "limit": getattr(metric, "limit", None),
             **accuracy_of(metric),
         }

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from batchqueue import ConfigError, SupportsConsume
 from batchqueue.aggregation import Aggregation, Metrics, Window
-from batchqueue.spark.job.declared import Declared, aggregation_of, stored_types
+from batchqueue.spark.job.declared import Declared, aggregation_of, key_types, stored_types
 
 Emit = Callable[[list[Metrics]], None]
 """Takes the partials of an L1 handler, at the latest in its `on_close`."""
@@ -66,8 +66,10 @@ class ArrowAggregation(ArrowStep):
             what one task aggregated, a `pyarrow.RecordBatch` with a row for each group, into
             partials. L2 combines partials of the same key across tasks and epochs, so yield what
             can be combined: a mean as its sum and count, no quantiles.
-        keys: The column whose values are the entities of declared metrics, as text. Default: none,
-            and the entity is "all".
+        keys: The columns whose values are the entities of declared metrics. A list of one: its
+            values as text. A list of several: the metrics have these key columns, of text. A dict
+            from columns to their types, str, int, bool or `datetime.date`: key columns of these
+            types, see `metric_type`. Default: none, and the entity is "all".
         time: The time buckets of declared metrics, of whole seconds. Default: None, and the time
             bucket is 0.
         aggregation: What to aggregate, if `metrics` is a function. One aggregator of an attempt
@@ -80,7 +82,7 @@ class ArrowAggregation(ArrowStep):
     """
 
     metrics: Declared | Callable[[pa.RecordBatch], Iterable[Metrics]]
-    keys: Sequence[str] = ()
+    keys: Sequence[str] | Mapping[str, type] = ()
     time: Window | None = None
     aggregation: Aggregation = _DECLARED
     null_keys: Literal["skip"] | Mapping[str, Any] | None = None
@@ -95,14 +97,15 @@ class ArrowAggregation(ArrowStep):
         given = cast(Aggregation | None, self.aggregation)
         if isinstance(self.metrics, Mapping):
             object.__setattr__(self, "metrics", dict(self.metrics))
-            stored_types(self.metrics)
+            keys = key_types(self.keys)
+            stored_types(self.metrics, keys)
             declared = aggregation_of(self.metrics, self.keys, self.time)
             if given not in (None, declared):
                 raise ConfigError(
                     "there are an aggregation and declared metrics: give a function as `metrics`, "
                     "or leave out the aggregation and give keys and time"
                 )
-            object.__setattr__(self, "keys", declared.keys)
+            object.__setattr__(self, "keys", keys or declared.keys)
             object.__setattr__(self, "aggregation", declared)
             return
         if not callable(self.metrics):
@@ -123,7 +126,9 @@ class ArrowAggregation(ArrowStep):
     @property
     def types(self) -> dict[str, type[Metrics]]:
         """The types of declared metrics by name, to read them with; empty with a function."""
-        return stored_types(self.metrics) if isinstance(self.metrics, Mapping) else {}
+        if not isinstance(self.metrics, Mapping):
+            return {}
+        return stored_types(self.metrics, key_types(self.keys))
 
     def _check_null_keys(self) -> None:
         rule, keys = self.null_keys, self.key_columns

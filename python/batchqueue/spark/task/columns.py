@@ -1,18 +1,23 @@
 """Partials of declared metrics as columns: no Python object for each group on the way to L2."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute
 
 from batchqueue.aggregation import Metrics, Window, bucket_start
+from batchqueue.aggregation.entities import ESCAPE, SEPARATOR
 from batchqueue.outputs.rows import ARROW_TYPES
 from batchqueue.outputs.values import described
 from batchqueue.spark.errors import SinkError
-from batchqueue.spark.job.declared import value_columns
+from batchqueue.spark.job.declared import key_types, value_columns
 from batchqueue.spark.job.steps import ArrowAggregation
+
+_compute: Any = pyarrow.compute  # its type hints lack functions of strings
 
 EVERYTHING = "all"
 """The entity of a declared metric without keys."""
@@ -77,8 +82,35 @@ def _ends(metric: type[Metrics], groups: pa.RecordBatch) -> pa.Array:
 def _entities(step: ArrowAggregation, groups: pa.RecordBatch) -> pa.Array:
     if not step.aggregation.keys:
         return pa.repeat(pa.scalar(EVERYTHING), groups.num_rows)
-    (key,) = step.aggregation.keys
-    return groups.column(key).cast(pa.string())
+    key_columns = key_types(step.keys)
+    if not key_columns:
+        (key,) = step.aggregation.keys
+        return groups.column(key).cast(pa.string())
+    texts = [_key_texts(key, kind, groups.column(key)) for key, kind in key_columns.items()]
+    return _compute.binary_join_element_wise(*texts, SEPARATOR)
+
+
+def _key_texts(key: str, kind: type, values: pa.Array) -> pa.Array:
+    """Return the values of a key column as they are in the text of an entity."""
+    if kind is not str and not _IS_KEY[kind](values.type):
+        raise SinkError(
+            f"the key column {key!r} is declared as {kind.__name__}, and has values of type "
+            f"{values.type}: declare it with another type in keys=, or cast it"
+        )
+    if kind is int:
+        values = values.cast(pa.int64())
+    texts = values.cast(pa.string())
+    if kind is str:
+        for special in (ESCAPE, SEPARATOR):
+            texts = _compute.replace_substring(texts, special, ESCAPE + special)
+    return texts
+
+
+_IS_KEY: dict[type, Callable[[pa.DataType], bool]] = {
+    int: pa.types.is_integer,
+    bool: pa.types.is_boolean,
+    date: pa.types.is_date,
+}
 
 
 def _time_buckets(window: Window | None, groups: pa.RecordBatch) -> pa.Array:

@@ -281,7 +281,6 @@ def test_values_that_do_not_fit_are_named_with_the_remedy(
         ({"metrics": {CENTS: Mean("x")}}, "'cents' is declared as Mean.*metric_type.name, MeanM"),
         ({"metrics": {"p": Quantiles("x", [0.5])}}, "'p' is declared as.*leave out the quantiles"),
         ({"metrics": {"cents": Sum("x"), CENTS: Sum("x")}}, "'cents' is declared twice"),
-        ({"metrics": {"n": Count()}, "keys": ["a", "b"]}, "one entity.*concat_ws"),
         ({"metrics": {"n": Count()}, "keys": "city"}, "list of column names"),
         ({"metrics": {"n": Count()}, "time": Window("at", 0.5)}, "whole seconds"),
         ({"metrics": by_function}, "aggregation is None: give the Aggregation"),
