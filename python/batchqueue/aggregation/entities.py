@@ -8,10 +8,11 @@ ISO 8601. So each text stands for a single tuple of values, given the types of t
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 
 from batchqueue._words import a_type, counted
+from batchqueue.exceptions import ConfigError
 
 KeyValue = str | int | bool | date
 """A value of a key column."""
@@ -28,7 +29,7 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 def _str(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
-    return str(value)
+    return str.__str__(value)  # of a text that is an Enum, str() would be its name
 
 
 def _int(value: object) -> int:
@@ -70,6 +71,37 @@ _READ: dict[type, Callable[[str], Any]] = {
 }
 
 
+def check_key_columns(metric: str, keys: object, columns: Mapping[str, type]) -> None:
+    """Check the key columns of a metric.
+
+    Args:
+        metric: Its name.
+        keys: The key columns with their types.
+        columns: Its value columns.
+
+    Raises:
+        ConfigError: There are none, one has another type than a key may have, or two columns have
+            one name.
+    """
+    if not isinstance(keys, Mapping) or not keys:
+        raise ConfigError(
+            f"keys of metric {metric!r} is {keys!r}; give a dict from column to type, e.g. "
+            '{"carrier": str, "origin": str}, or leave it out'
+        )
+    taken = {column.lower() for column in columns}
+    for column, kind in keys.items():
+        if not isinstance(column, str) or not isinstance(kind, type) or kind not in CHECKED:
+            raise ConfigError(
+                f"key column {column!r} of metric {metric!r} is of type {kind!r}; give a name, "
+                "and str, int, bool or datetime.date"
+            )
+        if column.lower() in taken:
+            raise ConfigError(
+                f"metric {metric!r} has two columns {column!r}: give the key column another name"
+            )
+        taken.add(column.lower())
+
+
 def checked_value(column: str, kind: type, value: object) -> KeyValue:
     """Return a value of a key column as one of its type.
 
@@ -83,8 +115,13 @@ def checked_value(column: str, kind: type, value: object) -> KeyValue:
     except OverflowError:
         raise ValueError(f"{column} is {value!r}, which has more than 64 bits") from None
     except TypeError:
+        plain = getattr(value, "item", None)  # a scalar of NumPy
+        if plain is not None:
+            return checked_value(column, kind, plain())
+        hint = "; give its date()" if kind is date and isinstance(value, datetime) else ""
         raise ValueError(
             f"{column} is {value!r}, {a_type(value)}, and the key column is of {kind.__name__}"
+            f"{hint}"
         ) from None
 
 
@@ -109,8 +146,15 @@ def entity_text(columns: Mapping[str, type], values: Sequence[object]) -> str:
     )
 
 
-def key_values(columns: Mapping[str, type], entity: str) -> tuple[KeyValue, ...]:
+def key_values(
+    columns: Mapping[str, type], entity: str, *, is_known: bool = False
+) -> tuple[KeyValue, ...]:
     """Return the values in the text of an entity; none if there are no key columns.
+
+    Args:
+        columns: The key columns with their types, in order.
+        entity: The text.
+        is_known: Whether `entity_text` made it, so that it need not be checked.
 
     Raises:
         ValueError: The text does not stand for values of these columns.
@@ -122,7 +166,7 @@ def key_values(columns: Mapping[str, type], entity: str) -> tuple[KeyValue, ...]
         values = tuple(
             _READ[kind](part) for kind, part in zip(columns.values(), parts, strict=True)
         )
-        if SEPARATOR.join(map(_text, values)) != entity:
+        if not is_known and SEPARATOR.join(map(_text, values)) != entity:
             raise ValueError
     except (ValueError, KeyError):
         declared = ", ".join(f"{name} {kind.__name__}" for name, kind in columns.items())

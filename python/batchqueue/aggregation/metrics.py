@@ -4,7 +4,14 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, ClassVar, Self
 
-from batchqueue.aggregation.entities import Entity, KeyValue, entity_text, key_values
+from batchqueue._words import a_type
+from batchqueue.aggregation.entities import (
+    Entity,
+    KeyValue,
+    check_key_columns,
+    entity_text,
+    key_values,
+)
 from batchqueue.exceptions import ConfigError
 
 Row = tuple[Any, ...]
@@ -56,13 +63,20 @@ class Metrics(metaclass=MetricClass):
     def __init_subclass__(cls) -> None:
         if "name" not in cls.__dict__:
             cls.name = cls.__name__
+        if "key_columns" in cls.__dict__:
+            check_key_columns(cls.name, cls.key_columns, getattr(cls, "columns", {}))
+            if "table" not in cls.__dict__:
+                raise ConfigError(
+                    f"kind {cls.__name__} has key columns and the table of another kind: give it "
+                    "its own `table`"
+                )
 
     def __init__(self, entity: Entity, time_bucket: int) -> None:
         """Start a partial.
 
         Args:
-            entity: What is measured, e.g. a carrier; a tuple with a value for each key column if
-                the metric has such.
+            entity: What is measured, e.g. a carrier. If the metric has key columns, a tuple with a
+                value for each, or the text that `entity_of` returns.
             time_bucket: Start of the bucket, in whole seconds since the epoch, UTC.
         """
         self.key = (entity if isinstance(entity, str) else self.entity_of(entity), time_bucket)
@@ -72,10 +86,12 @@ class Metrics(metaclass=MetricClass):
         """Return the text of an entity.
 
         Args:
-            entity: A value for each key column, in their order; or the text.
+            entity: A value for each key column, in their order; or the text, in which `|` and the
+                backslash are escaped.
 
         Raises:
-            ConfigError: There are more or fewer values than key columns, or one is of another type.
+            ConfigError: There are more or fewer values than key columns, one is of another type, or
+                the text does not stand for such values.
 
         Example:
             >>> from batchqueue.aggregation import CountMetrics, metric_type
@@ -83,14 +99,19 @@ class Metrics(metaclass=MetricClass):
             >>> routes.entity_of(("JFK", 2))
             'JFK|2'
         """
-        if not isinstance(entity, tuple):
+        if not cls.key_columns and not isinstance(entity, tuple):
             return entity  # other types are refused when they are stored
         try:
+            if isinstance(entity, str):
+                key_values(cls.key_columns, entity)
+                return entity
+            if not isinstance(entity, tuple):
+                raise ValueError(f"the entity is {entity!r}, {a_type(entity)}, and not a tuple")
             return entity_text(cls.key_columns, entity)
         except ValueError as error:
             raise ConfigError(
-                f"metric {cls.name}: {error}; give a value for each, or declare the metric with "
-                "metric_type(name, kind, keys={column: type})"
+                f"metric {cls.name}: {error}; give a tuple with a value for each key column, "
+                "declared by metric_type(name, kind, keys={column: type})"
             ) from error
 
     @property

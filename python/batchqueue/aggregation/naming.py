@@ -2,13 +2,14 @@
 
 import copyreg
 import math
+import re
 import threading
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, TypeVar
 
 from batchqueue._words import a_type
-from batchqueue.aggregation.entities import CHECKED
+from batchqueue.aggregation.entities import check_key_columns
 from batchqueue.aggregation.metrics import VALUE_TYPES, MetricClass, Metrics
 from batchqueue.exceptions import ConfigError
 
@@ -83,13 +84,13 @@ def metric_type(
                 f"its columns are {', '.join(kind.columns)}, their types int, float, str, bool or "
                 "Decimal"
             )
-    by_key = _checked_keys(name, kind, keys)
     # The examples of the kind are not those of the metric.
     summary = (kind.__doc__ or "").partition("\n")[0]
     members: dict[str, Any] = {"__slots__": (), "__module__": __name__, "__doc__": summary}
     members |= {"name": name, "columns": {**kind.columns, **changed}}
-    if by_key:
-        members |= {"key_columns": by_key, "table": _table_by(kind, by_key)}
+    if keys is not None:
+        check_key_columns(name, keys, kind.columns)
+        members |= {"key_columns": dict(keys), "table": _table_by(kind, keys)}
     if limit is not None:
         if not hasattr(kind, "limit") or limit < 1:
             raise ConfigError(
@@ -105,52 +106,44 @@ def metric_type(
             )
         members["accuracy"] = float(accuracy)
 
-    arguments = (name, kind, tuple(sorted(changed.items())), limit, accuracy, tuple(by_key.items()))
+    arguments = (
+        name,
+        kind,
+        tuple(sorted(changed.items())),
+        limit,
+        accuracy,
+        tuple((keys or {}).items()),
+    )
     with _lock:
         if arguments not in _made:
             _made[arguments] = _make(name, kind, members, arguments)
         return _made[arguments]  # type: ignore[return-value]
 
 
-def _checked_keys(
-    name: str, kind: type[Metrics], keys: Mapping[str, type] | None
-) -> dict[str, type]:
-    if keys is None:
-        return {}
-    if not isinstance(keys, Mapping) or not keys:
-        raise ConfigError(
-            f"keys of metric {name!r} is {keys!r}; give a dict from column to type, e.g. "
-            '{"carrier": str, "origin": str}, or leave it out'
-        )
-    taken = {column.lower() for column in kind.columns}
-    for column, key_type in keys.items():
-        if not isinstance(column, str) or key_type not in CHECKED:
-            raise ConfigError(
-                f"key column {column!r} of metric {name!r} is of type {key_type!r}; give a name, "
-                "and str, int, bool or datetime.date"
-            )
-        if column.lower() in taken:
-            raise ConfigError(
-                f"metric {name!r} has two columns {column!r}: give the key column another name"
-            )
-        taken.add(column.lower())
-    return dict(keys)
-
+_PLAIN = re.compile(r"(?!(?:int|bool|date)$)[a-z][a-z0-9]*")
+"""Key columns whose names, one after the other, stand for no other columns."""
 
 _LONGEST_TABLE = 45
 """A store may append the types of value columns, and takes 63 letters."""
 
 
 def _table_by(kind: type[Metrics], keys: Mapping[str, type]) -> str:
-    """Return the table of a kind with key columns: the same for the same columns."""
+    """Return the table of a kind with key columns: the same for the same columns only.
+
+    No two tables differ in the case of their letters only, which is all the same to SQLite.
+    """
+    # Not the table of a class that was made with other keys.
+    root = next(cls for cls in kind.__mro__ if "table" in vars(cls) and "made_by" not in vars(cls))
     columns = "".join(
         f"_{column}" if key_type is str else f"_{column}_{key_type.__name__}"
         for column, key_type in keys.items()
     )
-    table = f"{kind.table}_by{columns}"
-    if len(table) <= _LONGEST_TABLE:
+    table = f"{root.table}_by{columns}"  # type: ignore[attr-defined]
+    if all(map(_PLAIN.fullmatch, keys)) and len(table) <= _LONGEST_TABLE:
         return table
-    return f"{kind.table}_by_{sha256(columns.encode()).hexdigest()[:12]}"
+    exact = repr([(column, key_type.__name__) for column, key_type in keys.items()])
+    digest = sha256(exact.encode()).hexdigest()[:8]
+    return f"{table.lower()[: _LONGEST_TABLE - 9]}_{digest}"
 
 
 def _make(

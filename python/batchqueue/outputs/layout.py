@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from batchqueue.aggregation import Metrics
@@ -11,6 +12,7 @@ from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.store import StoreError
 from batchqueue.outputs.values import FITTING, shown
 
+_LONGEST_NAME = 63
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
 KEY_COLUMNS = ("sink", "metric", "entity", "time_bucket", "rank")
 _RESERVED_PREFIXES = ("batchqueue_", "sqlite_")
@@ -59,6 +61,8 @@ def table_layout(metric_type: type[Metrics]) -> Layout:
         if own_columns.get(column) is not kind
     ]
     table = metric_type.table + "".join(changed)
+    if metric_type.key_columns and len(table) > _LONGEST_NAME:  # its user did not choose it
+        table = f"{metric_type.table}_{sha256(table.encode()).hexdigest()[:8]}"
     quoted(table)
     return Layout(table, columns_of(metric_type), metric_type.multi_row)
 
@@ -112,17 +116,20 @@ def check_key(metric: str, key: tuple[str, int]) -> None:
     Raises:
         StoreError: The entity is not a str, or the time bucket is not an int of 64 bits.
     """
-    entity, time_bucket = key
+    entity: object = key[0]
+    time_bucket = key[1]
     if (
         type(entity) is not str
         or type(time_bucket) is not int
         or not -(2**63) <= time_bucket < 2**63
     ):
-        nulls = " (a Spark job leaves out null keys by ArrowAggregation(null_keys='skip'))"
+        hint = " (a Spark job leaves out null keys by ArrowAggregation(null_keys='skip'))"
+        if type(entity) is tuple:
+            hint = " (a kind of your own takes tuples if its __init__ calls that of Metrics)"
         raise StoreError(
             f"metric {metric} has the key ({entity!r}, {time_bucket!r}); "
             "check the metrics: an entity is a str, and a time bucket an int of up to 64 bits"
-            f"{nulls if None in key else ''}"
+            f"{hint if None in key or type(entity) is tuple else ''}"
         )
 
 

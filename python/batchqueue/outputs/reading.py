@@ -89,6 +89,8 @@ class Selection:
             return False
         if self.entities is not None and entity not in self.entities:
             return False
+        if not self.keys:
+            return True
         columns = self.metric_type.key_columns
         values = dict(zip(columns, key_values(columns, entity), strict=True))
         return all(values[column] in wanted for column, wanted in self.keys)
@@ -274,7 +276,7 @@ class StoredMetric(NamedTuple):
 
     Attributes:
         metric_type: A metric type to read its rows with, made of what is stored, as its kind is not
-            known. It does not pickle.
+            known: its key columns are among its `columns`. It does not pickle.
         rows: The number of its rows.
         first: Its first time bucket.
         last: Its last time bucket.

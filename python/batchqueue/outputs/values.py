@@ -51,7 +51,7 @@ def _fitting_float(value: Any) -> float:
 def _fitting_str(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not a str")
-    return str(value)
+    return str.__str__(value)  # of a text that is an Enum, str() would be its name
 
 
 def _fitting_bool(value: Any) -> bool:

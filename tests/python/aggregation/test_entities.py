@@ -2,8 +2,11 @@
 
 import pickle
 from datetime import date, datetime
+from enum import Enum
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,6 +83,8 @@ def test_text_is_readable() -> None:
     ],
 )
 def test_text_that_stands_for_nothing_is_named(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"metric routes: .* does not stand for.*give a tuple"):
+        ROUTES.entity_of(text)
     with pytest.raises(ValueError, match=r"does not stand for.*origin str, stops int"):
         _ = ROUTES(text, 0).key_values
 
@@ -99,6 +104,24 @@ def test_text_that_stands_for_nothing_is_named(text: str) -> None:
 )
 def test_values_of_another_type_are_named(entity: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
+        ROUTES(entity, 0)
+
+
+class Color(str, Enum):  # noqa: UP042 - of a StrEnum, str() is the text
+    RED = "red"
+
+
+def test_scalars_of_other_libraries_are_plain_values() -> None:
+    entity: Any = (Color.RED, np.int64(2), np.datetime64("2024-03-10"), np.bool_(True))
+    assert ROUTES(entity, 0).key_values == ("red", 2, date(2024, 3, 10), True)
+    assert type(ROUTES(entity, 0).key_values[0]) is str
+    with pytest.raises(ConfigError, match=r"day is Timestamp.*give its date\(\)"):
+        ROUTES(("JFK", 2, pd.Timestamp("2024-03-10"), True), 0)
+
+
+@pytest.mark.parametrize("entity", [5, None, ["JFK", 2, date(2024, 3, 10), True]])
+def test_entity_that_is_not_a_tuple_is_refused(entity: Any) -> None:
+    with pytest.raises(ConfigError, match=r"and not a tuple; give a tuple"):
         ROUTES(entity, 0)
 
 
@@ -143,6 +166,18 @@ def test_kind_of_your_own_may_declare_its_key_columns() -> None:
     assert Visits(("/", date(2024, 3, 10)), 0).key_values == ("/", date(2024, 3, 10))
 
 
+def test_kind_of_your_own_with_invalid_key_columns_is_refused() -> None:
+    def declare(**members: Any) -> None:
+        type("Visits", (CountMetrics,), members)
+
+    with pytest.raises(ConfigError, match=r"'page' of metric 'Visits' is of type <class 'float'>"):
+        declare(table="visits", key_columns={"page": float})
+    with pytest.raises(ConfigError, match="'Visits' has two columns 'count'"):
+        declare(table="visits", key_columns={"count": int})
+    with pytest.raises(ConfigError, match=r"kind Visits has key columns and the table of another"):
+        declare(key_columns={"page": str})
+
+
 def test_class_is_that_of_its_arguments() -> None:
     assert metric_type("routes", CountMetrics, keys=dict(COLUMNS)) is ROUTES
     turned = dict(reversed(COLUMNS.items()))
@@ -158,11 +193,33 @@ def test_table_is_that_of_the_kind_and_the_key_columns() -> None:
 
     assert table(origin=str, goal=str) == "sum_metrics_by_origin_goal"
     assert table(origin=str, stops=int, day=date) == "sum_metrics_by_origin_stops_int_day_date"
+    assert table(origin_airport=str).startswith("sum_metrics_by_origin_airport_")
     long = {f"a_column_with_a_long_name_{number}": str for number in range(8)}
     turned = dict(reversed(long.items()))
     assert table(**long).startswith("sum_metrics_by_")
-    assert len(table(**long)) < 45
+    assert len(table(**long)) == 45
     assert table(**long) != table(**turned)
+
+
+def test_different_key_columns_have_different_tables() -> None:
+    """Also for SQLite, to which the case of letters is the same."""
+    different: list[dict[str, type]] = [
+        {"a": str, "b": str},
+        {"b": str, "a": str},
+        {"a_b": str},
+        {"day": date},
+        {"day": str, "date": str},
+        {"day_date": str},
+        {"origin": str},
+        {"Origin": str},
+        {"ORIGIN": str},
+        {"x" * 60: str},
+        {"x" * 61: str},
+    ]
+    tables = [metric_type("by", CountMetrics, keys=keys).table.lower() for keys in different]
+    assert len(set(tables)) == len(different)
+    by_day = metric_type("by", CountMetrics, keys={"day": date})
+    assert metric_type("by", by_day, keys={"a": str}).table == "count_metrics_by_a"
 
 
 @pytest.mark.parametrize(
@@ -171,6 +228,7 @@ def test_table_is_that_of_the_kind_and_the_key_columns() -> None:
         ({}, "give a dict from column to type"),
         (["origin"], "give a dict from column to type"),
         ({"origin": float}, "'origin' of metric 'x' is of type <class 'float'>; give a name, and"),
+        ({"origin": []}, r"'origin' of metric 'x' is of type \[\]"),
         ({7: str}, "key column 7 of metric 'x'"),
         ({"Count": str}, "metric 'x' has two columns 'Count'"),
         ({"origin": str, "Origin": str}, "metric 'x' has two columns 'Origin'"),

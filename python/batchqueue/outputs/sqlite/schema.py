@@ -1,6 +1,5 @@
 """The SQL of the SQLite store. Values are bound; table and column names are checked and quoted."""
 
-import json
 from datetime import date
 from functools import cache
 from typing import NamedTuple
@@ -38,9 +37,24 @@ NEED_WRITABLE = f"DELETE FROM {EPOCHS_TABLE} WHERE 0"
 """Changes nothing, and fails if the file is read-only; BEGIN IMMEDIATE alone would succeed."""
 
 
-WANTED_TABLE = "batchqueue_wanted"
-CREATE_WANTED = f"CREATE TEMP TABLE {WANTED_TABLE} (entity TEXT PRIMARY KEY) WITHOUT ROWID"
-ADD_WANTED = f"INSERT OR IGNORE INTO {WANTED_TABLE} VALUES (?)"
+def wanted_values(selection: Selection) -> list[tuple[str, list[str | int]]]:
+    """Return the columns of which a selection wants some values only, each with these values."""
+    wanted: list[tuple[str, list[str | int]]] = [
+        (quoted(column), list(map(key_in_sql, values))) for column, values in selection.keys
+    ]
+    if selection.entities is not None:
+        wanted.append(("entity", list(selection.entities)))
+    return wanted
+
+
+def wanted_table(number: int) -> tuple[str, str]:
+    """Return the statements that make a temporary table of wanted values, and add one."""
+    table = f"{_WANTED_TABLE}_{number}"
+    create = f"CREATE TEMP TABLE {table} (value PRIMARY KEY) WITHOUT ROWID"
+    return create, f"INSERT OR IGNORE INTO {table} VALUES (?)"
+
+
+_WANTED_TABLE = "batchqueue_wanted"
 
 
 class TableSql(NamedTuple):
@@ -99,21 +113,17 @@ def select_rows(selection: Selection) -> tuple[str, list[str | int]]:
     """Return the statement for the rows of a selection, in order, and its values.
 
     Its columns are those of `read_table` without the key columns, which are known by the entity.
-    Wanted entities are in the temporary table, because the
-    number of values of a statement has a limit.
+    Wanted values are in temporary tables, because the number of values of a statement has a limit.
     """
     sql = table_sql(selection.metric_type).select
     values: list[str | int] = [selection.sink_id, selection.metric_type.name]
-    if selection.entities is not None:
-        sql += f" AND entity IN (SELECT entity FROM temp.{WANTED_TABLE})"
+    for number, (column, _) in enumerate(wanted_values(selection)):
+        sql += f" AND {column} IN (SELECT value FROM temp.{_WANTED_TABLE}_{number})"
     if selection.since is not None:
         sql += " AND time_bucket >= ?"
         values.append(selection.since)
     if selection.before is not None:
         sql += " AND time_bucket < ?"
         values.append(selection.before)
-    for column, wanted in selection.keys:
-        sql += f" AND {quoted(column)} IN (SELECT value FROM json_each(?))"
-        values.append(json.dumps([key_in_sql(value) for value in wanted]))
     rank = ", rank" if selection.metric_type.multi_row else ""
     return f"{sql} ORDER BY entity, time_bucket{rank}", values

@@ -14,12 +14,12 @@ from batchqueue.outputs.base import StoreBase
 from batchqueue.outputs.reading import Selection, StoredMetric
 from batchqueue.outputs.sqlite.connection import connected, connected_for_reading, sqlite_errors
 from batchqueue.outputs.sqlite.schema import (
-    ADD_WANTED,
-    CREATE_WANTED,
     EPOCHS_TABLE,
     MARKS_TABLE,
     NEED_WRITABLE,
     select_rows,
+    wanted_table,
+    wanted_values,
 )
 from batchqueue.outputs.sqlite.state import enter_state
 from batchqueue.outputs.sqlite.transaction import (
@@ -168,14 +168,15 @@ class SqliteStore(StoreBase):
         with self._reading() as connection:
             if not has_table(connection, selection.metric_type.table):
                 return
-            if selection.entities is not None:
-                connection.execute(CREATE_WANTED)
-                connection.executemany(ADD_WANTED, ((entity,) for entity in selection.entities))
+            for number, (_, values) in enumerate(wanted_values(selection)):
+                create, add = wanted_table(number)
+                connection.execute(create)
+                connection.executemany(add, ((value,) for value in values))
             metric_type = selection.metric_type
             columns, first = metric_type.key_columns, 3 if metric_type.multi_row else 2
             for found in connection.execute(*select_rows(selection)):
                 row = from_sql(found, metric_type)
-                yield (*row[:first], *key_values(columns, row[0]), *row[first:])
+                yield (*row[:first], *key_values(columns, row[0], is_known=True), *row[first:])
 
     def metrics(self, sink_id: str = "default") -> list[StoredMetric]:
         """Return what a sink has stored, ordered by the names of the metrics.

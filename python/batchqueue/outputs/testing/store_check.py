@@ -127,7 +127,7 @@ class _StoreCheck:
         """Key columns are stored beside the entity, and rows can be selected by them."""
         places = [
             (text, number, day, is_open)
-            for text in ("", "ä 'quoted\" \\", "a|b", "NULL")
+            for text in ("", "ä 'quoted\" \\", "a|b", "a", "NULL")
             for number in (-(2**63), 2**63 - 1)
             for day in (date(1, 1, 1), date(9999, 12, 31))
             for is_open in (False, True)

@@ -58,7 +58,7 @@ def key_types(keys: Sequence[str] | Mapping[str, type]) -> dict[str, type]:
     """
     if isinstance(keys, Mapping):
         return dict(keys)
-    if isinstance(keys, str):
+    if isinstance(keys, str | set | frozenset):
         raise ConfigError(f"keys is {keys!r}; give a list of column names")
     return dict.fromkeys(keys, str) if len(keys) > 1 else {}
 
@@ -98,7 +98,7 @@ def stored_types(declared: Declared, keys: Mapping[str, type]) -> dict[str, type
                 f"metric {_name(given)!r} is declared as {measure!r}: give a name, or a metric "
                 f"type made with metric_type(name, {kind.__name__})"
             )
-        if dict(made.key_columns) != keys:
+        if tuple(made.key_columns.items()) != tuple(keys.items()):
             raise ConfigError(
                 f"metric {made.name!r} has the key columns {_shown(made.key_columns)}, and the "
                 f"step {_shown(keys)}: give both the same, with keys= of metric_type and of the "

@@ -97,6 +97,8 @@ class ArrowAggregation(ArrowStep):
         given = cast(Aggregation | None, self.aggregation)
         if isinstance(self.metrics, Mapping):
             object.__setattr__(self, "metrics", dict(self.metrics))
+            if not isinstance(self.keys, str | Mapping | set | frozenset):
+                object.__setattr__(self, "keys", tuple(self.keys))
             keys = key_types(self.keys)
             stored_types(self.metrics, keys)
             declared = aggregation_of(self.metrics, self.keys, self.time)

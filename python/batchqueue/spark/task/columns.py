@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute
+import pyarrow.compute as pc
 
 from batchqueue.aggregation import Metrics, Window, bucket_start
 from batchqueue.aggregation.entities import ESCAPE, SEPARATOR
@@ -17,7 +17,7 @@ from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.declared import key_types, value_columns
 from batchqueue.spark.job.steps import ArrowAggregation
 
-_compute: Any = pyarrow.compute  # its type hints lack functions of strings
+_compute: Any = pc  # its type hints lack functions of strings
 
 EVERYTHING = "all"
 """The entity of a declared metric without keys."""
@@ -97,13 +97,30 @@ def _key_texts(key: str, kind: type, values: pa.Array) -> pa.Array:
             f"the key column {key!r} is declared as {kind.__name__}, and has values of type "
             f"{values.type}: declare it with another type in keys=, or cast it"
         )
-    if kind is int:
-        values = values.cast(pa.int64())
-    texts = values.cast(pa.string())
+    try:
+        if kind is int:
+            values = values.cast(pa.int64())
+        texts = values.cast(pa.string())
+    except pa.ArrowException as error:
+        raise SinkError(
+            f"the key column {key!r}, declared as {kind.__name__}, has a value of type "
+            f"{values.type} that does not fit: {error}; cast it, or leave such rows out"
+        ) from error
+    if kind is date and not _are_dates(values):
+        raise SinkError(
+            f"the key column {key!r} has a date before the year 1 or after 9999, which Python does "
+            "not have: leave such rows out"
+        )
     if kind is str:
         for special in (ESCAPE, SEPARATOR):
             texts = _compute.replace_substring(texts, special, ESCAPE + special)
     return texts
+
+
+def _are_dates(values: pa.Array) -> bool:
+    days = pc.min_max(values.cast(pa.date32()).cast(pa.int32())).as_py()
+    first, last = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
+    return days["min"] is None or (first <= days["min"] and days["max"] <= last)
 
 
 _IS_KEY: dict[type, Callable[[pa.DataType], bool]] = {

@@ -209,6 +209,17 @@ def test_list_of_several_keys_makes_key_columns_of_text() -> None:
     assert found == {("a|", "1"): 2, ("\\", "2"): 1}
 
 
+def test_dates_of_all_years_are_keys() -> None:
+    days = [date.min, date.max]
+    step = ArrowAggregation(keys={"day": date}, metrics={"rows": Count()})
+    assert counts(step, rows(day=days)) == {(day,): 1 for day in days}
+    by_generator = ArrowAggregation(
+        keys=(name for name in ["a", "b"]),  # type: ignore[arg-type]
+        metrics={"rows": Count()},
+    )
+    assert counts(by_generator, rows(a=["x"], b=["y"])) == {("x", "y"): 1}
+
+
 def test_single_key_with_a_type_is_a_key_column() -> None:
     step = ArrowAggregation(keys={"number": int}, metrics={"rows": Count()})
     assert counts(step, rows(number=pa.array([7, 8, 7], pa.int8()))) == {(7,): 2, (8,): 1}
@@ -233,9 +244,12 @@ def test_null_keys_are_left_out_or_renamed(null_keys: Any) -> None:
         (int, [1.0], "'key' is declared as int, and has values of type double"),
         (bool, [1], "'key' is declared as bool, and has values of type int64"),
         (date, ["2024-03-10"], "'key' is declared as date, and has values of type string"),
+        (int, pa.array([2**64 - 1], pa.uint64()), "'key', declared as int, has a value of type"),
+        (date, pa.array([3_663_000], pa.date32()), "'key' has a date before .* or after 9999"),
+        (str, [b"\xff"], "'key', declared as str, has a value of type binary.*leave such rows out"),
     ],
 )
-def test_key_of_another_type_is_named(kind: type, values: list[Any], words: str) -> None:
+def test_key_of_another_type_is_named(kind: type, values: Any, words: str) -> None:
     step = ArrowAggregation(keys={"key": kind}, metrics={"rows": Count()})
     with pytest.raises(SinkError, match=words):
         counts(step, rows(key=values))
@@ -249,6 +263,11 @@ def test_key_of_another_type_is_named(kind: type, values: list[Any], words: str)
             {"metrics": {FLIGHTS: Count()}, "keys": ["origin", "stops"]},
             "'flights' has the key columns origin str, stops int.* step origin str, stops str:",
         ),
+        (
+            {"metrics": {FLIGHTS: Count()}, "keys": dict(reversed(KEYS.items()))},
+            "origin str, stops int, day date, late bool.* step late bool, day date, stops int",
+        ),
+        ({"metrics": {"n": Count()}, "keys": {"a", "b"}}, "give a list of column names"),
         ({"metrics": {"n": Count()}, "keys": {"a": float}}, "'a' of metric 'n' is of type"),
         ({"metrics": {"n": Count()}, "keys": {"count": str}}, "'n' has two columns 'count'"),
         ({"metrics": {"n": Count()}, "keys": ["a", "a"]}, "keys"),
