@@ -4,6 +4,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from batchqueue import RetryPolicy
+from batchqueue import ConfigError, RetryPolicy
 from batchqueue.aggregation import CountMetrics, metric_type
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import SinkError
@@ -315,17 +316,19 @@ def test_another_sink_in_the_same_database_is_left_alone(flights: Path, store: S
     assert stored(store) != stored(store, "others")
 
 
-class BrokenInTheStore(CountMetrics):
-    """A metric that the store cannot save."""
+class Elsewhere(CountMetrics):
+    """A kind whose table is already that of somebody else."""
 
     __slots__ = ()
-    table = "no table's name"
+    table = "elsewhere"
 
 
 def test_error_of_the_store_fails_the_commit_and_nothing_is_committed(
     flights: Path, store: SqliteStore
 ) -> None:
-    broken = metric_type("broken", BrokenInTheStore)
+    broken = metric_type("broken", Elsewhere)
+    with closing(sqlite3.connect(store.path)) as other:
+        other.execute("CREATE TABLE elsewhere (count)")
     metrics = [*METRICS, broken]
 
     def items(batch: pa.RecordBatch) -> Iterator[Any]:
@@ -333,11 +336,19 @@ def test_error_of_the_store_fails_the_commit_and_nothing_is_committed(
         yield broken("A", 0)
 
     messages = attempts(flights, store, items=items, metrics=metrics)
-    message = r'persist.*failed.*first error: ConfigError: "no table\'s name" cannot be'
+    message = r"persist.*failed.*first error: StoreError: .*no such column: time_bucket"
     with pytest.raises(SinkError, match=message):
         Commit(flight_job(store, items=items, metrics=metrics), OPTIONS, messages).apply_epoch(0)
     assert store.read(DEPARTURES, "flights") == []
     assert summaries(store) == []
+
+
+def test_table_that_no_store_can_have_is_refused_by_the_job(store: SqliteStore) -> None:
+    class Broken(CountMetrics):
+        table = "no table's name"
+
+    with pytest.raises(ConfigError, match=r'"no table\'s name" cannot be the name of a table'):
+        flight_job(store, metrics=[*METRICS, Broken])
 
 
 def test_locked_store_fails_the_commit_with_the_reason(flights: Path, tmp_path: Path) -> None:
