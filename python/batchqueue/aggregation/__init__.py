@@ -35,6 +35,7 @@ from batchqueue.aggregation.metrics import Metrics
 from batchqueue.aggregation.naming import metric_type
 from batchqueue.aggregation.quantile_metrics import QuantileMetrics
 from batchqueue.aggregation.ranking import RankedEntry, Ranking
+from batchqueue.aggregation.roll_up import roll_up
 from batchqueue.aggregation.top_n import TopNWorker
 from batchqueue.aggregation.windows import Window, bucket_start
 
@@ -71,4 +72,5 @@ __all__ = [
     "Window",
     "bucket_start",
     "metric_type",
+    "roll_up",
 ]
