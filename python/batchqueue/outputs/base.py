@@ -1,13 +1,26 @@
 """`StoreBase`: what the stores here share besides reading, which needs their transactions."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs.layout import check_storable
 from batchqueue.outputs.reading import MetricsReader
-from batchqueue.outputs.store import FIRST_BUCKET, StoreTransaction, bucket_limit
+from batchqueue.outputs.store import FIRST_BUCKET, Epoch, StoreTransaction, bucket_limit
+
+FINAL_BEFORE = "final_before"
+"""In the summary of an epoch, the time bucket before which all are final."""
+
+
+def final_before(newest: Sequence[Epoch]) -> int | None:
+    """Return the time bucket before which all are final; `None` if none are.
+
+    Args:
+        newest: The newest summary of a sink, if it has any.
+    """
+    return newest[-1].summary.get(FINAL_BEFORE) if newest else None
 
 
 class StoreBase(MetricsReader):
@@ -17,6 +30,10 @@ class StoreBase(MetricsReader):
     def transaction(self, sink_id: str = "default") -> AbstractContextManager[StoreTransaction]:
         """Open a transaction that excludes other writers of the sink."""
 
+    @abstractmethod
+    def summaries(self, sink_id: str = "default", newest: int | None = None) -> list[Epoch]:
+        """Return the summaries that are kept for a sink, in the order of recording."""
+
     def check_storable(self, item: Metrics, sink_id: str) -> None:
         """Check that a partial could be stored for a sink as it is, without connecting.
 
@@ -24,6 +41,25 @@ class StoreBase(MetricsReader):
             StoreError: Its key or a value is one that the store does not hold.
         """
         check_storable(item)
+
+    def final_before(self, sink_id: str = "default") -> int | None:
+        """Return the time bucket before which all buckets of a sink are final.
+
+        A Spark job with a watermark marks buckets as final in the transaction of an epoch. The mark
+        never goes back, unless the sink is cleared. So an exporter that keeps the mark of its last
+        run, and reads `since` that mark and `before` the present one, takes each bucket once.
+
+        Args:
+            sink_id: The sink; with shards, that of a shard.
+
+        Returns:
+            The first bucket that is not final, in seconds since 1970; `None` if none are.
+
+        Raises:
+            StoreError: There is no such store, or it cannot be read.
+            StoreUnavailableError: The store is down or out of reach.
+        """
+        return final_before(self.summaries(sink_id, 1))
 
     def delete(
         self,

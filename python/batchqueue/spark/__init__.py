@@ -38,6 +38,7 @@ from batchqueue.spark.handlers.summary import DeliverySummary
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.bad_rows import DeadLetters
 from batchqueue.spark.job.steps import ArrowAggregation, ArrowHandler
+from batchqueue.spark.job.watermark import Watermark
 from batchqueue.spark.local.dry_run import dry_run
 from batchqueue.spark.local.java import find_java_home
 from batchqueue.spark.local.session import local_session
@@ -59,6 +60,7 @@ __all__ = [
     "MissingPackageError",
     "SinkError",
     "TaskInfo",
+    "Watermark",
     "dry_run",
     "find_java_home",
     "for_each_partition",

@@ -44,7 +44,7 @@ def test_text_is_selected_as_a_whole(store):
     assert len(store.read(ROUTES, keys={"origin": [*many, *texts]})) == len(texts)
 
 
-def test_long_names_and_other_types_have_a_table_of_their_own(store):
+def test_long_names_and_other_types_have_a_table(store):
     sizes = metric_type(
         "sizes",
         MeanMetrics,

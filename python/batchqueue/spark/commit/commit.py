@@ -26,11 +26,13 @@ from batchqueue.spark.commit.conflicts import (
     check_shards,
 )
 from batchqueue.spark.commit.epoch_summary import epoch_summary, log_line
+from batchqueue.spark.commit.final_buckets import FinalBuckets
 from batchqueue.spark.commit.retries import with_retries
 from batchqueue.spark.commit.totals import latest_totals, with_totals
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.job.watermark import Watermark
 from batchqueue.spark.stage.process import CpuMeter, infrequent_gc
 from batchqueue.spark.stage.stage import Stage
 from batchqueue.spark.task.context import EpochId
@@ -162,7 +164,9 @@ class Commit:
         def check_replay(recorded: Mapping[str, Any] | None) -> None:
             check_rows(self.options, epoch, recorded, self._rows)
 
-        return self._apply_once(epoch.query_id, batch_id, prepare, check_replay)
+        return self._apply_once(
+            epoch.query_id, batch_id, prepare, check_replay, watermark=self.job.watermark
+        )
 
     def apply_batch(self, *, overwrite: bool) -> dict[str, Any]:
         """Apply one batch write, unless it has a txnId that the ledger has.
@@ -222,6 +226,7 @@ class Commit:
         check_replay: Callable[[Mapping[str, Any] | None], None],
         *,
         marked: bool = True,
+        watermark: Watermark | None = None,
     ) -> dict[str, Any]:
         """Apply an epoch in one transaction, unless the ledger has it, with retries."""
         sink_id = self.options.sink_id
@@ -244,9 +249,9 @@ class Commit:
                 before = latest_totals(transaction.summaries)
                 prepare(transaction)
                 self._describe(transaction)
-                summary = with_totals(
-                    self._merge(transaction, query_id, batch_id, marked=marked), before
-                )
+                final = FinalBuckets(transaction, watermark)
+                merged = self._merge(transaction, query_id, batch_id, final, marked=marked)
+                summary = with_totals(merged, before)
                 transaction.record(query_id, batch_id, summary, marked=marked)
             level = logging.WARNING if summary["bad_rows"] else logging.INFO
             _log.log(level, "sink %s: %s", sink_id, log_line(query_id, summary))
@@ -312,7 +317,13 @@ class Commit:
 
     @infrequent_gc()
     def _merge(
-        self, transaction: StoreTransaction, query_id: str, batch_id: int, *, marked: bool
+        self,
+        transaction: StoreTransaction,
+        query_id: str,
+        batch_id: int,
+        final: FinalBuckets,
+        *,
+        marked: bool,
     ) -> dict[str, Any]:
         """Merge all partials into the store, and return the epoch's entry for the ledger."""
         meter = CpuMeter()
@@ -329,19 +340,20 @@ class Commit:
             }
             with Stage(f"{name}-l2", self.job.l2, workers) as l2:
                 for message in self.messages:
-                    metrics = message.metrics(self.job)
+                    metrics = final.sorted_out(message.metrics(self.job))
                     l2.produce_many(within(metrics, self.options.replaced))
         replaced = _interval(self.options)
+        attempts = [message.summary for message in self.messages]
         summary = epoch_summary(
             batch_id,
-            [message.summary for message in self.messages],
+            attempts,
             commit_bytes=commit_bytes,
             l2=l2.summary,
             persist=persist.summary,
             commit_cpu=meter.read(l2.drain_cpu_s + persist.drain_cpu_s),
             guarantee="exactly-once" if marked else "at-least-once",
             committed_at=time.time(),
-        )
+        ) | final.summary(attempts)
         return summary if replaced is None else {**summary, "replaced": replaced}
 
 

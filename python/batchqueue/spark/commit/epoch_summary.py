@@ -45,7 +45,10 @@ def epoch_summary(
         - `commit_drain_cpu_s`, `commit_rest_cpu_s`, `commit_wall_s`: of the commit;
         - `committed_at`: seconds since 1970, UTC.
 
-        A write that replaces time buckets has also `replaced`: the first, and the one after them.
+        The commit adds `late`, partials for a time bucket that was final before, and, as soon as a
+        job with a watermark has written to the sink, `final_before`, the time bucket before which
+        all are final. A write that replaces time buckets has also `replaced`: the first, and the
+        one after them.
     """
     l1 = StageSummary.total([attempt.l1 for attempt in attempts])
     rows = sum(attempt.rows for attempt in attempts)
@@ -91,6 +94,7 @@ def log_line(query_id: str, summary: Mapping[str, Any]) -> str:
     if counts["dead_lettered"] == 0:
         del counts["dead_lettered"]  # few jobs have a handler for them
     rows = counted(summary["rows"], "row")
+    late = f", {counted(summary['late'], 'late partial')}" if summary.get("late") else ""
     if summary["skipped"]:
         rows += f", {summary['skipped']:,} skipped"
     if summary["bad_rows"]:
@@ -98,7 +102,7 @@ def log_line(query_id: str, summary: Mapping[str, Any]) -> str:
     use = ", ".join(f"{name} {stage['peak_used_percent']:.0f} %" for name, stage in stages.items())
     return (
         f"epoch {summary['batch_id']} of query {query_id}: {rows}, "
-        f"{counted(summary['items'], 'item')}, {counted(summary['partials'], 'partial')} "
+        f"{counted(summary['items'], 'item')}, {counted(summary['partials'], 'partial')}{late} "
         f"(L1 ratio {summary['l1_ratio']:,}), {summary['commit_bytes']:,} bytes, "
         f"{', '.join(f'{count} {name}' for name, count in counts.items())}, queue use {use}, "
         f"commit {summary['commit_wall_s']:.2f} s, {summary['guarantee']}"

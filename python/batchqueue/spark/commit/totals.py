@@ -29,6 +29,7 @@ class SinkTotals:
         rows: Rows from Spark.
         skipped: Rows that steps left out because of a null key.
         bad_rows: Rows that could not be read, and were left out.
+        late: Partials for time buckets that were final.
         items: Items made of them.
         partials: What L1 left of them.
         commit_bytes: Bytes of the partials on their way to the commit.
@@ -41,6 +42,7 @@ class SinkTotals:
     rows: int = 0
     skipped: int = 0
     bad_rows: int = 0
+    late: int = 0
     items: int = 0
     partials: int = 0
     commit_bytes: int = 0
@@ -67,6 +69,7 @@ class SinkTotals:
             rows=summary.get("rows", 0),
             skipped=summary.get("skipped", 0),
             bad_rows=summary.get("bad_rows", 0),
+            late=summary.get("late", 0),
             items=summary.get("items", 0),
             partials=summary.get("partials", 0),
             commit_bytes=summary.get("commit_bytes", 0),

@@ -17,6 +17,7 @@ from batchqueue.presets import l1_aggregation, l2_persistence
 from batchqueue.spark.job.bad_rows import DeadLetters, OnBadRow
 from batchqueue.spark.job.pickling import check_pickles
 from batchqueue.spark.job.steps import ArrowAggregation, ArrowHandler, HandlerFactory
+from batchqueue.spark.job.watermark import Watermark
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -50,6 +51,8 @@ class AggregationJob:
             more that has no other rows fails. `DeadLetters()`: the store keeps the row. Unless rows
             fail, `items` gets a batch that has such a row once more in parts, down to single rows,
             so the items of a row must not depend on other rows.
+        watermark: When the time buckets of a stream are final, and what becomes of rows that come
+            later. Default: None, no bucket is ever final.
         handlers: For an item type, the function that makes its L1 handler for one attempt. The
             argument is a callable that takes the handler's partials (lists of `metrics`), at the
             latest in `on_close`. Types in `metrics` without an entry here are merged.
@@ -90,6 +93,7 @@ class AggregationJob:
     store: MetricsStore
     columns: Sequence[str] = ()
     on_bad_row: OnBadRow = "fail"
+    watermark: Watermark | None = None
     handlers: Mapping[type, HandlerFactory] = field(default_factory=dict)
     l1: BatchQueueConfig[Any] = field(
         default_factory=lambda: l1_aggregation(
@@ -144,6 +148,7 @@ class AggregationJob:
                 table_layout(metric_type)  # a name that no store could have is refused now
         self._check_declared()
         self._check_bad_rows()
+        self._check_watermark()
         for stage, config in (("l1", self.l1), ("l2", self.l2)):
             if config.consumer is not None or config.consumer_factory is not None:
                 raise ConfigError(
@@ -229,6 +234,19 @@ class AggregationJob:
                 "keeps rows: rename it"
             )
 
+    def _check_watermark(self) -> None:
+        if self.watermark is None:
+            return
+        if not isinstance(self.watermark, Watermark):
+            raise ConfigError(
+                f"watermark of job {self.name!r} is {self.watermark!r}; give a Watermark, for "
+                "instance Watermark(Window('at', 3600), delay_s=600)"
+            )
+        for step in self.arrow:
+            # The time buckets of a function are its own.
+            if isinstance(step, ArrowAggregation) and isinstance(step.metrics, Mapping):
+                self.watermark.check_window(step.time)
+
     @property
     def stored_metrics(self) -> tuple[type[Metrics], ...]:
         """The metric types that reach the store: those that were given, and those of bad rows."""
@@ -247,7 +265,7 @@ class AggregationJob:
         """Return the columns that the job reads, each once; None if functions may read any."""
         if self.items is not None or self.prepare is not None:
             return None
-        names: dict[str, None] = {}
+        names = {} if self.watermark is None else {self.watermark.time.column: None}
         for step in self.arrow:
             if not isinstance(step, ArrowAggregation):
                 return None
@@ -257,12 +275,15 @@ class AggregationJob:
         return list(names)
 
     def check_columns(self, available: Sequence[str]) -> None:
-        """Check that the rows have the columns that `items` reads.
+        """Check that the rows have the columns that `items` and the watermark read.
 
         Raises:
             ConfigError: A column is missing.
         """
-        missing = [column for column in self.columns if column not in available]
+        needed = list(self.columns)
+        if self.watermark is not None and self.prepare is None:  # which may make the column
+            needed.append(self.watermark.time.column)
+        missing = [column for column in needed if column not in available]
         if missing:
             raise ConfigError(
                 f"job {self.name!r} needs column {', '.join(missing)}, but the rows have "

@@ -45,6 +45,14 @@ class SinkMetric(Enum):
         "rows that could not be read, and were left out",
         _EPOCH,
     )
+    LATE = MetricSpec(
+        "batchqueue_sink_late_partials_total",
+        "counter",
+        (),
+        "partials",
+        "partials for a time bucket that was final",
+        _EPOCH,
+    )
     ITEMS = MetricSpec(
         "batchqueue_sink_items_total", "counter", (), "items", "items made of rows", _EPOCH
     )
@@ -118,6 +126,14 @@ class SinkMetric(Enum):
         (),
         "items per partial",
         "how much L1 merged in the last epoch",
+        _EPOCH,
+    )
+    FINAL_BEFORE = MetricSpec(
+        "batchqueue_sink_final_before_timestamp_seconds",
+        "gauge",
+        (),
+        "seconds since 1970",
+        "the time bucket before which all are final",
         _EPOCH,
     )
     LAST_QUEUE_USE = MetricSpec(

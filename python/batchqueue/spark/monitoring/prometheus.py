@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from batchqueue._requirements import require
 from batchqueue.metrics.families import families
 from batchqueue.outputs import Epoch, StoreUnavailableError
+from batchqueue.outputs.base import FINAL_BEFORE
 from batchqueue.spark.commit.totals import SinkTotals, latest_totals
 from batchqueue.spark.monitoring.ledger import LedgerStore, checked_sink_ids
 from batchqueue.spark.monitoring.metric_names import SinkMetric
@@ -116,6 +117,7 @@ def _counters(totals: SinkTotals) -> Iterator[Sample]:
     yield SinkMetric.ROWS, (), totals.rows
     yield SinkMetric.SKIPPED, (), totals.skipped
     yield SinkMetric.BAD_ROWS, (), totals.bad_rows
+    yield SinkMetric.LATE, (), totals.late
     yield SinkMetric.ITEMS, (), totals.items
     yield SinkMetric.PARTIALS, (), totals.partials
     yield SinkMetric.COMMIT_BYTES, (), totals.commit_bytes
@@ -135,6 +137,7 @@ def _gauges(epoch: Epoch) -> Iterator[Sample]:
         SinkMetric.LAST_COMMIT_TIME: "committed_at",
         SinkMetric.LAST_COMMIT_SECONDS: "commit_wall_s",
         SinkMetric.LAST_L1_RATIO: "l1_ratio",
+        SinkMetric.FINAL_BEFORE: FINAL_BEFORE,
     }
     for metric, name in known.items():
         if name in summary:  # entries of older versions lack some fields

@@ -53,6 +53,7 @@ def aggregate(
         l1.skipped,
         l1.rows.bad_rows,
         l1.rows.first_error,
+        l1.newest,
     )
 
 

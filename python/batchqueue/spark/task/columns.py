@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 
 from batchqueue.aggregation import Metrics, Window, bucket_start
 from batchqueue.aggregation.entities import ESCAPE, SEPARATOR
@@ -17,7 +17,7 @@ from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.declared import key_types, value_columns
 from batchqueue.spark.job.steps import ArrowAggregation
 
-_compute: Any = pc  # its type hints lack functions of strings
+_compute: Any = pyarrow.compute  # its type hints lack functions
 
 EVERYTHING = "all"
 """The entity of a declared metric without keys."""
@@ -118,7 +118,7 @@ def _key_texts(key: str, kind: type, values: pa.Array) -> pa.Array:
 
 
 def _are_dates(values: pa.Array) -> bool:
-    days = pc.min_max(values.cast(pa.date32()).cast(pa.int32())).as_py()
+    days = _compute.min_max(values.cast(pa.date32()).cast(pa.int32())).as_py()
     first, last = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
     return days["min"] is None or (first <= days["min"] and days["max"] <= last)
 

@@ -61,10 +61,13 @@ class L1:
         handlers: The handlers by item type or tag.
         skipped: Rows that `partials` has left out because of a null key.
         rows: What makes items of the rows, and counts those that it cannot read.
+        newest: The latest time of the rows in whole seconds, if the job has a watermark.
     """
 
     def __init__(self, job: AggregationJob, sink_id: str) -> None:
         self.skipped = 0
+        self.newest: int | None = None
+        self._watermark = job.watermark
         self._collected: list[Metrics] = []
         self._aggregators: list[tuple[ArrowAggregation, Aggregator]] = []
         # One pass over a column delivers the rows of all its tags.
@@ -97,6 +100,7 @@ class L1:
     def produce(self, batch: pa.RecordBatch, stage: Stage) -> None:
         """Enqueue one batch of rows: as items, by each type column, and whole, as the job says."""
         items, rows = self.rows.read(batch)
+        self._note_times(rows)
         stage.produce_many(items)
         for type_column in self._type_columns:
             stage.produce_arrow(rows, type_column)
@@ -107,6 +111,12 @@ class L1:
             schema = rows.schema.append(pa.field(_TAG_COLUMN, tags.type))
             whole = pa.RecordBatch.from_arrays([*rows.columns, tags], schema=schema)
             stage.produce_arrow(whole, _TAG_COLUMN)
+
+    def _note_times(self, rows: pa.RecordBatch) -> None:
+        if self._watermark is not None:
+            found = self._watermark.newest(rows.column(self._watermark.time.column))
+            if found is not None and (self.newest is None or found > self.newest):
+                self.newest = found
 
     def partials(self) -> L1Partials:
         """Return what the handlers emitted; call it after the queue has shut down."""

@@ -27,6 +27,8 @@ class AttemptSummary:
         skipped: Rows that steps left out because of a null key.
         bad_rows: Rows that could not be read, and were left out.
         bad_row_error: What was wrong with the first of them; None if there is none.
+        newest: The latest time of its rows in whole seconds, if the job has a watermark; None
+            without rows.
     """
 
     rows: int
@@ -36,11 +38,13 @@ class AttemptSummary:
     skipped: int = 0
     bad_rows: int = 0
     bad_row_error: str | None = None
+    newest: int | None = None
 
     @classmethod
-    def without_queue(cls, rows: int = 0, skipped: int = 0) -> Self:
+    def without_queue(cls, rows: int = 0, skipped: int = 0, newest: int | None = None) -> Self:
         """Return the summary of an L1 without a queue, such as one in Spark SQL."""
-        return cls(rows, StageSummary.total([]), (), CpuSummary(0, 0, 0), skipped)
+        cpu = CpuSummary(0, 0, 0)
+        return cls(rows, StageSummary.total([]), (), cpu, skipped, newest=newest)
 
 
 @dataclass(frozen=True)

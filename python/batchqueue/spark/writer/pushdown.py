@@ -24,6 +24,7 @@ from batchqueue.aggregation.distinct_metrics import lg_registers
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.steps import ArrowAggregation
+from batchqueue.spark.job.watermark import Watermark
 from batchqueue.spark.task.arrow import to_arrow
 from batchqueue.spark.task.columns import declared_partials
 from batchqueue.spark.task.context import EpochId
@@ -33,6 +34,9 @@ from batchqueue.spark.writer.sql_buckets import bucket, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+_NEWEST = "batchqueue newest"
+"""Column with the latest time of each group, for the watermark."""
 
 _UNKNOWN_TAGS, _VALUES = "batchqueue unknown tags", "batchqueue values of "
 """Columns beside the measures: rows with an unknown tag, and the values behind each sum."""
@@ -124,7 +128,11 @@ def collect_partials(
     """
     steps = pushdown_steps(job)
     return checked_partials(
-        [to_arrow(groups) for groups in plan_groups(df, steps)], steps, steps, epoch
+        [to_arrow(groups) for groups in plan_groups(df, steps, job.watermark)],
+        steps,
+        steps,
+        epoch,
+        job.watermark,
     )
 
 
@@ -133,6 +141,7 @@ def checked_partials(
     of_steps: Sequence[ArrowAggregation],
     steps: Sequence[ArrowAggregation],
     epoch: EpochId | None,
+    watermark: Watermark | None,
 ) -> SqlPartials:
     """Check the groups that Spark SQL made.
 
@@ -141,6 +150,7 @@ def checked_partials(
         of_steps: The step of each table.
         steps: All steps of the job.
         epoch: The micro-batch; None in a batch write.
+        watermark: That of the job.
 
     Raises:
         SinkError: See `collect_partials`.
@@ -148,16 +158,27 @@ def checked_partials(
     counting = _counting_rows(steps)
     pairs = list(zip(tables, of_steps, strict=True))
     rows = sum(sum(table.column(ROWS).to_pylist()) for table, step in pairs if id(step) in counting)
+    newest = None if watermark is None else _newest(tables, watermark)
     checked = [_checked(table, step) for table, step in pairs]
     skipped = sum(skipped for _, skipped in checked)
     return SqlPartials(
-        epoch, [groups for groups, _ in checked], AttemptSummary.without_queue(rows, skipped)
+        epoch,
+        [groups for groups, _ in checked],
+        AttemptSummary.without_queue(rows, skipped, newest),
     )
 
 
-def plan_groups(df: "DataFrame", steps: Sequence[ArrowAggregation]) -> list["DataFrame"]:
+def _newest(tables: Sequence[pa.Table], watermark: Watermark) -> int | None:
+    """Return the latest time in the rows of groups."""
+    found = [watermark.newest(table.column(_NEWEST)) for table in tables]
+    return max((time for time in found if time is not None), default=None)
+
+
+def plan_groups(
+    df: "DataFrame", steps: Sequence[ArrowAggregation], watermark: Watermark | None
+) -> list["DataFrame"]:
     """Plan each step as a `groupBy` with its keys, window, measures, and columns for the checks."""
-    return [_plan(df, step, _tags_beside(step, steps)) for step in steps]
+    return [_plan(df, step, _tags_beside(step, steps), watermark) for step in steps]
 
 
 def _tags_beside(step: ArrowAggregation, steps: Sequence[ArrowAggregation]) -> list[str]:
@@ -178,7 +199,12 @@ def _counting_rows(steps: Sequence[ArrowAggregation]) -> set[int]:
     }
 
 
-def _plan(df: "DataFrame", step: ArrowAggregation, tags_beside: Sequence[str]) -> "DataFrame":
+def _plan(
+    df: "DataFrame",
+    step: ArrowAggregation,
+    tags_beside: Sequence[str],
+    watermark: Watermark | None,
+) -> "DataFrame":
     fn, aggregation = _functions_for(df), step.aggregation
     if step.type_column is not None and tags_beside:
         # Rows with an unknown tag, or null, stay in, so that the check finds them.
@@ -202,6 +228,8 @@ def _plan(df: "DataFrame", step: ArrowAggregation, tags_beside: Sequence[str]) -
     if step.type_column is not None:
         known = fn.col(quoted(step.type_column)).isin(*step.tags)
         measures.append(fn.count_if(~fn.coalesce(known, fn.lit(False))).alias(_UNKNOWN_TAGS))
+    if watermark is not None:
+        measures.append(fn.max(quoted(watermark.time.column)).alias(_NEWEST))
     return df.groupBy(*keys).agg(fn.count(fn.lit(1)).alias(ROWS), *measures)
 
 

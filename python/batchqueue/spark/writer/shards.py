@@ -117,13 +117,17 @@ class ShardedWrite:
                     if not batch.num_rows:
                         continue
                     result = checked_partials(
-                        [pa.Table.from_batches([batch])], [step], steps, self.epoch
+                        [pa.Table.from_batches([batch])],
+                        [step],
+                        steps,
+                        self.epoch,
+                        self.job.watermark,
                     )
                     yield self._split(result.metrics_of([step]), result.summary)
 
             return groups
 
-        planned = zip(plan_groups(df, steps), steps, strict=True)
+        planned = zip(plan_groups(df, steps, self.job.watermark), steps, strict=True)
         return reduce(
             lambda left, right: left.unionByName(right),
             (map_in_arrow(groups, split(step), _PARTIALS) for groups, step in planned),
@@ -156,14 +160,15 @@ class ShardedWrite:
         return [json.loads(row.summary) for row in sorted(rows, key=lambda row: row.shard)]
 
     def _split(self, partials: Iterable[Metrics], summary: AttemptSummary) -> pa.RecordBatch:
-        by_shard: dict[int, list[Metrics]] = {0: []}  # shard 0 takes the summary of the attempt
+        # Shard 0 takes the summary of the attempt. With a watermark each learns the newest time.
+        shards = range(len(self.shuffle_keys) if self.job.watermark is not None else 1)
+        by_shard: dict[int, list[Metrics]] = {shard: [] for shard in shards}
+        others = AttemptSummary.without_queue(newest=summary.newest)
         # Here, before any shard is committed.
         for partial in within(partials, self.options.replaced):
             by_shard.setdefault(shard_of(partial, len(self.shuffle_keys)), []).append(partial)
         messages = [
-            encode_message(
-                of_shard, self.job, AttemptSummary.without_queue() if shard else summary, self.epoch
-            )
+            encode_message(of_shard, self.job, others if shard else summary, self.epoch)
             for shard, of_shard in by_shard.items()
         ]
         check_size(sum(message.size for message in messages), self.options)

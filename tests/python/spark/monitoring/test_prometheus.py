@@ -17,8 +17,9 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 
 from batchqueue import ConfigError
+from batchqueue.aggregation import Window
 from batchqueue.outputs import Epoch, SqliteStore, StoreError, StoreUnavailableError
-from batchqueue.spark import LedgerCollector, MissingPackageError
+from batchqueue.spark import LedgerCollector, MissingPackageError, Watermark
 from batchqueue.spark.commit.commit import Commit
 from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.monitoring.metric_names import SinkMetric
@@ -36,7 +37,8 @@ Scrape = Callable[..., float | None]
 def commit_epoch(
     store: SqliteStore, flights: Path, batch_id: int, query_id: str = "q1", **options: Any
 ) -> None:
-    job = flight_job(store)
+    watermark = Watermark(Window("hour", 86_400), delay_s=30 * 86_400)
+    job = flight_job(store, watermark=watermark)
     rows = pq.read_table(flights / f"part-{batch_id % FILES}.parquet").to_batches()
     chosen = replace(OPTIONS, **options)
     message = run_attempt(job, chosen, rows, EpochId(query_id, batch_id))

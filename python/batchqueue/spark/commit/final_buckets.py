@@ -1,0 +1,61 @@
+"""Which time buckets of a sink are final, and what an epoch has for them too late."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from batchqueue.aggregation import Metrics
+from batchqueue.outputs import BadRows, StoreTransaction
+from batchqueue.outputs.base import FINAL_BEFORE, final_before
+from batchqueue.spark.job.watermark import Watermark
+from batchqueue.spark.task.message import AttemptSummary
+
+
+class FinalBuckets:
+    """The final buckets of a sink in the commit of one epoch.
+
+    Attributes:
+        before: The buckets that start before it are final as of the epochs before; None if none
+            are.
+        late: Partials for such a bucket, so far.
+    """
+
+    def __init__(self, transaction: StoreTransaction, watermark: Watermark | None) -> None:
+        """Read what is final.
+
+        Args:
+            transaction: Of the sink.
+            watermark: That of the job, in an epoch of a stream; None in a batch write.
+        """
+        self.before = final_before(transaction.summaries(1))
+        self.late = 0
+        self._watermark = watermark
+
+    def sorted_out(self, metrics: Iterable[Metrics]) -> Iterable[Metrics]:
+        """Return the partials that are stored, and count those that are late."""
+        if self._watermark is None or self.before is None:
+            return metrics
+        return self._sorted_out(metrics, self.before, drops=self._watermark.late == "drop")
+
+    def _sorted_out(
+        self, metrics: Iterable[Metrics], before: int, *, drops: bool
+    ) -> Iterator[Metrics]:
+        for item in metrics:
+            # The time bucket of bad rows is when their task began.
+            if item.time_bucket < before and not isinstance(item, BadRows):
+                self.late += 1
+                if drops:
+                    continue
+            yield item
+
+    def summary(self, attempts: Sequence[AttemptSummary]) -> dict[str, Any]:
+        """Return what the summary of the epoch says: the marks never go back.
+
+        Args:
+            attempts: The summaries of the tasks, with the newest time of each.
+        """
+        found = self.before
+        newest = [attempt.newest for attempt in attempts if attempt.newest is not None]
+        if self._watermark is not None and newest:
+            reached = self._watermark.final_before(max(newest))
+            found = reached if found is None else max(found, reached)
+        return {"late": self.late, **({} if found is None else {FINAL_BEFORE: found})}

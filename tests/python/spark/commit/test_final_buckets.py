@@ -1,0 +1,243 @@
+"""Final time buckets without Spark: epochs of random rows against a model of a few lines."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from batchqueue import ConfigError
+from batchqueue.aggregation import (
+    Count,
+    CountMetrics,
+    Metrics,
+    Sum,
+    Window,
+    bucket_start,
+    metric_type,
+)
+from batchqueue.outputs import SqliteStore
+from batchqueue.spark import (
+    AggregationJob,
+    ArrowAggregation,
+    DeadLetters,
+    SinkError,
+    Watermark,
+)
+from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.task.attempt import run_attempt
+from batchqueue.spark.task.context import EpochId
+from batchqueue.spark.task.message import empty_message
+
+HITS = metric_type("hits", CountMetrics)
+TEN = Window("at", 10)
+MARK = Watermark(TEN, delay_s=5)
+STEP = ArrowAggregation(keys=["key"], time=TEN, metrics={HITS: Count()})
+OPTIONS = SinkOptions(sink_id="hits", on_new_query=None, txn_id=None, max_commit_bytes=1_000_000)
+
+Rows = Sequence[tuple[str, int]]
+"""Key and time of each."""
+
+
+def job(store: Any, watermark: Watermark | None = MARK, **changes: Any) -> AggregationJob:
+    parts = {"name": "hits", "arrow": [STEP], "store": store, "watermark": watermark} | changes
+    return AggregationJob(**parts)
+
+
+def batch(rows: Rows) -> pa.RecordBatch:
+    keys, times = zip(*rows, strict=True)
+    return pa.RecordBatch.from_pydict({"key": keys, "at": pa.array(times, pa.int64())})
+
+
+def apply_epoch(job: AggregationJob, number: int, tasks: Sequence[Rows]) -> dict[str, Any]:
+    epoch = EpochId("q", number)
+    messages = [run_attempt(job, OPTIONS, [batch(rows)], epoch) for rows in tasks if rows]
+    messages = messages or [empty_message(job, epoch)]
+    return Commit(job, OPTIONS, messages).apply_epoch(number)
+
+
+def stored(store: SqliteStore, **limits: Any) -> Counter[tuple[str, int]]:
+    return Counter({hits.key: hits.count for hits in store.read(HITS, "hits", **limits)})
+
+
+epochs = st.lists(
+    st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.integers(-30, 90))), max_size=3),
+    max_size=6,
+)
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(epochs, st.sampled_from([0, 5, 17.5]), st.sampled_from(["drop", "add"]))
+def test_buckets_are_final_as_in_the_model_and_exported_once(
+    tmp_path_factory: pytest.TempPathFactory,
+    epochs: list[list[Rows]],
+    delay_s: float,
+    late: Any,
+) -> None:
+    store = SqliteStore(tmp_path_factory.mktemp("final") / "metrics.db")
+    marked = job(store, Watermark(TEN, delay_s, late))
+    kept: Counter[tuple[str, int]] = Counter()
+    exported: Counter[tuple[str, int]] = Counter()
+    final: int | None = None
+    newest = None
+    for number, tasks in enumerate(epochs):
+        before, late_keys = final, set()
+        for rank, rows in enumerate(tasks):
+            for key, at in rows:
+                bucket = at // 10 * 10
+                is_late = before is not None and bucket < before
+                if is_late:
+                    late_keys.add((rank, key, bucket))
+                if not is_late or late == "add":
+                    kept[key, bucket] += 1
+                newest = at if newest is None else max(newest, at)
+        if newest is not None:
+            final = int((newest - delay_s) // 10 * 10)
+        for _ in range(2):  # a replay changes nothing
+            summary = apply_epoch(marked, number, tasks)
+        assert summary["late"] == len(late_keys)
+        assert summary.get("final_before") == final == store.final_before("hits")
+        assert stored(store) == kept
+        if final is not None:
+            exported += stored(store, since=before, before=final)
+    if late == "drop" and final is not None:
+        assert exported == stored(store, before=final)
+
+
+def test_empty_epoch_keeps_the_mark(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "metrics.db")
+    assert apply_epoch(job(store), 0, [[("a", 27)]])["final_before"] == 20
+    for number, tasks in ((1, []), (2, [[("a", 3)]]), (3, [])):
+        assert apply_epoch(job(store), number, tasks)["final_before"] == 20
+    assert stored(store) == {("a", 20): 1}
+    (newest,) = store.summaries("hits", 1)
+    assert newest.summary["totals"]["late"] == 1
+
+
+def test_mark_stays_when_the_job_changes(tmp_path: Path) -> None:
+    """A later job may have no watermark, or a longer delay."""
+    store = SqliteStore(tmp_path / "metrics.db")
+    apply_epoch(job(store), 0, [[("a", 100)]])
+    assert apply_epoch(job(store, None), 1, [[("a", 3)]])["late"] == 0
+    slower = job(store, replace(MARK, delay_s=1_000))
+    assert apply_epoch(slower, 2, [[("a", 110), ("a", 5)]]) == {
+        **store.summaries("hits")[-1].summary,
+        "applied": True,
+    }
+    assert store.final_before("hits") == 90
+    assert stored(store) == {("a", 0): 1, ("a", 100): 1, ("a", 110): 1}
+
+
+def test_batch_writes_move_no_mark_and_reach_final_buckets(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "metrics.db")
+
+    def write(rows: Rows, **options: Any) -> dict[str, Any]:
+        given = replace(OPTIONS, **options)
+        messages = [run_attempt(job(store), given, [batch(rows)])]
+        return Commit(job(store), given, messages).apply_batch(overwrite=False)
+
+    assert "final_before" not in write([("a", 500)])
+    assert store.final_before("hits") is None
+    adding = replace(OPTIONS, on_new_query="append")
+    first = [run_attempt(job(store), adding, [batch([("a", 105), ("a", 92)])], EpochId("q", 0))]
+    assert Commit(job(store), adding, first).apply_epoch(0)["final_before"] == 100
+    again = write([("a", 91), ("a", 92)], replaced=range(90, 100))
+    assert (again["late"], again["final_before"]) == (0, 100)
+    assert stored(store)["a", 90] == 2
+
+
+def items(rows: pa.RecordBatch) -> Iterator[Metrics]:
+    for row in rows.to_pylist():
+        if row["at"] > 1_000:
+            raise ValueError("too large")
+        yield HITS(row["key"], row["at"] // 10 * 10)
+
+
+def test_items_and_bad_rows(tmp_path: Path) -> None:
+    """A bad row is kept whenever its task began, and its time moves no watermark."""
+    store = SqliteStore(tmp_path / "metrics.db")
+    by_items = job(store, arrow=(), items=items, metrics=[HITS], on_bad_row=DeadLetters())
+    for number, rows in enumerate(([("a", 27), ("a", 5_000)], [("a", 8), ("a", 9_000)])):
+        summary = apply_epoch(by_items, number, [rows])
+        assert (summary["bad_rows"], summary["final_before"]) == (1, 20)
+    assert summary["late"] == 1
+    assert stored(store) == {("a", 20): 1}
+
+
+DAY = Window("at", 86_400, zone="America/New_York")
+
+
+@pytest.mark.parametrize(
+    ("times", "newest"),
+    [
+        (pa.array([datetime(2024, 3, 10, 12, tzinfo=UTC)], pa.timestamp("us", "UTC")), None),
+        (pa.array([datetime(2024, 3, 10, 12, tzinfo=UTC)], pa.timestamp("ns", "Asia/Tokyo")), None),
+        (pa.array([1_710_072_000, None], pa.int64()), None),
+        (
+            pa.array([date(2024, 3, 10), date(2024, 3, 9)]),
+            int(datetime(2024, 3, 10, tzinfo=ZoneInfo("America/New_York")).timestamp()),
+        ),
+    ],
+)
+def test_latest_time_of_each_type(times: pa.Array, newest: int | None) -> None:
+    mark = Watermark(DAY, delay_s=3_600)
+    noon = int(datetime(2024, 3, 10, 12, tzinfo=UTC).timestamp())
+    assert mark.newest(times) == (newest or noon)
+    assert mark.newest(times.slice(0, 0)) is None
+    assert mark.final_before(noon) == bucket_start(noon, 86_400, zone="America/New_York")
+
+
+def test_times_of_another_type_are_named() -> None:
+    with pytest.raises(SinkError, match="of column 'at', a string: give a timestamp, a date"):
+        MARK.newest(pa.array(["noon"]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"time": "at"}, "time is 'at'; give a Window of whole seconds"),
+        ({"time": Window("at", 0.5)}, "give a Window of whole seconds"),
+        ({"time": TEN, "delay_s": -1}, "delay_s is -1; give seconds"),
+        ({"time": TEN, "delay_s": True}, "delay_s is True; give seconds"),
+        ({"time": TEN, "late": "fail"}, "late is 'fail'; give 'drop' or 'add'"),
+    ],
+)
+def test_watermarks_that_cannot_be_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Watermark(**settings)
+
+
+@pytest.mark.parametrize(
+    ("window", "words"),
+    [
+        (None, "declares metrics without time buckets, which would never be final: give"),
+        (Window("at", 20), "buckets of 10 s are cut by those of 20 s"),
+        (Window("at", 3), "buckets of 10 s are cut by those of 3 s"),
+        (Window("at", 5, offset_seconds=1), "with offsets of 0 and 1 s: give the widest window"),
+        (Window("at", 10, zone="Europe/Rome"), "in UTC and in Europe/Rome"),
+    ],
+)
+def test_windows_that_cross_the_buckets_are_refused(window: Window | None, words: str) -> None:
+    step = ArrowAggregation(keys=["key"], time=window, metrics={"sums": Sum("n")})
+    with pytest.raises(ConfigError, match=words):
+        job(SqliteStore("metrics.db"), arrow=[step])
+
+
+def test_job_reads_the_column_and_misses_it_by_name() -> None:
+    store = SqliteStore("metrics.db")
+    other = job(store, Watermark(Window("seen_at", 10)))
+    assert other.columns_read() == ["seen_at", "key", "at"]
+    with pytest.raises(ConfigError, match="needs column seen_at"):
+        other.check_columns(["key", "at"])
+    with pytest.raises(ConfigError, match=r"watermark of job 'hits' is 600; give a Watermark"):
+        job(store, 600)  # type: ignore[arg-type]
