@@ -53,7 +53,7 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust loom loom-full states test-python test-cluster postgres redis soak soak-rust soak-python soak-groups miri thread-sanitizer stress check format lint types stubs check-stubs \
+.PHONY: help demo test test-rust loom loom-full states test-python test-cluster postgres redis kafka soak soak-rust soak-python soak-groups miri thread-sanitizer stress check format lint types stubs check-stubs \
 	faults bench bench-python bench-spark bench-commit-limit bench-registry bench-groups bench-pipelines contenders report wheel cluster-wheel lock clean require-python require-toolchain require-components
 
 help: ## list the targets
@@ -92,6 +92,7 @@ loom-full: loom ## the same with one preemption more than the bounds, ten minute
 test-environment: $(VENV)/requirements $(VENV)/installed $(TARGET)/local-wheel $(TARGET)/spark-classes.jsa
 	@scripts/postgres.sh --if-possible
 	@scripts/redis.sh --if-possible
+	@$(BIN)/python scripts/kafka.py --if-possible
 
 test-python: test-environment ## everything in Python; options: make test-python PYTEST_ARGS="-k order"
 	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
@@ -101,6 +102,9 @@ postgres: ## the PostgreSQL server that tests start: bring one from the packages
 
 redis: ## the Redis server that tests start, likewise
 	scripts/redis.sh
+
+kafka: $(VENV)/requirements $(VENV)/installed ## the Kafka broker that a test starts, and Spark's package for Kafka
+	$(BIN)/python scripts/kafka.py
 
 test-cluster: test-environment ## all tests on Spark clusters of real processes, the slow ones too; options as above
 	BATCHQUEUE_TEST_MATRIX=all $(BIN)/python -m pytest -m "slow or not slow" tests/python/spark/cluster $(PYTEST_ARGS)

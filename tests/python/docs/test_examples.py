@@ -52,6 +52,18 @@ def streams(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return provide
 
 
+@pytest.fixture
+def topics(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Returns a function that starts a Kafka broker, and lets Spark and the program find it."""
+
+    def provide() -> None:
+        broker = request.getfixturevalue("kafka_broker")
+        monkeypatch.setenv("KAFKA", broker.address)
+        monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", broker.submit_arguments)
+
+    return provide
+
+
 def with_examples() -> list[Any]:
     """The pages with a program; those that start Spark take turns, but for the README."""
     turns = pytest.mark.matrix(3, name="pages with Spark")
@@ -70,13 +82,19 @@ def with_examples() -> list[Any]:
 @pytest.mark.timeout(2 * TIMEOUT_S)
 @pytest.mark.parametrize("page", with_examples())
 def test_page_runs_as_one_program_and_prints_what_it_shows(
-    page: Path, tmp_path: Path, database: Callable[[], None], streams: Callable[[], None]
+    page: Path,
+    tmp_path: Path,
+    database: Callable[[], None],
+    streams: Callable[[], None],
+    topics: Callable[[], None],
 ):
     program = blocks(page.read_text(), "python")
     if any(word in block.text for block in program for word in ("PostgresStore(", "psycopg.")):
         database()
     if any("REDIS_URL" in block.text for block in program):
         streams()
+    if any('environ["KAFKA"]' in block.text for block in program):
+        topics()
     for block, printed in zip(program, run(program, tmp_path), strict=True):
         if block.output is not None:
             assert printed == block.output, f"{name(page)}, block on line {block.line}"

@@ -317,7 +317,7 @@ def test_another_sink_in_the_same_database_is_left_alone(flights: Path, store: S
 
 
 class Elsewhere(CountMetrics):
-    """A kind whose table is already that of somebody else."""
+    """A kind whose table is already there with other columns."""
 
     __slots__ = ()
     table = "elsewhere"

@@ -1,0 +1,111 @@
+"""A Kafka broker on loopback, of the jars that `scripts/kafka.py` has brought."""
+
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from batchqueue.spark import find_java_home
+
+ROOT = Path(__file__).parents[4]
+JARS = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "kafka" / "jars"
+_OF_SPARK = (
+    "org.apache.spark_*",
+    "org.apache.kafka_kafka-clients-*",
+    "org.apache.commons_commons-pool2-*",
+)
+_OF_BROKER = ("scala-library-*", "slf4j-api-*", "log4j-*")
+_PATIENCE_S = 120
+
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={folder}/log
+num.partitions=3
+offsets.topic.replication.factor=1
+"""
+
+
+class KafkaBroker:
+    """A broker of one node, which keeps its data in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port, controller = _free_ports(2)
+        self._folder = folder
+        self._properties = folder / "server.properties"
+        self._properties.write_text(
+            _PROPERTIES.format(port=self.port, controller=controller, folder=folder)
+        )
+        provided = Path(pyspark.__file__).parent / "jars"
+        jars = [*JARS.glob("*.jar"), *(jar for name in _OF_BROKER for jar in provided.glob(name))]
+        self._java = [
+            str(find_java_home() / "bin" / "java"),
+            *("-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", ":".join(map(str, jars))),
+        ]
+
+    @property
+    def address(self) -> str:
+        """Host and port, for `kafka.bootstrap.servers`."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def submit_arguments(self) -> str:
+        """Value of `PYSPARK_SUBMIT_ARGS` for a Spark that reads Kafka."""
+        jars = ",".join(str(jar) for name in _OF_SPARK for jar in sorted(JARS.glob(name)))
+        return f"--jars {jars} pyspark-shell"
+
+    def start(self) -> None:
+        """Start it, and wait until it takes connections."""
+        log = self._folder / "broker.log"
+        with log.open("w") as output:
+            storage = ["kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c"]
+            subprocess.run(
+                [*self._java, *storage, self._properties], check=True, stdout=output, stderr=output
+            )
+            self._process = subprocess.Popen(
+                [*self._java, "kafka.Kafka", self._properties], stdout=output, stderr=output
+            )
+        deadline = time.monotonic() + _PATIENCE_S
+        while self._process.poll() is None and time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.1)
+        self.stop()
+        raise AssertionError(f"the broker did not start:\n{log.read_text()[-4_000:]}")
+
+    def stop(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture(scope="session")
+def kafka_broker() -> Iterator[KafkaBroker]:
+    if not any(JARS.glob("org.apache.kafka_kafka_*.jar")):
+        pytest.skip("needs the Kafka broker that `make kafka` brings")
+    with tempfile.TemporaryDirectory(prefix="batchqueue-kafka-") as folder:
+        broker = KafkaBroker(Path(folder))
+        broker.start()
+        yield broker
+        broker.stop()
+
+
+def _free_ports(number: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(number)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
