@@ -1,5 +1,8 @@
 """Old metrics can be deleted, and their ledger stays."""
 
+import os
+import random
+import signal
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -68,3 +71,27 @@ def test_other_limits_are_refused_and_nothing_is_deleted(store, before):
     with pytest.raises(ConfigError, match=r"before=.*a datetime with a zone"):
         store.delete(before=before)
     assert store.read(COUNT) == [COUNT("a", 0)]
+
+
+def test_killed_delete_leaves_everything_or_what_stays(store):
+    """The process is killed at any moment of the delete; the ledger is the same either way."""
+    chance = random.Random(5)
+    hours = [COUNT(f"entity {number}", hour * HOUR) for number in range(40) for hour in range(48)]
+    with store.transaction() as transaction:
+        transaction.record("query", 3, {"rows": len(hours)})
+    for _ in range(12):
+        with store.transaction() as transaction:
+            transaction.save(hours)
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0005, 0.03))
+            store.delete(before=30 * HOUR)
+            os._exit(0)
+        os.waitpid(child, 0)
+        with store.transaction() as transaction:  # after what a server may still commit
+            assert transaction.last_batch("query") == 3
+        left = {item.time_bucket // HOUR for item in store.read(COUNT)}
+        assert left in ({*range(48)}, {*range(30, 48)})
+        assert len(store.read(COUNT)) == 40 * len(left)
+        assert store.delete(before=30 * HOUR) == 40 * (len(left) - 18)

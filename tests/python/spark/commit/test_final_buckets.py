@@ -1,5 +1,8 @@
 """Final time buckets without Spark: epochs of random rows against a model of a few lines."""
 
+import os
+import random
+import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -23,7 +26,7 @@ from batchqueue.aggregation import (
     bucket_start,
     metric_type,
 )
-from batchqueue.outputs import SqliteStore
+from batchqueue.outputs import SqliteStore, StoreError
 from batchqueue.spark import (
     AggregationJob,
     ArrowAggregation,
@@ -64,7 +67,7 @@ def apply_epoch(job: AggregationJob, number: int, tasks: Sequence[Rows]) -> dict
     return Commit(job, OPTIONS, messages).apply_epoch(number)
 
 
-def stored(store: SqliteStore, **limits: Any) -> Counter[tuple[str, int]]:
+def stored(store: Any, **limits: Any) -> Counter[tuple[str, int]]:
     return Counter({hits.key: hits.count for hits in store.read(HITS, "hits", **limits)})
 
 
@@ -154,6 +157,40 @@ def test_batch_writes_move_no_mark_and_reach_final_buckets(tmp_path: Path) -> No
     again = write([("a", 91), ("a", 92)], replaced=range(90, 100))
     assert (again["late"], again["final_before"]) == (0, 100)
     assert stored(store)["a", 90] == 2
+
+
+def test_killed_commit_leaves_mark_and_results_of_the_same_epochs(any_store: Any) -> None:
+    """The commit, in a child, is killed at any moment, and its epoch comes again."""
+    chance = random.Random(11)
+    kept: Counter[tuple[str, int]] = Counter()
+    states: list[tuple[int | None, Counter[tuple[str, int]]]] = [(None, Counter())]
+    for number in range(12):
+        rows = [("a", 10 * number + chance.randrange(-40, 10)) for _ in range(30)]
+        final = states[-1][0]
+        kept += Counter(
+            (key, at // 10 * 10) for key, at in rows if final is None or at // 10 * 10 >= final
+        )
+        reached = (max(at for _, at in rows) - 5) // 10 * 10
+        states.append((reached if final is None else max(final, reached), kept.copy()))
+        delay_s = chance.uniform(0.001, 0.2)
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            signal.setitimer(signal.ITIMER_REAL, delay_s)
+            apply_epoch(job(any_store), number, [rows])
+            os._exit(0)
+        os.waitpid(child, 0)
+        found = state(any_store)
+        assert found in states[-2:], number
+        apply_epoch(job(any_store), number, [rows])
+        assert state(any_store) == states[-1], number
+
+
+def state(store: Any) -> tuple[int | None, Counter[tuple[str, int]]]:
+    try:
+        return store.final_before("hits"), stored(store)
+    except StoreError:  # not even created
+        return None, Counter()
 
 
 def items(rows: pa.RecordBatch) -> Iterator[Metrics]:
