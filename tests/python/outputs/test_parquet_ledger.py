@@ -2,12 +2,14 @@
 
 import json
 import shutil
+from unittest import mock
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batchqueue.outputs import ParquetStore, StoreError
+from batchqueue.outputs.parquet import ledger
 from batchqueue.outputs.parquet.copies import backup_parquet, check_parquet
 from batchqueue.outputs.parquet.ledger import FILE_EPOCHS
 
@@ -37,12 +39,19 @@ def manifest_of(store):
 
 
 @given(
+    file_epochs=st.sampled_from([2, 3, FILE_EPOCHS]),
     kept=st.lists(st.sampled_from([1, 5, 31, 32, 33, 64, 70]), min_size=1, max_size=3),
     number=st.integers(1, 60),
 )
-@example(kept=[40, 200], number=60)  # what is forgotten stays so
-@settings(max_examples=15, deadline=None)
-def test_newest_epochs_are_those_of_a_list(tmp_path_factory, kept, number):
+@example(file_epochs=32, kept=[40, 200], number=60)  # what is forgotten stays so
+@example(file_epochs=3, kept=[40, 200], number=60)
+@settings(max_examples=25, deadline=None)
+def test_newest_epochs_are_those_of_a_list(tmp_path_factory, file_epochs, kept, number):
+    with mock.patch.object(ledger, "FILE_EPOCHS", file_epochs):
+        check_newest_epochs(tmp_path_factory, kept, number)
+
+
+def check_newest_epochs(tmp_path_factory, kept, number):
     directory = tmp_path_factory.mktemp("ledger") / "store"
     model = []
     for turn, most in enumerate(kept):
@@ -63,6 +72,24 @@ def test_commit_writes_no_more_after_many_epochs_than_after_few(store):
     assert len(epoch_files(store)) == 10
     assert manifest_of(store).stat().st_size < size + 10 * 100
     assert numbers(store) == list(range(10 * FILE_EPOCHS))
+
+
+def test_files_of_many_epochs_are_few(store, monkeypatch):
+    """Each commit writes their names, and looks for others in the folder."""
+    monkeypatch.setattr(ledger, "FILE_EPOCHS", 4)
+
+    def sizes():
+        return [number for _, number in json.loads(manifest_of(store).read_text())["older"]]
+
+    record(store, range(15 * 4))
+    assert sizes() == 3 * [16] + 3 * [4]
+    record(store, range(15 * 4, 16 * 4))
+    assert sizes() == 4 * [16]
+    record(store, range(16 * 4, 401))
+    assert sizes() == 25 * [16]
+    assert len(epoch_files(store)) == 25
+    assert numbers(store) == list(range(401))
+    assert numbers(store, 7) == list(range(394, 401))
 
 
 def test_files_of_forgotten_epochs_are_removed(open_parquet):

@@ -1,12 +1,14 @@
 """The epochs of a sink in a Parquet store: the newest in its manifest, older ones in files.
 
-Such a file never changes, like those of the data. So a commit costs the same, however many epochs
-are kept.
+Such a file never changes, like those of the data. Some of the newest files become a larger one in
+their turn, because each commit writes the names of all, and looks for files that are not among
+them. So a commit costs the same, however many epochs are kept.
 """
 
 import json
 import uuid
 from copy import deepcopy
+from itertools import takewhile
 from pathlib import Path
 
 from batchqueue._words import counted
@@ -19,8 +21,8 @@ from batchqueue.outputs.parquet.manifest import (
 )
 
 FILE_EPOCHS = 32
-"""So many epochs in the manifest become a file. Each commit writes the manifest, and a file costs
-another `fsync`."""
+"""So many epochs in the manifest become a file, and so many of these files become one. Each commit
+writes the manifest, and a file costs another `fsync`."""
 
 
 def add_epoch(manifest: Manifest, epoch: Summary, kept: int) -> None:
@@ -39,11 +41,22 @@ def move_recent(folder: Path, manifest: Manifest) -> list[Path]:
     """Move the epochs of a manifest into a file, if there are enough; return the file."""
     if len(manifest.recent) < FILE_EPOCHS:
         return []
+    small = list(takewhile(_is_small, reversed(manifest.older)))
+    merged = manifest.older[-len(small) :] if len(small) >= FILE_EPOCHS - 1 else []
+    epochs = [epoch for name, number in merged for epoch in _epochs_in(folder / name, number)]
+    epochs += manifest.recent
     path = folder / f"{uuid.uuid4().hex[:16]}{EPOCHS_SUFFIX}"
-    write_durably(path, json.dumps(manifest.recent).encode())
-    manifest.older.append((path.name, len(manifest.recent)))
+    write_durably(path, json.dumps(epochs).encode())
+    manifest.older = [
+        *manifest.older[: len(manifest.older) - len(merged)],
+        (path.name, len(epochs)),
+    ]
     manifest.recent = []
     return [path]
+
+
+def _is_small(file: tuple[str, int]) -> bool:
+    return file[1] < FILE_EPOCHS * FILE_EPOCHS
 
 
 def newest_epochs(folder: Path, manifest: Manifest, newest: int | None = None) -> list[Summary]:
