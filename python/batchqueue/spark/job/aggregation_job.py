@@ -275,15 +275,23 @@ class AggregationJob:
         return list(names)
 
     def check_columns(self, available: Sequence[str]) -> None:
-        """Check that the rows have the columns that `items` and the watermark read.
+        """Check that the rows have the columns that `items`, aggregations and the watermark read.
+
+        Those of aggregations may differ in case, as Spark SQL lets them.
 
         Raises:
             ConfigError: A column is missing.
         """
-        needed = list(self.columns)
-        if self.watermark is not None and self.prepare is None:  # which may make the column
-            needed.append(self.watermark.time.column)
-        missing = [column for column in needed if column not in available]
+        missing = [column for column in self.columns if column not in available]
+        if self.prepare is None:  # which may make columns
+            of_any_case = {column.lower() for column in available}
+            declared = [] if self.watermark is None else [self.watermark.time.column]
+            for step in self.arrow:
+                declared += [] if step.type_column is None else [step.type_column]
+                if isinstance(step, ArrowAggregation):
+                    declared += step.aggregation.columns
+            found = (name for name in declared if name.lower() not in of_any_case)
+            missing = list(dict.fromkeys([*missing, *found]))
         if missing:
             raise ConfigError(
                 f"job {self.name!r} needs column {', '.join(missing)}, but the rows have "

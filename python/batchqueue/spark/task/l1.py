@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from batchqueue import SupportsConsume
 from batchqueue.aggregation import Aggregator, MergeBuffer, Metrics
+from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.steps import ArrowAggregation, ArrowHandler, Emit, HandlerFactory
 from batchqueue.spark.stage.stage import Stage
@@ -33,6 +34,17 @@ class CollectingWorker:
     def on_close(self) -> None:
         """Emit one partial per key."""
         self._emit(self._buffer.drain())
+
+
+def _result_of(aggregator: Aggregator) -> pa.RecordBatch | None:
+    try:
+        return aggregator.result()
+    except OverflowError as error:
+        what = str(error).partition("; ")[0]
+        raise SinkError(
+            f"measure {what}, in a group of one task, so nothing of this epoch is committed: "
+            "measure in a larger unit, or as double"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -122,7 +134,7 @@ class L1:
         """Return what the handlers emitted; call it after the queue has shut down."""
         columns: list[ColumnPartials] = []
         for step, aggregator in self._aggregators:
-            if (result := aggregator.result()) is not None:
+            if (result := _result_of(aggregator)) is not None:
                 groups, skipped = without_null_keys(pa.Table.from_batches([result]), step)
                 self.skipped += skipped
                 for batch in record_batches(groups):

@@ -1,8 +1,9 @@
 """`MetricsWriter`: the sink for `foreachBatch` and for single DataFrames."""
 
 import json
+import logging
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced_in
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,6 +12,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from batchqueue import ConfigError
+from batchqueue._words import counted
 from batchqueue.aggregation import bucket_start
 from batchqueue.outputs import SqliteStore
 from batchqueue.outputs.store import bucket_limit
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _MOST_SHARDS = 10_000
+
+_log = logging.getLogger("batchqueue.spark")
 
 L1Place = Literal["tasks", "spark"]
 
@@ -220,7 +224,9 @@ class MetricsWriter:
         if found is not None:
             return found
         partials = write.plan_in_spark(df) if self._l1 == "spark" else write.plan_in_tasks(df)
-        return write.commit(partials, overwrite=overwrite)
+        summaries = write.commit(partials, overwrite=overwrite)
+        _warn_of_bad_rows(options.sink_id, summaries)
+        return summaries
 
     def _results(
         self, df: "DataFrame", epoch: EpochId | None
@@ -237,6 +243,14 @@ class MetricsWriter:
 
         rows = map_in_arrow(df, attempt, "message binary").collect()
         return [pickle.loads(row.message) for row in rows] or [empty_message(job, epoch)]
+
+
+def _warn_of_bad_rows(sink_id: str, summaries: Iterable[Mapping[str, Any]]) -> None:
+    """Log here what the tasks that commit shards log on their machines."""
+    bad = [each for each in summaries if each["applied"] and each["bad_rows"]]
+    if bad:
+        rows = counted(sum(each["bad_rows"] for each in bad), "bad row")
+        _log.warning("sink %s: %s (%s)", sink_id, rows, bad[0]["bad_row_error"])
 
 
 def with_columns_read(df: "DataFrame", job: AggregationJob) -> "DataFrame":

@@ -155,13 +155,18 @@ def test_killed_commit_leaves_results_and_bad_rows_of_the_same_epochs(any_store:
             commit(epoch)
 
 
-def test_writer_keeps_them_in_one_sink_or_in_shards(spark: SparkSession, tmp_path: Path) -> None:
+def test_writer_keeps_them_in_one_sink_or_in_shards(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     df = spark.createDataFrame([(text,) for text in TEXTS], "number string").repartition(3)
     for shards in (None, 3):
         store = ParquetStore(tmp_path / f"shards-{shards}")
         writer = MetricsWriter(job(store), shards=shards)
         summary = writer.write_batch(df, txn_id="once")
+        (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
+        assert f"{len(BAD)} bad rows (ValueError" in warning.getMessage()
         writer.write_batch(df, txn_id="once")
+        caplog.clear()
         assert sum(hits(store, sink) for sink in writer.sink_ids) == ROWS - len(BAD)
         found = sorted(text for sink in writer.sink_ids for text in kept(store, sink))
         assert found == sorted(BAD)
@@ -169,6 +174,7 @@ def test_writer_keeps_them_in_one_sink_or_in_shards(spark: SparkSession, tmp_pat
         assert sum(shard["bad_rows"] for shard in of_shards) == summary["bad_rows"] == len(BAD)
         writer.write_batch(df, overwrite=True)
         assert sum(len(kept(store, sink)) for sink in writer.sink_ids) == len(BAD)
+        caplog.clear()
 
 
 @needs_batch_sink

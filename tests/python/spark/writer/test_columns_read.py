@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from batchqueue import ConfigError
 from batchqueue.aggregation import (
     Aggregation,
     Count,
@@ -94,8 +94,8 @@ def test_functions_may_read_any_column(wide, store: SqliteStore) -> None:
         assert with_columns_read(wide, each) is wide
 
 
-def test_missing_column_is_reported_by_the_aggregation(wide, store: SqliteStore) -> None:
+def test_missing_column_is_reported_before_any_task(wide, store: SqliteStore) -> None:
     wrong = job(store, step(Aggregation(keys=["city"], measures={"total": Sum("n")})))
     assert with_columns_read(wide, wrong) is wide
-    with pytest.raises(PySparkException, match="city"):
+    with pytest.raises(ConfigError, match="needs column city, but the rows have"):
         MetricsWriter(wrong).write_batch(wide)

@@ -268,6 +268,34 @@ def test_values_that_do_not_fit_are_named_with_the_remedy(
 
 
 @pytest.mark.parametrize(
+    ("values", "limit"),
+    [
+        (pa.array([2**62] * 4), "int64"),
+        (pa.array([Decimal(9 * 10**37)] * 3, pa.decimal128(38, 0)), r"decimal128\(38, 0\)"),
+    ],
+)
+def test_sum_that_is_too_large_is_named_with_the_remedy(values: pa.Array, limit: str) -> None:
+    step = ArrowAggregation(metrics={PRICE: Sum("x")})
+    words = rf"measure \"price\" is \d+, which does not fit into {limit}, in a group of one task"
+    with pytest.raises(SinkError, match=rf"{words}.*measure in a larger unit, or as double"):
+        counts(step, rows(x=values))
+
+
+@pytest.mark.parametrize("l1", ["tasks", "spark"])
+def test_missing_column_of_a_declaration_is_named_before_any_task(
+    orders: DataFrame, store: SqliteStore, l1: Any
+) -> None:
+    for step, missing in (
+        (replace(STEP, type_column="kind", tags=["a"]), "kind"),
+        (ArrowAggregation(keys=["town"], metrics={"n": Count()}), "town"),
+        (ArrowAggregation(time=Window("then", 10), metrics={"n": Sum("grams")}), "grams, then"),
+    ):
+        found = "|".join([missing, ", ".join(reversed(missing.split(", ")))])
+        with pytest.raises(ConfigError, match=rf"needs column ({found}), but the rows have city"):
+            MetricsWriter(job(store, step), l1=l1).write_batch(orders)
+
+
+@pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"metrics": {}}, "at least one"),
