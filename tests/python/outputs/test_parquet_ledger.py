@@ -75,7 +75,7 @@ def test_commit_writes_no_more_after_many_epochs_than_after_few(store):
 
 
 def test_files_of_many_epochs_are_few(store, monkeypatch):
-    """Each commit writes their names, and looks for others in the folder."""
+    """Each commit writes their names, and lists the folder to find others."""
     monkeypatch.setattr(ledger, "FILE_EPOCHS", 4)
 
     def sizes():

@@ -1,8 +1,8 @@
 """The epochs of a sink in a Parquet store: the newest in its manifest, older ones in files.
 
 Such a file never changes, like those of the data. Some of the newest files become a larger one in
-their turn, because each commit writes the names of all, and looks for files that are not among
-them. So a commit costs the same, however many epochs are kept.
+their turn, because each commit writes the names of all, and lists the folder to find others. So a
+commit costs the same, however many epochs are kept.
 """
 
 import json
