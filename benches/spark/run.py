@@ -31,6 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from stored import DAYS, ROWS, Stored
 
+from batchqueue.aggregation import Metrics
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import MetricsWriter, local_session, register
 
@@ -84,7 +85,9 @@ class Bench:
         self.rows = rows
         table = spark.read.parquet(str(workload.write_rows(directory / "rows", rows, 4)))
         # As wide as each other: a sink gets all columns.
-        self.table, self.pairs = table.drop("pair"), table.drop("type", "key")
+        self.table = table.select("id", "type", "key", "value")
+        self.pairs = table.select("id", "pair", "value")
+        self.places = table.select("id", *workload.PLACE, "value")
         self.epochs = str(workload.write_rows(directory / "epochs", EPOCHS * 1_000, EPOCHS))
         self.numbers = itertools.count()
         spark.dataSource.register(contenders.CountingSource)
@@ -106,6 +109,7 @@ class Bench:
             "mapInArrow": self.map_in_arrow,
             "sink, aggregators": functools.partial(self.sink, "aggregators"),
             "sink, aggregators, 30,000": functools.partial(self.sink, "30,000 groups"),
+            "sink, three keys": functools.partial(self.sink, "three keys"),
             "sink, arrow": functools.partial(self.sink, "arrow"),
             "sink, objects": functools.partial(self.sink, "objects"),
             "foreachPartition": self.foreach_partition,
@@ -152,7 +156,7 @@ class Bench:
         return seconds
 
     def rows_of(self, way: str) -> DataFrame:
-        return self.pairs if way == "30,000 groups" else self.table
+        return {"30,000 groups": self.pairs, "three keys": self.places}.get(way, self.table)
 
     def stream(self, sink: str) -> float:
         name = (
@@ -185,7 +189,7 @@ class Bench:
         by_type = {f"{kind}/": metric for kind, metric in workload.METRICS.items()}
         metrics = by_type if way == "objects" else {"": workload.WAYS[way]["metrics"][0]}
         found = {
-            prefix + partial.entity: (partial.total, partial.count)
+            prefix + _pair(partial): (partial.total, partial.count)
             for prefix, metric in metrics.items()
             for partial in stored.read(metric, "bench")
         }
@@ -193,6 +197,14 @@ class Bench:
         assert found == self.expected[key], f"{way} differs from Spark SQL"
         for file in store.parent.glob(f"{store.name}*"):
             file.unlink()
+
+
+def _pair(partial: Metrics) -> str:
+    """Return the entity of a partial, that of a place as the pair of type and key."""
+    if not partial.key_columns:
+        return partial.entity
+    kind, shelf, slot = partial.key_values
+    return f"{kind}/key-{int(slot) * workload.SHELVES + int(shelf):04d}"
 
 
 def groups(table: DataFrame, key: str) -> DataFrame:
@@ -246,6 +258,13 @@ def rows_of(seconds: dict[str, list[float]], rows: int) -> list[Row]:
             "counting sink, 30,000",
             None,
         ),
+        row(
+            "1",
+            "the same, keys of three columns",
+            "sink, three keys",
+            "sink, aggregators, 30,000",
+            round(1 / 1.15, 2),
+        ),
         row("2", "sink, Python handlers on Arrow", "sink, arrow", "counting sink", 0.7),
         row(
             "3",
@@ -289,6 +308,7 @@ BESIDE = {
     "foreachPartition": "`foreachPartition` over Rows into the same handlers",
     "groupBy": "the same `groupBy` into Spark's no-op sink",
     "groupBy, 30,000": "the same `groupBy` into Spark's no-op sink",
+    "sink, aggregators, 30,000": "as many groups by one column",
 }
 
 
@@ -311,6 +331,7 @@ LABELS = {
     "mapInArrow": "mapInArrow that counts rows",
     "sink, aggregators": "sink, built-in aggregators",
     "sink, aggregators, 30,000": "sink, built-in aggregators, 30,000 groups",
+    "sink, three keys": "sink, built-in aggregators, 30,000 groups by three columns",
     "sink, arrow": "sink, Python handlers on Arrow",
     "sink, objects": "sink, Python handlers on objects, 30,000 groups",
     "foreachPartition": "foreachPartition over Rows, the same handlers",

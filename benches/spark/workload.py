@@ -1,4 +1,7 @@
-"""The rows, and jobs over them: the mean of `value` by key, and by type and key."""
+"""The rows, and jobs over them: the mean of `value` by key, and by type and key.
+
+A pair of type and key is one column, or three: type, shelf and slot.
+"""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,13 +16,16 @@ from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, ArrowHandler
 
 ROWS, TYPES, KEYS = 5_000_000, 30, 1_000
-SCHEMA = "id long, type string, key string, pair string, value long"
+SHELVES = 10
+SCHEMA = "id long, type string, key string, pair string, shelf long, slot long, value long"
 TYPE_NAMES = [f"type-{number:02d}" for number in range(TYPES)]
 METRICS = {
     name: metric_type(f"mean.{name}", MeanMetrics, columns={"total": int}) for name in TYPE_NAMES
 }
 BY_KEY = metric_type("mean", MeanMetrics, columns={"total": int})
 BY_PAIR = metric_type("mean by pair", MeanMetrics, columns={"total": int})
+PLACE = {"type": str, "shelf": int, "slot": int}
+BY_PLACE = metric_type("mean by place", MeanMetrics, columns={"total": int}, keys=PLACE)
 
 
 def write_rows(directory: Path, rows: int, files: int) -> Path:
@@ -32,13 +38,16 @@ def write_rows(directory: Path, rows: int, files: int) -> Path:
     ):
         count = end - first
         of_types = types[numbers.integers(0, TYPES, count)]
-        of_keys = keys[numbers.integers(0, KEYS, count)]
+        key_numbers = numbers.integers(0, KEYS, count)
+        of_keys = keys[key_numbers]
         table = pa.table(
             {
                 "id": np.arange(first, end),
                 "type": pa.array(of_types),
                 "key": pa.array(of_keys),
                 "pair": pa.array(np.char.add(np.char.add(of_types, "/"), of_keys)),
+                "shelf": key_numbers % SHELVES,
+                "slot": key_numbers // SHELVES,
                 "value": numbers.integers(0, 1_000, count),
             }
         )
@@ -97,6 +106,10 @@ WAYS: dict[str, dict[str, Any]] = {
     "30,000 groups": {
         "arrow": [ArrowAggregation(keys=["pair"], metrics={BY_PAIR: Mean("value")})],
         "metrics": [BY_PAIR],
+    },
+    "three keys": {
+        "arrow": [ArrowAggregation(keys=PLACE, metrics={BY_PLACE: Mean("value")})],
+        "metrics": [BY_PLACE],
     },
 }
 
