@@ -31,7 +31,8 @@ def roll_up(
             a multiple, and which is a multiple of the width of the partials. Less than `seconds`
             makes sliding windows, and each partial counts in several. Default: `seconds`.
         zone: The zone on whose clock buckets start, as in a `Window`. A sliding window of days is
-            then so many local days. Default: UTC.
+            then so many local days. The partials' buckets must not cross its midnights: of a zone
+            that is half an hour from UTC, give half hours. Default: UTC.
         offset_seconds: See `Window`; below `every`. Default: 0.
 
     Returns:
@@ -55,6 +56,8 @@ def roll_up(
             "width that is a multiple of `every`"
         )
     steps = seconds // step
+
+    bucket_start(0, step, zone=zone, offset_seconds=offset_seconds)  # refuses bad ones
 
     def starts(time_bucket: int) -> Iterator[int]:
         """Return the starts of the buckets that a shorter one is in, the latest first."""

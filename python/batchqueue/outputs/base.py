@@ -1,26 +1,32 @@
 """`StoreBase`: what the stores here share besides reading, which needs their transactions."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime
 
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs.layout import check_storable
 from batchqueue.outputs.reading import MetricsReader
-from batchqueue.outputs.store import FIRST_BUCKET, Epoch, StoreTransaction, bucket_limit
+from batchqueue.outputs.store import FIRST_BUCKET, Epoch, StoreError, StoreTransaction, bucket_limit
 
 FINAL_BEFORE = "final_before"
 """In the summary of an epoch, the time bucket before which all are final."""
 
 
-def final_before(newest: Sequence[Epoch]) -> int | None:
+def final_before(summaries: Callable[[int | None], list[Epoch]]) -> int | None:
     """Return the time bucket before which all are final; `None` if none are.
 
     Args:
-        newest: The newest summary of a sink, if it has any.
+        summaries: Reads that many of the newest summaries of a sink; None: all that are kept.
     """
-    return newest[-1].summary.get(FINAL_BEFORE) if newest else None
+    newest = summaries(1)
+    if newest and FINAL_BEFORE not in newest[0].summary:  # not of a Spark sink, or an older one
+        newest = summaries(None)
+    found = (
+        epoch.summary[FINAL_BEFORE] for epoch in reversed(newest) if FINAL_BEFORE in epoch.summary
+    )
+    return next(found, None)
 
 
 class StoreBase(MetricsReader):
@@ -42,24 +48,33 @@ class StoreBase(MetricsReader):
         """
         check_storable(item)
 
-    def final_before(self, sink_id: str = "default") -> int | None:
+    def final_before(self, sink_id: str = "default") -> int:
         """Return the time bucket before which all buckets of a sink are final.
 
         A Spark job with a watermark marks buckets as final in the transaction of an epoch. The mark
-        never goes back, unless the sink is cleared. So an exporter that keeps the mark of its last
-        run, and reads `since` that mark and `before` the present one, takes each bucket once.
+        never goes back, unless the results of the sink are replaced, or its windows become wider.
+        So an exporter that keeps the mark of its last run, and reads `since` that mark and `before`
+        the present one, takes each bucket once.
 
         Args:
             sink_id: The sink; with shards, that of a shard.
 
         Returns:
-            The first bucket that is not final, in seconds since 1970; `None` if none are.
+            The first bucket that is not final, in seconds since 1970; -2^63 if none are, so that
+            nothing is before it.
 
         Raises:
-            StoreError: There is no such store, or it cannot be read.
+            StoreError: There is no such store, it cannot be read, or the sink has shards, each with
+                its own mark.
             StoreUnavailableError: The store is down or out of reach.
         """
-        return final_before(self.summaries(sink_id, 1))
+        found = final_before(lambda newest: self.summaries(sink_id, newest))
+        if found is None and self.summaries(f"{sink_id}/0", 1):
+            raise StoreError(
+                f"sink {sink_id!r} was written in shards, as sink '{sink_id}/0' shows: ask for the "
+                "mark of each, and read each up to its own; MetricsWriter.sink_ids names them"
+            )
+        return FIRST_BUCKET if found is None else found
 
     def delete(
         self,

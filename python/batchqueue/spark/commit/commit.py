@@ -11,6 +11,7 @@ from batchqueue import SupportsConsume
 from batchqueue._words import counted
 from batchqueue.aggregation import L2PersistenceWorker, Metrics
 from batchqueue.outputs import BadRows, StoreTransaction, StoreWriter
+from batchqueue.outputs.base import final_before
 from batchqueue.presets import sql_batch
 from batchqueue.spark.commit.admission import (
     check_batch,
@@ -32,7 +33,6 @@ from batchqueue.spark.commit.totals import latest_totals, with_totals
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
-from batchqueue.spark.job.watermark import Watermark
 from batchqueue.spark.stage.process import CpuMeter, infrequent_gc
 from batchqueue.spark.stage.stage import Stage
 from batchqueue.spark.task.context import EpochId
@@ -164,9 +164,7 @@ class Commit:
         def check_replay(recorded: Mapping[str, Any] | None) -> None:
             check_rows(self.options, epoch, recorded, self._rows)
 
-        return self._apply_once(
-            epoch.query_id, batch_id, prepare, check_replay, watermark=self.job.watermark
-        )
+        return self._apply_once(epoch.query_id, batch_id, prepare, check_replay, is_stream=True)
 
     def apply_batch(self, *, overwrite: bool) -> dict[str, Any]:
         """Apply one batch write, unless it has a txnId that the ledger has.
@@ -189,6 +187,7 @@ class Commit:
                 transaction.clear()
             if self.options.replaced is not None:
                 replaced = self.options.replaced
+                self._warn_of_running_buckets(transaction, replaced.stop)
                 transaction.delete(replaced.stop, since=replaced.start, keep=[BadRows])
 
         def check_replay(recorded: Mapping[str, Any] | None) -> None:
@@ -198,6 +197,20 @@ class Commit:
         txn_id = self.options.txn_id
         query_id = f"{BATCH}{uuid.uuid4() if txn_id is None else txn_id}"
         return self._apply_once(query_id, 0, prepare, check_replay, marked=txn_id is not None)
+
+    def _warn_of_running_buckets(self, transaction: StoreTransaction, end: int) -> None:
+        """Log a warning if buckets are replaced that a stream still adds to."""
+        final = final_before(transaction.summaries)
+        if final is not None and end > final:
+            _log.warning(
+                "sink %s: `replace` ends at %d, and the buckets from %d on are not final: rows "
+                "that the batch has read and the stream reads later count twice, and rows that the "
+                "stream has committed since the batch was read are lost; replace final buckets, or "
+                "stop the stream meanwhile",
+                self.options.sink_id,
+                end,
+                final,
+            )
 
     def _check_replaced(self, recorded: Mapping[str, Any] | None) -> None:
         """Check that a batch write that was applied has replaced the same time buckets.
@@ -226,7 +239,7 @@ class Commit:
         check_replay: Callable[[Mapping[str, Any] | None], None],
         *,
         marked: bool = True,
-        watermark: Watermark | None = None,
+        is_stream: bool = False,
     ) -> dict[str, Any]:
         """Apply an epoch in one transaction, unless the ledger has it, with retries."""
         sink_id = self.options.sink_id
@@ -249,11 +262,12 @@ class Commit:
                 before = latest_totals(transaction.summaries)
                 prepare(transaction)
                 self._describe(transaction)
-                final = FinalBuckets(transaction, watermark)
+                final = FinalBuckets(transaction, self.job.watermark, is_stream=is_stream)
                 merged = self._merge(transaction, query_id, batch_id, final, marked=marked)
                 summary = with_totals(merged, before)
                 transaction.record(query_id, batch_id, summary, marked=marked)
-            level = logging.WARNING if summary["bad_rows"] else logging.INFO
+            loses = summary["bad_rows"] or (final.late and final.drops)
+            level = logging.WARNING if loses else logging.INFO
             _log.log(level, "sink %s: %s", sink_id, log_line(query_id, summary))
             return {**summary, "applied": True}
 

@@ -17,38 +17,45 @@ class FinalBuckets:
         before: The buckets that start before it are final as of the epochs before; None if none
             are.
         late: Partials for such a bucket, so far.
+        drops: Whether they are left out.
     """
 
-    def __init__(self, transaction: StoreTransaction, watermark: Watermark | None) -> None:
+    def __init__(
+        self, transaction: StoreTransaction, watermark: Watermark | None, *, is_stream: bool
+    ) -> None:
         """Read what is final.
 
         Args:
             transaction: Of the sink.
-            watermark: That of the job, in an epoch of a stream; None in a batch write.
+            watermark: That of the job.
+            is_stream: Whether this is an epoch of a stream, and not a batch write.
         """
-        self.before = final_before(transaction.summaries(1))
+        self.before = final_before(transaction.summaries)
+        if self.before is not None and is_stream and watermark is not None:
+            # A bucket of a window that has become wider since may be final in part only.
+            self.before = watermark.start(self.before)
         self.late = 0
-        self._watermark = watermark
+        self.drops = watermark is not None and watermark.late == "drop"
+        self._watermark = watermark if is_stream else None
+        self._is_stream = is_stream
 
     def sorted_out(self, metrics: Iterable[Metrics]) -> Iterable[Metrics]:
         """Return the partials that are stored, and count those that are late."""
-        if self._watermark is None or self.before is None:
+        if self.before is None or not self._is_stream:
             return metrics
-        return self._sorted_out(metrics, self.before, drops=self._watermark.late == "drop")
+        return self._sorted_out(metrics, self.before)
 
-    def _sorted_out(
-        self, metrics: Iterable[Metrics], before: int, *, drops: bool
-    ) -> Iterator[Metrics]:
+    def _sorted_out(self, metrics: Iterable[Metrics], before: int) -> Iterator[Metrics]:
         for item in metrics:
-            # The time bucket of bad rows is when their task began.
-            if item.time_bucket < before and not isinstance(item, BadRows):
+            # 0 stands for all times; the time bucket of bad rows is when their task began.
+            if item.time_bucket < before and item.time_bucket and not isinstance(item, BadRows):
                 self.late += 1
-                if drops:
+                if self.drops:
                     continue
             yield item
 
     def summary(self, attempts: Sequence[AttemptSummary]) -> dict[str, Any]:
-        """Return what the summary of the epoch says: the marks never go back.
+        """Return what the summary of the epoch says: the mark never goes back.
 
         Args:
             attempts: The summaries of the tasks, with the newest time of each.
@@ -58,4 +65,4 @@ class FinalBuckets:
         if self._watermark is not None and newest:
             reached = self._watermark.final_before(max(newest))
             found = reached if found is None else max(found, reached)
-        return {"late": self.late, **({} if found is None else {FINAL_BEFORE: found})}
+        return {"late": self.late, FINAL_BEFORE: found}

@@ -140,7 +140,7 @@ def _gauges(epoch: Epoch) -> Iterator[Sample]:
         SinkMetric.FINAL_BEFORE: FINAL_BEFORE,
     }
     for metric, name in known.items():
-        if name in summary:  # entries of older versions lack some fields
+        if summary.get(name) is not None:  # entries of older versions lack some fields
             yield metric, (), summary[name]
     for stage, counts in summary.get("stages", {}).items():
         yield SinkMetric.LAST_QUEUE_USE, (stage,), counts["peak_used_percent"] / 100

@@ -126,7 +126,13 @@ class L1:
 
     def _note_times(self, rows: pa.RecordBatch) -> None:
         if self._watermark is not None:
-            found = self._watermark.newest(rows.column(self._watermark.time.column))
+            column = self._watermark.time.column
+            if column not in rows.schema.names:
+                raise SinkError(
+                    f"the watermark is of column {column!r}, and the rows that `prepare` returns "
+                    f"have {', '.join(rows.schema.names)}: keep the column, or name another"
+                )
+            found = self._watermark.newest(rows.column(column))
             if found is not None and (self.newest is None or found > self.newest):
                 self.newest = found
 

@@ -229,8 +229,19 @@ def _plan(
         known = fn.col(quoted(step.type_column)).isin(*step.tags)
         measures.append(fn.count_if(~fn.coalesce(known, fn.lit(False))).alias(_UNKNOWN_TAGS))
     if watermark is not None:
-        measures.append(fn.max(quoted(watermark.time.column)).alias(_NEWEST))
+        measures.append(_newest_in_sql(fn, watermark, df).alias(_NEWEST))
     return df.groupBy(*keys).agg(fn.count(fn.lit(1)).alias(ROWS), *measures)
+
+
+def _newest_in_sql(fn: Any, watermark: Watermark, df: "DataFrame") -> "Column":
+    column, limit = quoted(watermark.time.column), watermark.latest_that_counts()
+    limits = {
+        "timestamp": f"timestamp_seconds({limit})",
+        "date": f"date_from_unix_date({limit // 86_400})",
+    }
+    most = limits.get(_type_name(df, watermark.time.column) or "", str(limit))
+    newest: Column = fn.max(fn.expr(f"IF({column} <= {most}, {column}, NULL)"))
+    return newest
 
 
 def _functions_for(df: "DataFrame") -> Any:

@@ -27,6 +27,7 @@ from batchqueue.aggregation import (
     metric_type,
 )
 from batchqueue.outputs import SqliteStore, StoreError
+from batchqueue.outputs.store import FIRST_BUCKET
 from batchqueue.spark import (
     AggregationJob,
     ArrowAggregation,
@@ -72,7 +73,7 @@ def stored(store: Any, **limits: Any) -> Counter[tuple[str, int]]:
 
 
 epochs = st.lists(
-    st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.integers(-30, 90))), max_size=3),
+    st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.integers(970, 1_090))), max_size=3),
     max_size=6,
 )
 
@@ -109,10 +110,10 @@ def test_buckets_are_final_as_in_the_model_and_exported_once(
         for _ in range(2):  # a replay changes nothing
             summary = apply_epoch(marked, number, tasks)
         assert summary["late"] == len(late_keys)
-        assert summary.get("final_before") == final == store.final_before("hits")
+        assert summary["final_before"] == final
+        assert store.final_before("hits") == (FIRST_BUCKET if final is None else final)
         assert stored(store) == kept
-        if final is not None:
-            exported += stored(store, since=before, before=final)
+        exported += stored(store, since=before, before=store.final_before("hits"))
     if late == "drop" and final is not None:
         assert exported == stored(store, before=final)
 
@@ -120,7 +121,7 @@ def test_buckets_are_final_as_in_the_model_and_exported_once(
 def test_empty_epoch_keeps_the_mark(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "metrics.db")
     assert apply_epoch(job(store), 0, [[("a", 27)]])["final_before"] == 20
-    for number, tasks in ((1, []), (2, [[("a", 3)]]), (3, [])):
+    for number, tasks in ((1, []), (2, [[("a", 13)]]), (3, [])):
         assert apply_epoch(job(store), number, tasks)["final_before"] == 20
     assert stored(store) == {("a", 20): 1}
     (newest,) = store.summaries("hits", 1)
@@ -128,20 +129,90 @@ def test_empty_epoch_keeps_the_mark(tmp_path: Path) -> None:
 
 
 def test_mark_stays_when_the_job_changes(tmp_path: Path) -> None:
-    """A later job may have no watermark, or a longer delay."""
+    """A later job may have no watermark, which counts late partials all the same."""
     store = SqliteStore(tmp_path / "metrics.db")
     apply_epoch(job(store), 0, [[("a", 100)]])
-    assert apply_epoch(job(store, None), 1, [[("a", 3)]])["late"] == 0
+    assert apply_epoch(job(store, None), 1, [[("a", 13)]])["late"] == 1
     slower = job(store, replace(MARK, delay_s=1_000))
-    assert apply_epoch(slower, 2, [[("a", 110), ("a", 5)]]) == {
-        **store.summaries("hits")[-1].summary,
-        "applied": True,
-    }
+    assert apply_epoch(slower, 2, [[("a", 110), ("a", 15)]])["late"] == 1
     assert store.final_before("hits") == 90
-    assert stored(store) == {("a", 0): 1, ("a", 100): 1, ("a", 110): 1}
+    assert stored(store) == {("a", 10): 1, ("a", 100): 1, ("a", 110): 1}
 
 
-def test_batch_writes_move_no_mark_and_reach_final_buckets(tmp_path: Path) -> None:
+def test_mark_outlives_an_epoch_of_another_writer(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "metrics.db")
+    apply_epoch(job(store), 0, [[("a", 100)]])
+    with store.transaction("hits") as transaction:
+        transaction.record("load", 7, {"rows": 2})
+    assert store.final_before("hits") == 90
+    assert apply_epoch(job(store), 1, [[("a", 13)]])["late"] == 1
+
+
+def test_window_that_becomes_wider_moves_the_mark_to_its_start(tmp_path: Path) -> None:
+    """The wider bucket that has begun is not final, whatever its first parts were."""
+    store = SqliteStore(tmp_path / "metrics.db")
+    apply_epoch(job(store), 0, [[("a", 147)]])
+    assert store.final_before("hits") == 140
+    wide = Window("at", 100)
+    step = ArrowAggregation(keys=["key"], time=wide, metrics={HITS: Count()})
+    wider = job(store, Watermark(wide, delay_s=5), arrow=[step])
+    accepting = replace(OPTIONS, on_job_change="accept")
+    for number, (at, final) in enumerate(((150, 100), (190, 100), (206, 200)), 1):
+        messages = [run_attempt(wider, accepting, [batch([("a", at)])], EpochId("q", number))]
+        summary = Commit(wider, accepting, messages).apply_epoch(number)
+        assert (summary["late"], summary["final_before"]) == (0, final)
+    assert stored(store) == {("a", 100): 2, ("a", 140): 1, ("a", 200): 1}
+
+
+def by_all_times(rows: pa.RecordBatch) -> Iterator[Metrics]:
+    for row in rows.to_pylist():
+        yield HITS(row["key"], 0)
+
+
+def test_results_of_all_times_are_never_late(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "metrics.db")
+    total = job(store, arrow=(), items=by_all_times, metrics=[HITS])
+    for number in range(3):
+        assert apply_epoch(total, number, [[("a", 1_000 * number)]])["late"] == 0
+    assert stored(store) == {("a", 0): 3}
+
+
+def test_dropped_partials_are_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "batchqueue.spark")
+    for late, level in (("drop", "WARNING"), ("add", "INFO")):
+        store = SqliteStore(tmp_path / f"{late}.db")
+        marked = job(store, replace(MARK, late=late))
+        for number, at in enumerate((100, 13)):
+            caplog.clear()
+            apply_epoch(marked, number, [[("a", at)]])
+        (record,) = caplog.records
+        assert (record.levelname, "1 late partial" in record.message) == (level, True)
+
+
+def test_time_far_ahead_of_the_clock_moves_no_watermark(tmp_path: Path) -> None:
+    """Its row counts, where it says that it belongs."""
+    store = SqliteStore(tmp_path / "metrics.db")
+    now = int(datetime.now(UTC).timestamp())
+    rows = [("a", now), ("a", 4_000_000_000), ("b", 10**15), ("a", -(10**15))]
+    summary = apply_epoch(job(store), 0, [rows])
+    assert summary["final_before"] == (now - 5) // 10 * 10
+    assert sum(stored(store).values()) == 4
+    ahead = job(SqliteStore(tmp_path / "ahead.db"), replace(MARK, max_ahead_s=1e9))
+    assert apply_epoch(ahead, 0, [[("a", now + 900_000_000)]])["final_before"] > now
+
+
+def test_sink_of_shards_has_the_marks_of_its_shards(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "metrics.db")
+    with store.transaction("hits/0") as transaction:
+        transaction.record("q", 0, {"final_before": 90})
+    assert store.final_before("hits/0") == 90
+    with pytest.raises(StoreError, match=r"'hits' was written in shards, as sink 'hits/0' shows"):
+        store.final_before("hits")
+
+
+def test_batch_writes_move_no_mark_and_reach_final_buckets(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = SqliteStore(tmp_path / "metrics.db")
 
     def write(rows: Rows, **options: Any) -> dict[str, Any]:
@@ -149,29 +220,32 @@ def test_batch_writes_move_no_mark_and_reach_final_buckets(tmp_path: Path) -> No
         messages = [run_attempt(job(store), given, [batch(rows)])]
         return Commit(job(store), given, messages).apply_batch(overwrite=False)
 
-    assert "final_before" not in write([("a", 500)])
-    assert store.final_before("hits") is None
+    assert write([("a", 500)])["final_before"] is None
+    assert store.final_before("hits") == FIRST_BUCKET
+    assert stored(store, before=FIRST_BUCKET) == {}
     adding = replace(OPTIONS, on_new_query="append")
     first = [run_attempt(job(store), adding, [batch([("a", 105), ("a", 92)])], EpochId("q", 0))]
     assert Commit(job(store), adding, first).apply_epoch(0)["final_before"] == 100
     again = write([("a", 91), ("a", 92)], replaced=range(90, 100))
+    assert caplog.records == []
     assert (again["late"], again["final_before"]) == (0, 100)
     assert stored(store)["a", 90] == 2
+    write([("a", 105)], replaced=range(90, 110))
+    (record,) = caplog.records
+    assert "`replace` ends at 110, and the buckets from 100 on are not final" in record.message
 
 
 def test_killed_commit_leaves_mark_and_results_of_the_same_epochs(any_store: Any) -> None:
     """The commit, in a child, is killed at any moment, and its epoch comes again."""
     chance = random.Random(11)
     kept: Counter[tuple[str, int]] = Counter()
-    states: list[tuple[int | None, Counter[tuple[str, int]]]] = [(None, Counter())]
+    states: list[tuple[int, Counter[tuple[str, int]]]] = [(FIRST_BUCKET, Counter())]
     for number in range(12):
-        rows = [("a", 10 * number + chance.randrange(-40, 10)) for _ in range(30)]
+        rows = [("a", 1_000 + 10 * number + chance.randrange(-40, 10)) for _ in range(30)]
         final = states[-1][0]
-        kept += Counter(
-            (key, at // 10 * 10) for key, at in rows if final is None or at // 10 * 10 >= final
-        )
+        kept += Counter((key, at // 10 * 10) for key, at in rows if at // 10 * 10 >= final)
         reached = (max(at for _, at in rows) - 5) // 10 * 10
-        states.append((reached if final is None else max(final, reached), kept.copy()))
+        states.append((max(final, reached), kept.copy()))
         delay_s = chance.uniform(0.001, 0.2)
         child = os.fork()
         if child == 0:
@@ -186,11 +260,11 @@ def test_killed_commit_leaves_mark_and_results_of_the_same_epochs(any_store: Any
         assert state(any_store) == states[-1], number
 
 
-def state(store: Any) -> tuple[int | None, Counter[tuple[str, int]]]:
+def state(store: Any) -> tuple[int, Counter[tuple[str, int]]]:
     try:
         return store.final_before("hits"), stored(store)
     except StoreError:  # not even created
-        return None, Counter()
+        return FIRST_BUCKET, Counter()
 
 
 def items(rows: pa.RecordBatch) -> Iterator[Metrics]:
@@ -204,7 +278,7 @@ def test_items_and_bad_rows(tmp_path: Path) -> None:
     """A bad row is kept whenever its task began, and its time moves no watermark."""
     store = SqliteStore(tmp_path / "metrics.db")
     by_items = job(store, arrow=(), items=items, metrics=[HITS], on_bad_row=DeadLetters())
-    for number, rows in enumerate(([("a", 27), ("a", 5_000)], [("a", 8), ("a", 9_000)])):
+    for number, rows in enumerate(([("a", 27), ("a", 5_000)], [("a", 18), ("a", 9_000)])):
         summary = apply_epoch(by_items, number, [rows])
         assert (summary["bad_rows"], summary["final_before"]) == (1, 20)
     assert summary["late"] == 1
@@ -224,6 +298,11 @@ DAY = Window("at", 86_400, zone="America/New_York")
             pa.array([date(2024, 3, 10), date(2024, 3, 9)]),
             int(datetime(2024, 3, 10, tzinfo=ZoneInfo("America/New_York")).timestamp()),
         ),
+        (
+            pa.array([datetime(2024, 3, 10), None], pa.timestamp("s")).cast(pa.date64()),
+            int(datetime(2024, 3, 10, tzinfo=ZoneInfo("America/New_York")).timestamp()),
+        ),
+        (pa.array([1_710_072_000_999_999, 10**17, -(10**17)], pa.timestamp("us", "UTC")), None),
     ],
 )
 def test_latest_time_of_each_type(times: pa.Array, newest: int | None) -> None:
@@ -234,9 +313,32 @@ def test_latest_time_of_each_type(times: pa.Array, newest: int | None) -> None:
     assert mark.final_before(noon) == bucket_start(noon, 86_400, zone="America/New_York")
 
 
+def test_weeks_of_dates_end_as_those_of_their_midnights() -> None:
+    week = Watermark(Window("at", 7 * 86_400, offset_seconds=4 * 86_400), delay_s=86_400)
+    sunday = datetime(2024, 3, 17, tzinfo=UTC)
+    times = pa.array([sunday], pa.timestamp("us", "UTC")), pa.array([sunday.date()])
+    assert {week.newest(each) for each in times} == {int(sunday.timestamp())}
+    years = pa.array([-1_000_000, 6_585_000], pa.date32())  # before 1 and after 9999
+    assert week.newest(years) == int(datetime(1, 1, 1, tzinfo=UTC).timestamp())
+
+
 def test_times_of_another_type_are_named() -> None:
-    with pytest.raises(SinkError, match="of column 'at', a string: give a timestamp, a date"):
-        MARK.newest(pa.array(["noon"]))
+    for times, named in ((pa.array(["noon"]), "a string"), (pa.array([1.5]), "a double")):
+        with pytest.raises(SinkError, match=f"of column 'at', {named}: give a timestamp with a z"):
+            MARK.newest(times)
+    naive = pa.array([datetime(2024, 3, 10, 12)])
+    assert MARK.newest(naive) == int(datetime(2024, 3, 10, 12, tzinfo=UTC).timestamp())
+    with pytest.raises(SinkError, match=r"timestamp\[us\]: give a timestamp with a zone"):
+        Watermark(DAY).newest(naive)
+
+
+def test_prepare_that_drops_the_column_is_named(tmp_path: Path) -> None:
+    dropping = job(
+        SqliteStore(tmp_path / "metrics.db"),
+        prepare=lambda batches: (rows.select(["key"]) for rows in batches),
+    )
+    with pytest.raises(SinkError, match=r"column 'at', and the rows that `prepare` returns have k"):
+        apply_epoch(dropping, 0, [[("a", 1)]])
 
 
 @pytest.mark.parametrize(
@@ -245,6 +347,7 @@ def test_times_of_another_type_are_named() -> None:
         ({"time": "at"}, "time is 'at'; give a Window of whole seconds"),
         ({"time": Window("at", 0.5)}, "give a Window of whole seconds"),
         ({"time": TEN, "delay_s": -1}, "delay_s is -1; give seconds"),
+        ({"time": TEN, "max_ahead_s": float("nan")}, "max_ahead_s is nan; give seconds"),
         ({"time": TEN, "delay_s": True}, "delay_s is True; give seconds"),
         ({"time": TEN, "late": "fail"}, "late is 'fail'; give 'drop' or 'add'"),
     ],
