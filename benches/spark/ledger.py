@@ -24,7 +24,10 @@ class Ledger:
 
     def __init__(self, directory: Path, epochs: int) -> None:
         """Make the sink, by transactions of as many epochs as a file has."""
-        self._store = ParquetStore(directory, kept_summaries=2 * epochs + COMMITS)
+        # The files that this replaces within a second are a day's in life, and gone by then.
+        self._store = ParquetStore(
+            directory, kept_summaries=2 * epochs + COMMITS, keep_replaced_s=0
+        )
         self._next = 0
         while self._next < epochs:
             self._record(min(FILE_EPOCHS, epochs - self._next))
