@@ -82,30 +82,14 @@ def _checked(value: Any, item: Metrics) -> Any:
 def from_sql(row: Row, metric_type: type[Metrics]) -> Row:
     """Return a stored row, of which the value columns are the last, with the values that it had."""
     values = [float(value) if type(value) is bytes else value for value in row]
-    for position in _numbers(metric_type):
-        if type(values[position]) is str:
-            kind = list(metric_type.columns.values())[position]
-            raise _other_type(metric_type, values[position], kind)
     for position, kind in _kinds_unlike_sql(metric_type).items():
         value = values[position]
         if value is not None:
             if type(value) is not (str if kind is Decimal else int):
-                raise _other_type(metric_type, value, kind)
+                raise StoreError(
+                    f"metric {metric_type.name} was stored with {value!r} in a column that is now "
+                    f"of {shown(kind)}: keep the types of its columns, or give the metric another "
+                    "name"
+                )
             values[position] = kind(value)
     return tuple(values)
-
-
-@cache
-def _numbers(metric_type: type[Metrics]) -> tuple[int, ...]:
-    """Return the positions of int and float columns, from the end."""
-    kinds = metric_type.columns.values()
-    return tuple(
-        position - len(kinds) for position, kind in enumerate(kinds) if kind in (int, float)
-    )
-
-
-def _other_type(metric_type: type[Metrics], value: object, kind: type) -> StoreError:
-    return StoreError(
-        f"metric {metric_type.name} was stored with {value!r} in a column that is now of "
-        f"{shown(kind)}: keep the types of its columns, or give the metric another name"
-    )

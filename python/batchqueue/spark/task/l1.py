@@ -129,8 +129,9 @@ class L1:
             column = self._watermark.time.column
             if column not in rows.schema.names:
                 raise SinkError(
-                    f"the watermark is of column {column!r}, and the rows that `prepare` returns "
-                    f"have {', '.join(rows.schema.names)}: keep the column, or name another"
+                    f"the watermark is of column {column!r}, and the rows, behind `prepare` if "
+                    f"there is one, have {', '.join(rows.schema.names)}: keep the column, or name "
+                    "another"
                 )
             found = self._watermark.newest(rows.column(column))
             if found is not None and (self.newest is None or found > self.newest):

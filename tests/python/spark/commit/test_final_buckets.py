@@ -337,7 +337,9 @@ def test_prepare_that_drops_the_column_is_named(tmp_path: Path) -> None:
         SqliteStore(tmp_path / "metrics.db"),
         prepare=lambda batches: (rows.select(["key"]) for rows in batches),
     )
-    with pytest.raises(SinkError, match=r"column 'at', and the rows that `prepare` returns have k"):
+    with pytest.raises(
+        SinkError, match=r"column 'at', and the rows, behind `prepare` .*, have key: keep"
+    ):
         apply_epoch(dropping, 0, [[("a", 1)]])
 
 
