@@ -65,7 +65,7 @@ CHECKED: dict[type, Callable[[object], KeyValue]] = {
 _BOOLS = {"true": True, "false": False}
 _READ: dict[type, Callable[[str], Any]] = {
     str: str,
-    int: int,
+    int: lambda text: _int(int(text)),
     bool: _BOOLS.__getitem__,
     date: date.fromisoformat,
 }
@@ -168,7 +168,7 @@ def key_values(
         )
         if not is_known and SEPARATOR.join(map(_text, values)) != entity:
             raise ValueError
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, OverflowError):
         declared = ", ".join(f"{name} {kind.__name__}" for name, kind in columns.items())
         raise ValueError(
             f"the entity {entity!r} does not stand for values of its key columns ({declared}): "

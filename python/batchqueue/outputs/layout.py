@@ -139,14 +139,14 @@ def typed_rows(layout: Layout, partials: Mapping[PartialKey, Metrics]) -> Iterat
     Raises:
         StoreError: A key or a value does not fit its column.
     """
-    kinds = [kind for _, kind in layout.columns]
     for key, item in partials.items():
         key_values = key_values_of(item)
+        kinds = [kind for _, kind in layout.columns[len(key_values) :]]
         for rank, row in enumerate(item.to_rows(), 1):
             try:
                 values = [
                     value if value is None else FITTING[kind](value)
-                    for value, kind in zip((*key_values, *row), kinds, strict=True)
+                    for value, kind in zip(row, kinds, strict=True)
                 ]
             except (TypeError, ValueError, OverflowError) as error:
                 declared = ", ".join(f"{name} {shown(kind)}" for name, kind in layout.columns)
@@ -155,7 +155,8 @@ def typed_rows(layout: Layout, partials: Mapping[PartialKey, Metrics]) -> Iterat
                     f"{error}; check the metrics, give metric_type other columns=, or measure in "
                     "another unit"
                 ) from error
-            yield (*key, rank, *values) if layout.multi_row else (*key, *values)
+            ranked = (rank,) if layout.multi_row else ()
+            yield (*key, *ranked, *key_values, *values)
 
 
 def key_values_of(item: Metrics) -> tuple[KeyValue, ...]:

@@ -1,7 +1,6 @@
-"""The types of key and value columns, and the values that fit them, the same in every store."""
+"""The types of value columns, and the values that fit them, the same in every store."""
 
 from collections.abc import Callable, Sequence
-from datetime import date
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
@@ -80,19 +79,12 @@ def _fitting_decimal(value: Any) -> Decimal:
     return plain(exact)
 
 
-def _fitting_date(value: Any) -> date:
-    if type(value) is not date:  # a datetime is a date in its class only
-        raise TypeError(f"{value!r} is not a date")
-    return value
-
-
 FITTING: dict[type, Callable[[Any], Any]] = {
     int: _fitting_int,
     float: _fitting_float,
     str: _fitting_str,
     bool: _fitting_bool,
     Decimal: _fitting_decimal,
-    date: _fitting_date,
 }
 """By the type of a column, what returns the value to store, or raises what is wrong with it."""
 

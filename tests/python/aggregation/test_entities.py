@@ -72,6 +72,7 @@ def test_text_is_readable() -> None:
         "JFK|2|2024-03-10",
         "JFK|2|2024-03-10|false|more",
         "JFK|two|2024-03-10|false",
+        "JFK|9223372036854775808|2024-03-10|false",
         "JFK|02|2024-03-10|false",
         "JFK|1_0|2024-03-10|false",
         "JFK|2|20240310|false",

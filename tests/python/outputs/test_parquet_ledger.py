@@ -92,6 +92,17 @@ def test_files_of_many_epochs_are_few(store, monkeypatch):
     assert numbers(store, 7) == list(range(394, 401))
 
 
+def test_damaged_file_of_epochs_stops_no_commit(store, monkeypatch):
+    monkeypatch.setattr(ledger, "FILE_EPOCHS", 4)
+    record(store, range(4))
+    (damaged,) = store.directory.glob("*/*.epochs.json")
+    damaged.write_text("[]")
+    record(store, range(4, 5 * 4))
+    assert numbers(store, 3) == [17, 18, 19]
+    with pytest.raises(StoreError, match=damaged.name):
+        store.summaries()
+
+
 def test_files_of_forgotten_epochs_are_removed(open_parquet):
     store = open_parquet(kept_summaries=FILE_EPOCHS, keep_replaced_s=0)
     record(store, range(FILE_EPOCHS))

@@ -19,6 +19,7 @@ from batchqueue.outputs.parquet.manifest import (
     damaged,
     write_durably,
 )
+from batchqueue.outputs.store import StoreError
 
 FILE_EPOCHS = 32
 """So many epochs in the manifest become a file, and so many of these files become one. Each commit
@@ -43,7 +44,11 @@ def move_recent(folder: Path, manifest: Manifest) -> list[Path]:
         return []
     small = list(takewhile(_is_small, reversed(manifest.older)))
     merged = manifest.older[-len(small) :] if len(small) >= FILE_EPOCHS - 1 else []
-    epochs = [epoch for name, number in merged for epoch in _epochs_in(folder / name, number)]
+    try:
+        epochs = [epoch for name, number in merged for epoch in _epochs_in(folder / name, number)]
+    except (OSError, StoreError):
+        # A damaged file is named where it is read, and must not stop those who only write.
+        merged, epochs = [], []
     epochs += manifest.recent
     path = folder / f"{uuid.uuid4().hex[:16]}{EPOCHS_SUFFIX}"
     write_durably(path, json.dumps(epochs).encode())

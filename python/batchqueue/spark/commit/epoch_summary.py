@@ -44,10 +44,9 @@ def epoch_summary(
         - `commit_drain_cpu_s`, `commit_rest_cpu_s`, `commit_wall_s`: of the commit;
         - `committed_at`: seconds since 1970, UTC.
 
-        The commit adds `late`, partials for a time bucket that was final before, and, as soon as a
-        job with a watermark has written to the sink, `final_before`, the time bucket before which
-        all are final. A write that replaces time buckets has also `replaced`: the first, and the
-        one after them.
+        The commit adds `late`, partials for a time bucket that was final before, and
+        `final_before`, the time bucket before which all are final, or null. A write that replaces
+        time buckets has also `replaced`: the first, and the one after them.
     """
     l1 = StageSummary.total([attempt.l1 for attempt in attempts])
     rows = sum(attempt.rows for attempt in attempts)

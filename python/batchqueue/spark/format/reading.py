@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
 from difflib import get_close_matches
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 from pyspark.sql import types as T
@@ -120,10 +120,7 @@ def _check_names(options: Mapping[str, str]) -> None:
 def _entities(text: str | None) -> list[str] | None:
     if text is None:
         return None
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
+    found = _from_json(text)
     if not isinstance(found, list) or not all(isinstance(entity, str) for entity in found):
         raise ConfigError(
             f"option entities={text!r}: give a JSON list of texts, for instance "
@@ -135,10 +132,7 @@ def _entities(text: str | None) -> list[str] | None:
 def _keys(text: str | None, metric_type: type[Metrics]) -> dict[str, list[KeyValue]] | None:
     if text is None:
         return None
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
+    found = _from_json(text)
     if not isinstance(found, dict):
         raise ConfigError(
             f"option keys={text!r}: give a JSON object from key columns to values, for instance "
@@ -151,6 +145,14 @@ def _keys(text: str | None, metric_type: type[Metrics]) -> dict[str, list[KeyVal
         ]
         for column, values in found.items()
     }
+
+
+def _from_json(text: str) -> Any:
+    """Return a value, or None if the text is not JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def _key_value(value: KeyValue, kind: type | None) -> KeyValue:
