@@ -30,6 +30,9 @@ FIRST = (
     *("core/promises/", "outputs/"),
 )
 TOGETHER = ("spark/cluster/",)
+SPARK_PARTS = 5
+"""A test with a Spark session takes seconds; of those in a file, each run takes one in so many."""
+
 SPREAD = ("spark/failures/test_driver_failures.py", "docs/test_examples.py")
 
 
@@ -102,7 +105,7 @@ def leave_out(config: pytest.Config, items: list[pytest.Item], taken: int) -> No
     """Keeps every n-th case of each matrix, and at least one.
 
     A matrix is the cases of a test with the mark `matrix`, or all tests whose mark has the same
-    `name`.
+    `name`; without a mark, it is all tests of a file that use the fixture `spark`.
     """
     matrices: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
@@ -110,6 +113,8 @@ def leave_out(config: pytest.Config, items: list[pytest.Item], taken: int) -> No
             (parts,) = marker.args
             name = marker.kwargs.get("name", item.nodeid.partition("[")[0])
             matrices[name, parts].append(item)
+        elif "spark" in getattr(item, "fixturenames", ()):
+            matrices[item.nodeid.partition("::")[0], SPARK_PARTS].append(item)
     left_out = []
     for (_, parts), cases in matrices.items():
         count = min(parts, len(cases))

@@ -203,6 +203,7 @@ assert_type(sql_batch(Sender), BatchQueueConfig[bytes])
 """
 
 
+@pytest.mark.matrix(3, name="type checkers")
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [

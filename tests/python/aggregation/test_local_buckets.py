@@ -37,6 +37,7 @@ def day_in(zone: str, *day: int) -> int:
     return int(datetime(*day, tzinfo=ZoneInfo(zone)).timestamp())  # type: ignore[misc,arg-type]
 
 
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize(("width", "offset"), WIDTHS)
 @pytest.mark.parametrize("zone", ZONES)
 def test_every_minute_of_years_is_in_the_bucket_that_zoneinfo_says(

@@ -49,6 +49,7 @@ def check_report(printed: str, output: Path) -> None:
     assert re.fullmatch(r"[\d,]{5,} aggregates: equal to Spark SQL", lines[-1])
 
 
+@pytest.mark.matrix(5, name="whole programs")
 def test_killed_worker_is_replaced_another_one_joins_and_every_aggregate_equals_spark_sql(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,6 +79,7 @@ def without_server(
     return empty
 
 
+@pytest.mark.matrix(5, name="whole programs")
 @pytest.mark.usefixtures("without_server")
 def test_without_a_server_it_says_how_to_get_one_and_runs_in_memory(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
@@ -117,6 +119,7 @@ def holds(pid: int, file: Path) -> bool:
     return any(each.readlink() == file for each in Path(f"/proc/{pid}/fd").iterdir())
 
 
+@pytest.mark.matrix(5, name="whole programs")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
 def test_workers_and_server_end_with_the_demo_and_it_can_run_again(
     tmp_path: Path, number: signal.Signals

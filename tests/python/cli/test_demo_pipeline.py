@@ -20,6 +20,7 @@ def options(output: Path, stall_s: float = 0.3) -> PipelineOptions:
     return PipelineOptions(ROWS, 1, output, "unused", stall_s)
 
 
+@pytest.mark.matrix(5, name="whole programs")
 def test_slow_sink_holds_the_source_and_every_aggregate_equals_spark_sql(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:

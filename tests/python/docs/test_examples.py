@@ -66,7 +66,7 @@ def topics(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
 
 def with_examples() -> list[Any]:
     """The pages with a program; those that start Spark take turns, but for the README."""
-    turns = pytest.mark.matrix(3, name="pages with Spark")
+    turns = pytest.mark.matrix(5, name="pages with Spark")
     programs = {page: blocks(page.read_text(), "python") for page in PAGES}
     return [
         pytest.param(

@@ -26,7 +26,7 @@ cloudpickle.register_pickle_by_value(spark_support)
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = local_session("tests", "local[2,4]")
+    session = local_session("tests", "local[2,2]")  # each attempt that fails ends its worker
     yield session
     session.stop()
 

@@ -30,6 +30,7 @@ def checked(command, *options):
     )
 
 
+@pytest.mark.matrix(3, name="type checkers")
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_a_type_checker_finds_exactly_the_expected_errors(checker, tmp_path):
     options = [] if checker == "pyright" else ["--cache-dir", str(tmp_path)]

@@ -127,6 +127,7 @@ def write_json(path: Path) -> None:
             file.write(lines)
 
 
+@pytest.mark.matrix(4)
 @pytest.mark.parametrize("write", [write_parquet, write_arrow, write_csv, write_json])
 def test_paused_reader_of_a_large_file_holds_little(write, tmp_path: Path):
     suffix = write.__name__.removeprefix("write_")

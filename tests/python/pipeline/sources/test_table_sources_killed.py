@@ -56,6 +56,7 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path})
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("table", [iceberg, lance])
 def test_each_row_is_copied_once_although_the_pipeline_is_killed(table: Any, tmp_path: Path):
     (tmp_path / "source.pickle").write_bytes(pickle.dumps(table(tmp_path)))

@@ -70,6 +70,7 @@ def paused(source: Any, folder: Path) -> dict[str, int]:
     return json.loads(ended.stdout)
 
 
+@pytest.mark.matrix(2)
 @pytest.mark.parametrize("table", [iceberg, lance])
 def test_paused_reader_holds_at_most_64_mb_above_one_split(table: Any, tmp_path: Path):
     found = paused(table(tmp_path), tmp_path)

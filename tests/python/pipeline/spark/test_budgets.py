@@ -92,7 +92,6 @@ def register(spark: SparkSession, source: Source, control: Path) -> Callable[[],
         pytest.param("lance", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.matrix(2, name="pipelines on Spark")
 def test_every_row_comes_once_whatever_the_budgets_of_epochs_are(
     kind: str, spark: SparkSession, tmp_path: Path
 ):

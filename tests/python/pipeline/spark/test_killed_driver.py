@@ -82,7 +82,6 @@ def check_killed(kind: str, spark: SparkSession, folder: Path, rows: int, *stops
     assert ids == list(range(len(ids)))
 
 
-@pytest.mark.matrix(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_driver_killed_in_an_epoch_and_the_next_one_count_every_row_once(
     kind: str, spark: SparkSession, tmp_path: Path

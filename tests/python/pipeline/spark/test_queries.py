@@ -36,10 +36,7 @@ from spark_support.numbered_rows import (
 from spark_support.pyspark_version import VERSION
 from spark_support.retried import retried
 
-pytestmark = [
-    pytest.mark.matrix(2, name="pipelines on Spark"),
-    pytest.mark.skipif(VERSION < (4, 2), reason="sources on Spark need pyspark 4.2"),
-]
+pytestmark = pytest.mark.skipif(VERSION < (4, 2), reason="sources on Spark need pyspark 4.2")
 
 
 def metrics_sink(store: SqliteStore, sink_id: str = "shop") -> MetricsSink:

@@ -31,10 +31,7 @@ from spark_support.pyspark_version import VERSION
 from spark_support.retried import retried, started
 from spark_support.waits import is_alive, wait_until
 
-pytestmark = [
-    pytest.mark.matrix(2, name="pipelines on Spark"),
-    pytest.mark.skipif(VERSION < (4, 2), reason="sources on Spark need pyspark 4.2"),
-]
+pytestmark = pytest.mark.skipif(VERSION < (4, 2), reason="sources on Spark need pyspark 4.2")
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from spark_support.pyspark_version import VERSION
 from spark_support.retried import retried
 
 pytestmark = [
-    pytest.mark.matrix(2, name="pipelines on Spark"),
     pytest.mark.timeout(900),
     pytest.mark.skipif(VERSION < (4, 2), reason="sources on Spark need pyspark 4.2"),
 ]

@@ -33,8 +33,6 @@ from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.message import AttemptMessage
 from spark_support.pyspark_version import needs_batch_sink
 
-pytestmark = pytest.mark.matrix(3)
-
 HITS = metric_type("hits", CountMetrics)
 DAY = 86_400
 TASKS, ROWS = 2, 50

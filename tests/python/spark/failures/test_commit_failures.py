@@ -31,8 +31,6 @@ from spark_support.flight_job import FILES, difference, expected, flight_job, in
 from spark_support.pyspark_version import needs_stream_sink
 from spark_support.waits import wait_until
 
-pytestmark = pytest.mark.matrix(3, name="commits that fail")
-
 Start = Callable[..., StreamingQuery]
 Stream = Callable[..., None]
 

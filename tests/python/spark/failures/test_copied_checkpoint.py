@@ -25,8 +25,6 @@ from spark_support.flight_job import (
 )
 from spark_support.pyspark_version import needs_stream_sink
 
-pytestmark = pytest.mark.matrix(2, name="copied checkpoints")
-
 Run = Callable[..., None]
 
 

@@ -38,8 +38,6 @@ from spark_support.flight_job import (
 from spark_support.pyspark_version import needs_batch_sink, needs_stream_sink
 from spark_support.waits import Meeting, wait_until
 
-pytestmark = pytest.mark.matrix(5, name="drivers that die")
-
 Stream = Callable[..., None]
 Drive = Callable[..., "subprocess.Popen[bytes]"]
 

@@ -25,8 +25,6 @@ from spark_support.flight_job import (
 )
 from spark_support.pyspark_version import needs_stream_sink
 
-pytestmark = pytest.mark.matrix(3, name="stores that go away")
-
 Run = Callable[..., None]
 OFTEN = RetryPolicy(attempts=100, backoff_ms=10, max_backoff_ms=100)
 TWICE = RetryPolicy(attempts=2, backoff_ms=0)

@@ -14,8 +14,6 @@ from spark_support.flight_job import FILES, difference, expected, flight_job, in
 from spark_support.pyspark_version import needs_stream_sink
 from spark_support.waits import Meeting
 
-pytestmark = pytest.mark.matrix(2, name="two queries")
-
 Start = Callable[..., StreamingQuery]
 
 

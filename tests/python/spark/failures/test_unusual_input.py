@@ -48,7 +48,7 @@ def sink(request: pytest.FixtureRequest, store: SqliteStore) -> AggregationJob |
     return SINKS[request.param](store)
 
 
-pytestmark = [needs_batch_sink, pytest.mark.matrix(2, name="unusual input")]
+pytestmark = needs_batch_sink
 
 
 def write(table: DataFrame, sink: AggregationJob | MetricsWriter) -> None:

@@ -24,7 +24,7 @@ from spark_support.flight_job import (
 )
 from spark_support.pyspark_version import needs_batch_sink
 
-pytestmark = [needs_batch_sink, pytest.mark.matrix(3)]
+pytestmark = needs_batch_sink
 
 HOUR, DAY = 3_600, 86_400
 

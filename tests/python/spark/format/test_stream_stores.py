@@ -12,7 +12,7 @@ from batchqueue.spark import register
 from spark_support.flight_job import DISTANCE, FILES, difference, expected, flight_job, stored
 from spark_support.pyspark_version import needs_batch_sink
 
-pytestmark = [needs_batch_sink, pytest.mark.matrix(2, name="stores of streams")]
+pytestmark = needs_batch_sink
 
 Stream = Callable[..., None]
 

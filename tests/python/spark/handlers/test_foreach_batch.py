@@ -30,8 +30,6 @@ from spark_support.deliveries import (
     recorders,
 )
 
-pytestmark = pytest.mark.matrix(2, name="handlers of each batch")
-
 EachBatch = Callable[..., str]
 ALL = sorted(ROWS.items())
 

@@ -18,8 +18,6 @@ from batchqueue import (
 from batchqueue.spark import TaskInfo, for_each_partition, foreach_batch
 from spark_support.deliveries import KINDS, items
 
-pytestmark = pytest.mark.matrix(2, name="invalid handlers")
-
 
 def no_handlers(_: TaskInfo) -> dict[str, Any]:
     return {}

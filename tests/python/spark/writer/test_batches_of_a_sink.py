@@ -32,8 +32,6 @@ from spark_support.flight_job import (
 )
 from spark_support.pyspark_version import needs_batch_sink, needs_stream_sink
 
-pytestmark = pytest.mark.matrix(2, name="batches of a sink")
-
 Stream = Callable[..., None]
 Write = Callable[..., None]
 WAYS = [pytest.param("format", marks=needs_batch_sink), "writer"]

@@ -28,8 +28,6 @@ from batchqueue.outputs import ParquetStore, SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, MetricsWriter, SinkError, register
 from spark_support.pyspark_version import needs_batch_sink
 
-pytestmark = pytest.mark.matrix(3)
-
 TOTAL = metric_type("total", SumMetrics, columns={"total": Decimal})
 MEAN = metric_type("mean", MeanMetrics, columns={"total": Decimal})
 LEAST = metric_type("least", MinMetrics, columns={"value": Decimal})

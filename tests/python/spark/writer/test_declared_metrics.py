@@ -48,8 +48,6 @@ from batchqueue.spark import (
 from spark_support.orders import orders_of
 from spark_support.pyspark_version import needs_batch_sink
 
-pytestmark = pytest.mark.matrix(3)
-
 CENTS = metric_type("cents", SumMetrics, columns={"total": int})
 PRICE = metric_type("price", SumMetrics, columns={"total": Decimal})
 FIRST_NAME = metric_type("first name", MinMetrics, columns={"value": str})

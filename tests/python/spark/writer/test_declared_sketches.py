@@ -25,8 +25,6 @@ from batchqueue.outputs import ParquetStore, SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, MetricsWriter, SinkError
 from spark_support.orders import orders_of
 
-pytestmark = pytest.mark.matrix(3)
-
 DAY = 86_400
 LATENCY = metric_type("latency", QuantileMetrics, accuracy=0.002)
 

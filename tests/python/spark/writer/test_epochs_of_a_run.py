@@ -23,8 +23,6 @@ from spark_support.flight_job import (
     stored,
 )
 
-pytestmark = pytest.mark.matrix(2, name="epochs of a run")
-
 Stream = Callable[..., None]
 
 

@@ -52,8 +52,6 @@ from spark_support.flight_job import (
 )
 from spark_support.pyspark_version import needs_stream_sink
 
-pytestmark = pytest.mark.matrix(2, name="four speeds")
-
 
 class MergingHandler:
     """A user's own handler on Arrow."""

@@ -35,8 +35,6 @@ from batchqueue.spark import (
 )
 from spark_support.pyspark_version import needs_batch_sink
 
-pytestmark = pytest.mark.matrix(3)
-
 KEYS = {"origin": str, "stops": int, "day": date, "late": bool}
 FLIGHTS = metric_type("flights", CountMetrics, keys=KEYS)
 CENTS = metric_type("cents", SumMetrics, columns={"total": int}, keys=KEYS)

@@ -38,7 +38,6 @@ def session_zone(spark: SparkSession, request: pytest.FixtureRequest) -> Iterato
     spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
-@pytest.mark.matrix(3, name="local buckets")
 @pytest.mark.parametrize("zone", ZONES)
 def test_spark_sql_makes_the_buckets_that_zoneinfo_says(
     spark: SparkSession, tmp_path: Path, zone: str

@@ -24,8 +24,6 @@ from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, MetricsWriter, SinkError, register
 from spark_support.pyspark_version import needs_batch_sink
 
-pytestmark = pytest.mark.matrix(3)
-
 HITS = metric_type("hits", CountMetrics)
 BYTES = metric_type("bytes", SumMetrics, columns={"total": int})
 

@@ -39,8 +39,6 @@ from spark_support.flight_job import (
 )
 from spark_support.pyspark_version import needs_stream_sink
 
-pytestmark = pytest.mark.matrix(3)
-
 HOUR, DAY = 3_600, 86_400
 DAYS = (datetime(1970, 1, 2, tzinfo=UTC), datetime(1970, 1, 3, tzinfo=UTC))
 """The second of the two days that the flights are of."""

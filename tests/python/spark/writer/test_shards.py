@@ -34,8 +34,6 @@ from spark_support.flight_job import (
     write_flights,
 )
 
-pytestmark = pytest.mark.matrix(2, name="shards")
-
 SHARDS = 3
 AGGREGATORS: dict[str, Any] = {"items": None, "arrow": [ARROW]}
 # Each step groups its own rows; all rows count once.

@@ -17,8 +17,6 @@ from batchqueue.outputs import MetricsStore, ParquetStore, SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, MetricsWriter, dry_run, register
 from spark_support.pyspark_version import needs_batch_sink, needs_stream_sink
 
-pytestmark = pytest.mark.matrix(3)
-
 HITS = metric_type("hits", CountMetrics)
 NEW_YORK = "America/New_York"
 

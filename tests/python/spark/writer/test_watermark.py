@@ -17,8 +17,6 @@ from batchqueue.outputs import ParquetStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, MetricsWriter, Watermark, register
 from spark_support.pyspark_version import needs_stream_sink
 
-pytestmark = pytest.mark.matrix(3)
-
 HITS = metric_type("hits", CountMetrics, keys={"city": str, "kind": int})
 HOUR = Window("at", 3_600)
 STEP = ArrowAggregation(
