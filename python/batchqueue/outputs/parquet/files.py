@@ -1,32 +1,24 @@
-"""Data files of the Parquet store, and column-wise operations on their rows."""
+"""Data files of the Parquet store."""
 
 import functools
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from batchqueue.aggregation import Metrics
-from batchqueue.outputs.layout import Layout, PartialKey
+from batchqueue.outputs.layout import Layout
 from batchqueue.outputs.parquet.manifest import write_durably
-from batchqueue.outputs.reading import Selection, StoredMetric, partials_of, stored_type
+from batchqueue.outputs.reading import Selection, StoredMetric, stored_type
 from batchqueue.outputs.rows import (
     ARROW_TYPES,
     KEY_TYPES,
     schema_of,
     schema_of_metric,
-    table_of,
-    values_of,
 )
 from batchqueue.outputs.store import StoreError
-
-M = TypeVar("M", bound=Metrics)
-
-_KEY_SCHEMA = pa.schema([(name, KEY_TYPES[name]) for name in ("metric", "entity", "time_bucket")])
 
 
 def layout_of(table: str, path: Path) -> Layout:
@@ -76,14 +68,6 @@ def metrics_in(table: str, paths: Sequence[Path]) -> list[StoredMetric]:
         StoredMetric(stored_type(name, layout), *numbers)
         for name, *numbers in zip(*(column.to_pylist() for column in found.columns), strict=True)
     ]
-
-
-def keys_in(stored: pa.Table, buckets: range) -> list[PartialKey]:
-    """Return the key of each stored row in a range of time buckets."""
-    bucket = pc.field("time_bucket")
-    inside = stored.filter((bucket >= buckets.start) & (bucket < buckets.stop))
-    columns = inside.select(_KEY_SCHEMA.names).columns
-    return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
 def read_file(path: Path, layout: Layout) -> pa.Table:
@@ -153,39 +137,11 @@ def _has_only(metadata: pq.FileMetaData, metric: str) -> bool:
     )
 
 
-def write_file(path: Path, layout: Layout, rows: pa.Table) -> None:
-    """Write a data file, sorted by its key columns; return when its content is on the disk."""
+def write_file(path: Path, rows: pa.Table) -> None:
+    """Write a data file; return when its content is on the disk."""
     sink = pa.BufferOutputStream()
-    pq.write_table(in_order(rows, layout), sink, compression="zstd")
+    pq.write_table(rows, sink, compression="zstd")
     write_durably(path, memoryview(sink.getvalue()))
-
-
-def without_rows_of(stored: pa.Table, keys: Iterable[PartialKey]) -> pa.Table:
-    """Return the stored rows without the rows of the given keys, in no order."""
-    return _joined(stored, keys, "left anti")
-
-
-def rows_of(stored: pa.Table, keys: Iterable[PartialKey]) -> pa.Table:
-    """Return the stored rows of the given keys, in no order."""
-    return _joined(stored, keys, "inner")
-
-
-def in_order(rows: pa.Table, layout: Layout) -> pa.Table:
-    """Return rows in the order of their keys."""
-    keys = (name for name in layout.key_columns if name in rows.column_names)
-    return rows.sort_by([(name, "ascending") for name in keys])
-
-
-def partials_in(metric_type: type[M], layout: Layout, rows: pa.Table) -> list[M]:
-    """Rebuild the partials of a metric from their rows, ordered by entity and time bucket."""
-    _, *columns = in_order(rows, layout).columns
-    return partials_of(metric_type, zip(*map(values_of, columns), strict=True))
-
-
-def _joined(stored: pa.Table, keys: Iterable[PartialKey], how: str) -> pa.Table:
-    return stored.join(table_of(keys, _KEY_SCHEMA), _KEY_SCHEMA.names, join_type=how).select(
-        stored.schema.names
-    )
 
 
 def _shown(schema: pa.Schema) -> str:

@@ -287,7 +287,8 @@ class ParquetStore(StoreBase):
         """Yield the rows of a selection as a table, or as one for each data file of a part."""
         import pyarrow as pa
 
-        from batchqueue.outputs.parquet.files import in_order, read_selected
+        from batchqueue.outputs.parquet.files import read_selected
+        from batchqueue.outputs.partitioned import in_order
 
         layout = table_layout(selection.metric_type)
 
