@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from batchqueue._iceberg_catalog import CatalogHandle
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.errors import (
     SourceChangedError,
@@ -29,14 +30,11 @@ class TableHandle:
     """How to open a table in any process, and the open table in this one."""
 
     def __init__(self, table: "str | Table", catalog: str | Mapping[str, Any] | None) -> None:
-        self._catalog: str | dict[str, Any] | None = None
-        self._open: Any = None
         if isinstance(table, str):
             if not table:
                 raise ConfigError("table is ''; give its identifier, as 'shop.orders'")
             self.identifier = table
-            self._catalog = dict(catalog) if isinstance(catalog, Mapping) else catalog
-            self._class: type | None = None
+            self._catalog = CatalogHandle(catalog)
             return
         if catalog is not None:
             raise ConfigError("both a table and a catalog are given; give the catalog with a name")
@@ -47,18 +45,16 @@ class TableHandle:
                 f"table is {table!r}; give an identifier, as 'shop.orders', or a table of a catalog"
             )
         self.identifier = ".".join(table.name())
-        self._class = type(table.catalog)
-        self._catalog = {**table.catalog.properties, "name": table.catalog.name}
-        self._open = table.catalog
+        self._catalog = CatalogHandle.of(table.catalog)
 
     def __getstate__(self) -> dict[str, Any]:
-        if isinstance(self._catalog, dict) and ":memory:" in str(self._catalog.get("uri")):
+        if self._catalog.is_in_memory:
             raise SourcePickleError(
                 f"table {self.identifier} cannot be sent to another process: its catalog is in the "
                 "memory of this one; use a catalog that other processes reach, for instance a REST "
                 "catalog or an SQL catalog in a file"
             )
-        return {**self.__dict__, "_open": None}
+        return self.__dict__
 
     def load(self) -> "Table":
         """Return the table as it is now.
@@ -70,9 +66,7 @@ class TableHandle:
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
         try:
-            if self._open is None:
-                self._open = self._opened()
-            table: Table = self._open.load_table(self.identifier)
+            table: Table = self._catalog.open().load_table(self.identifier)
         except (NoSuchTableError, NoSuchNamespaceError) as error:
             raise SourceChangedError(
                 f"table {self.identifier} is not in its catalog ({error}); correct `table` and "
@@ -84,15 +78,6 @@ class TableHandle:
                 "properties of the catalog, and whether it can be reached"
             ) from error
         return table
-
-    def _opened(self) -> Any:
-        from pyiceberg.catalog import load_catalog
-
-        if isinstance(self._catalog, dict):
-            if self._class is not None:
-                return self._class(**self._catalog)
-            return load_catalog(**self._catalog)
-        return load_catalog(self._catalog)
 
 
 class IcebergTable:

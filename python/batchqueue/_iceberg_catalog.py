@@ -1,0 +1,62 @@
+"""How to open a catalog of Iceberg tables in any process."""
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+
+class CatalogHandle:
+    """A description of a catalog, which pickles, and the open catalog in this process."""
+
+    def __init__(self, catalog: str | Mapping[str, Any] | None) -> None:
+        """Describe a catalog without opening it.
+
+        Args:
+            catalog: Its name in pyiceberg's configuration; or its properties, with its `name` among
+                them; or `None` for the default catalog.
+        """
+        self._described = dict(catalog) if isinstance(catalog, Mapping) else catalog
+        self._class: type | None = None
+        self._open: Catalog | None = None
+        self._opened_in = 0
+
+    @classmethod
+    def of(cls, catalog: "Catalog") -> Self:
+        """Describe an open catalog. Other processes open it by its class and its properties."""
+        handle = cls({**catalog.properties, "name": catalog.name})
+        handle._class = type(catalog)
+        handle._open = catalog
+        handle._opened_in = os.getpid()
+        return handle
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether other processes cannot reach it."""
+        return isinstance(self._described, dict) and ":memory:" in str(self._described.get("uri"))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": None}
+
+    def __repr__(self) -> str:
+        name = self._described.get("name") if isinstance(self._described, dict) else self._described
+        return repr(name or "default")
+
+    def open(self) -> "Catalog":
+        """Return the catalog, opened in this process; a connection does not survive a fork."""
+        is_ours = self._opened_in == os.getpid() or self.is_in_memory
+        if self._open is None or not is_ours:
+            self._open = self._opened()
+            self._opened_in = os.getpid()
+        return self._open
+
+    def _opened(self) -> "Catalog":
+        from pyiceberg.catalog import load_catalog
+
+        if not isinstance(self._described, dict):
+            return load_catalog(self._described)
+        if self._class is None:
+            return load_catalog(**self._described)
+        return self._class(**self._described)  # type: ignore[no-any-return]
