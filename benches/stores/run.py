@@ -1,4 +1,4 @@
-"""The three stores beside each other: merging new partials, stored partials, and few into many.
+"""The four stores beside each other: merging new partials, stored partials, and few into many.
 
 Workload: partials of `CountMetrics` with random counts, 1,000 entities by the hour; a merge and a
 ledger entry per transaction; stores on the disk of this machine with everything synced, and a new
@@ -18,9 +18,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "python" / "support"))
 import psycopg
+from pyiceberg.catalog import load_catalog
 
 from batchqueue.aggregation import CountMetrics, metric_type
-from batchqueue.outputs import ParquetStore, PostgresStore, SqliteStore
+from batchqueue.outputs import IcebergStore, ParquetStore, PostgresStore, SqliteStore
 from outputs_support.postgres_server import started_server
 
 COUNT = metric_type("bench.count", CountMetrics)
@@ -75,6 +76,11 @@ def postgres_size(server):
         return connection.execute("SELECT pg_total_relation_size('count_metrics')").fetchone()[0]
 
 
+def iceberg_size(catalog, store):
+    files = load_catalog(**catalog).load_table(store.table()).scan().plan_files()
+    return sum(task.file.file_size_in_bytes for task in files)
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -95,10 +101,18 @@ def main():
         server = next(servers)
         sqlite = SqliteStore(Path(folder) / "metrics.db")
         parquet = ParquetStore(Path(folder) / "metrics")
+        catalog = {
+            "name": "bench",
+            "type": "sql",
+            "uri": f"sqlite:///{folder}/catalog.db",
+            "warehouse": f"file://{folder}/warehouse",
+        }
+        iceberg = IcebergStore("metrics", catalog=catalog)
         sizes = {
             sqlite: lambda: sqlite.path.stat().st_size,
             PostgresStore(server.conninfo()): lambda: postgres_size(server),
             parquet: lambda: sum(path.stat().st_size for path in parquet.files(COUNT)),
+            iceberg: lambda: iceberg_size(catalog, iceberg),
         }
         for store, size in sizes.items():
             found = measure(store, options.partials, options.rounds)

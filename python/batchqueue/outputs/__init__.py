@@ -1,6 +1,7 @@
 """Writers to use as handlers, and the stores they write to."""
 
 from batchqueue.outputs.bad_rows import BadRow, BadRows
+from batchqueue.outputs.iceberg import IcebergStore
 from batchqueue.outputs.parquet import ParquetStore
 from batchqueue.outputs.postgres import PostgresStore
 from batchqueue.outputs.reading import MetricsReader, Selection, StoredMetric
@@ -19,6 +20,7 @@ __all__ = [
     "BadRows",
     "CommittingStoreWriter",
     "Epoch",
+    "IcebergStore",
     "MetricsReader",
     "MetricsStore",
     "ParquetStore",

@@ -12,8 +12,8 @@ from batchqueue.outputs.testing import check_store
 from outputs_support.file_store import FileStore, FileTransaction, empty
 
 
-@pytest.mark.matrix(3)
-@pytest.mark.timeout(300)
+@pytest.mark.matrix(4)
+@pytest.mark.timeout(600)
 def test_stores_keep_the_contract(open_store):
     check_store(open_store)
     assert open_store().sinks() == []

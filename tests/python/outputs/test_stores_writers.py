@@ -44,7 +44,14 @@ def started(script, store, *arguments):
     )
 
 
-def test_no_loss_two_concurrent_processes_both_count(store):
+@pytest.fixture(params=["sqlite", "postgres", "parquet"])
+def open_waiting(request):
+    """Returns a function that describes a store whose writers in other processes wait."""
+    return request.getfixturevalue(f"open_{request.param}")
+
+
+def test_no_loss_two_concurrent_processes_both_count(open_waiting):
+    store = open_waiting()
     writers = [started(WRITER, store, name) for name in ("one", "two")]
     for writer in writers:
         writer.stdin.write(b"go\n")
@@ -139,9 +146,9 @@ def test_killed_writer_leaves_nothing_and_no_lock(store):
     assert store.read(COUNT) == [COUNT("a", 0, 11)]
 
 
-def test_writer_waits_for_another_process_as_long_as_configured(open_store, request):
+def test_writer_waits_for_another_process_as_long_as_configured(open_waiting, request):
     timeout = "busy_timeout_s" if "sqlite" in request.node.name else "lock_timeout_s"
-    holder = started(HOLDER, open_store())
+    holder = started(HOLDER, open_waiting())
     assert holder.stdout.readline() == b"written\n"
 
     def write(store):
@@ -149,9 +156,9 @@ def test_writer_waits_for_another_process_as_long_as_configured(open_store, requ
             transaction.merge([COUNT("a", 0)])
 
     with pytest.raises(StoreUnavailableError, match=f"lock.*raise {timeout}"):
-        write(open_store(**{timeout: 0.05}))
-    patient = threading.Thread(target=write, args=(open_store(),))
+        write(open_waiting(**{timeout: 0.05}))
+    patient = threading.Thread(target=write, args=(open_waiting(),))
     patient.start()
     assert holder.communicate(b"commit\n", timeout=60)[1] == b""
     patient.join()
-    assert open_store().read(COUNT) == [COUNT("a", 0, 2)]
+    assert open_waiting().read(COUNT) == [COUNT("a", 0, 2)]

@@ -12,9 +12,10 @@ from pyspark.sql.streaming import StreamingQuery
 
 import outputs_support
 import spark_support
-from batchqueue.outputs import ParquetStore, PostgresStore, SqliteStore
+from batchqueue.outputs import IcebergStore, ParquetStore, PostgresStore, SqliteStore
 from batchqueue.spark import AggregationJob, MetricsWriter, local_session
 from outputs_support.postgres_server import PostgresServer, postgres_server
+from outputs_support.stores import iceberg_catalog
 from spark_support import deliveries, flight_job
 from spark_support.pyspark_version import needs_stream_sink
 
@@ -77,7 +78,13 @@ def postgres(postgres_server: PostgresServer) -> PostgresStore:
     return PostgresStore(postgres_server.conninfo(), schema=f"spark_{next(_schemas)}")
 
 
-@pytest.fixture(params=["store", "parquet", "postgres"])
+@pytest.fixture
+def iceberg(tmp_path: Path) -> IcebergStore:
+    pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
+    return IcebergStore("metrics", catalog=iceberg_catalog(tmp_path))
+
+
+@pytest.fixture(params=["store", "parquet", "postgres", "iceberg"])
 def any_store(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 

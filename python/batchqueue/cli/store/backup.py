@@ -3,7 +3,7 @@
 import argparse
 
 from batchqueue.cli.command import OK, Command
-from batchqueue.cli.store.target import PARQUET, STORE_HELP, absolute, kind_of, refuse_server
+from batchqueue.cli.store.target import FILES_HELP, PARQUET, absolute, kind_of, refuse_server
 
 _BY_POSTGRES = "run `pg_dump --format=custom --schema=SCHEMA --file=COPY DATABASE`"
 
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "directory, each sink is copied as of one commit. Copy the checkpoints of its queries "
         "before the store."
     )
-    parser.add_argument("store", metavar="STORE", help=STORE_HELP)
+    parser.add_argument("store", metavar="STORE", help=FILES_HELP)
     parser.add_argument("copy", metavar="COPY", help="the file or directory to make")
 
 

@@ -4,7 +4,15 @@ import argparse
 import sys
 
 from batchqueue.cli.command import FAILED, OK, Command
-from batchqueue.cli.store.target import PARQUET, POSTGRES, absolute, add_store, kind_of
+from batchqueue.cli.store.target import (
+    ICEBERG,
+    PARQUET,
+    POSTGRES,
+    absolute,
+    add_store,
+    kind_of,
+    open_iceberg,
+)
 from batchqueue.cli.text import UNKNOWN, count, moment, table
 from batchqueue.outputs.report import StoreReport
 
@@ -37,6 +45,10 @@ def _report(arguments: argparse.Namespace) -> StoreReport:
         from batchqueue.outputs.postgres.inspection import check_postgres
 
         return check_postgres(PostgresStore(arguments.store, schema=arguments.schema))
+    if kind == ICEBERG:
+        from batchqueue.outputs.iceberg.inspection import check_iceberg
+
+        return check_iceberg(open_iceberg(arguments))
     if kind == PARQUET:
         from batchqueue.outputs.parquet.copies import check_parquet
 

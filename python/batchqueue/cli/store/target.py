@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING
 from batchqueue.exceptions import ConfigError
 
 if TYPE_CHECKING:
-    from batchqueue.outputs import ParquetStore, PostgresStore, SqliteStore
+    from batchqueue.outputs import IcebergStore, ParquetStore, PostgresStore, SqliteStore
 
-    Store = SqliteStore | ParquetStore | PostgresStore
+    Store = SqliteStore | ParquetStore | PostgresStore | IcebergStore
 
-SQLITE, PARQUET, POSTGRES = "sqlite", "parquet", "postgres"
+SQLITE, PARQUET, POSTGRES, ICEBERG = "sqlite", "parquet", "postgres", "iceberg"
 
+_ICEBERG_PREFIX = "iceberg://"
+
+FILES_HELP = "the file of a SqliteStore or the directory of a ParquetStore"
 STORE_HELP = (
-    "the file of a SqliteStore, the directory of a ParquetStore, or the connection string of a "
-    "PostgresStore: postgresql://USER@HOST/DATABASE; its password is better in ~/.pgpass"
+    "the file of a SqliteStore; the directory of a ParquetStore; the connection string of a "
+    "PostgresStore, postgresql://USER@HOST/DATABASE, whose password is better in ~/.pgpass; or "
+    "iceberg://CATALOG/NAMESPACE for an IcebergStore, with a catalog of pyiceberg's configuration"
 )
 
 
@@ -58,6 +62,8 @@ def open_store(arguments: argparse.Namespace) -> "Store":
         from batchqueue.outputs import PostgresStore
 
         return PostgresStore(arguments.store, schema=arguments.schema)
+    if kind == ICEBERG:
+        return open_iceberg(arguments)
     if kind == PARQUET:
         from batchqueue.outputs import ParquetStore
 
@@ -67,6 +73,19 @@ def open_store(arguments: argparse.Namespace) -> "Store":
     return SqliteStore(absolute(arguments.store))
 
 
+def open_iceberg(arguments: argparse.Namespace) -> "IcebergStore":
+    """Return the store of an Iceberg catalog that these arguments name.
+
+    Raises:
+        ConfigError: They name no namespace.
+        MissingPackageError: pyiceberg is not installed.
+    """
+    from batchqueue.outputs import IcebergStore
+
+    catalog, _, namespace = arguments.store.removeprefix(_ICEBERG_PREFIX).partition("/")
+    return IcebergStore(namespace, catalog=catalog or None)
+
+
 def kind_of(store: str) -> str:
     """Return the kind of store that an argument names.
 
@@ -74,6 +93,8 @@ def kind_of(store: str) -> str:
         ConfigError: There is no such file or directory.
     """
     path = Path(store)
+    if store.startswith(_ICEBERG_PREFIX):
+        return ICEBERG
     if path.is_dir():
         return PARQUET
     if path.exists():
@@ -82,7 +103,7 @@ def kind_of(store: str) -> str:
         return POSTGRES
     raise ConfigError(
         f"{store} does not exist; give the file of a SqliteStore, the directory of a "
-        "ParquetStore, or postgresql://USER@HOST/DATABASE"
+        "ParquetStore, postgresql://USER@HOST/DATABASE, or iceberg://CATALOG/NAMESPACE"
     )
 
 
@@ -92,11 +113,16 @@ def is_server(store: str) -> bool:
 
 
 def refuse_server(store: str, remedy: str) -> None:
-    """Refuse a PostgreSQL server: `pg_dump` and `pg_restore` copy it.
+    """Refuse what has its own copies: a PostgreSQL server, and the snapshots of Iceberg tables.
 
     Raises:
         ConfigError: It is one. Its text is left out of the message: it may hold a password.
     """
+    if store.startswith(_ICEBERG_PREFIX):
+        raise ConfigError(
+            "an Iceberg table keeps its earlier states as snapshots, with the ledger of each: roll "
+            "it back to one, or copy the warehouse and the catalog together"
+        )
     if is_server(store) and not Path(store).exists():
         raise ConfigError(f"a PostgreSQL server copies its tables itself: {remedy}")
 

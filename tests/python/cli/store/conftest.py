@@ -8,11 +8,10 @@ from outputs_support.stores import (
     open_parquet,
     open_postgres,
     open_sqlite,
-    open_store,
     postgres_server,
 )
 
-__all__ = ["open_parquet", "open_postgres", "open_sqlite", "open_store", "postgres_server"]
+__all__ = ["open_parquet", "open_postgres", "open_sqlite", "postgres_server"]
 
 
 @pytest.fixture
@@ -25,6 +24,11 @@ def command(capsys):
         return code, printed.out, printed.err
 
     return run
+
+
+@pytest.fixture(params=["sqlite", "parquet", "postgres"])
+def open_store(request):
+    return request.getfixturevalue(f"open_{request.param}")
 
 
 @pytest.fixture(params=["sqlite", "parquet"])

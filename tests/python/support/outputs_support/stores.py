@@ -7,10 +7,18 @@ from typing import Any
 
 import pytest
 
-from batchqueue.outputs import ParquetStore, PostgresStore, SqliteStore
+from batchqueue.outputs import IcebergStore, ParquetStore, PostgresStore, SqliteStore
 from outputs_support.postgres_server import PostgresServer, postgres_server
 
-__all__ = ["open_parquet", "open_postgres", "open_sqlite", "open_store", "postgres_server", "store"]
+__all__ = [
+    "open_iceberg",
+    "open_parquet",
+    "open_postgres",
+    "open_sqlite",
+    "open_store",
+    "postgres_server",
+    "store",
+]
 
 OpenStore = Callable[..., Any]
 
@@ -35,7 +43,28 @@ def open_parquet(tmp_path: Path) -> OpenStore:
     return lambda **arguments: ParquetStore(tmp_path / "metrics", **arguments)
 
 
-@pytest.fixture(params=["sqlite", "postgres", "parquet"])
+@pytest.fixture
+def open_iceberg(tmp_path: Path) -> OpenStore:
+    pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
+    catalog = iceberg_catalog(tmp_path)
+    return lambda **arguments: IcebergStore("metrics", catalog=catalog, **arguments)
+
+
+def iceberg_catalog(folder: Path) -> dict[str, str]:
+    """Returns the properties of a catalog in a file."""
+    return {
+        "name": "lake",
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/catalog.db",
+        "warehouse": f"file://{folder}/warehouse",
+    }
+
+
+TURNS = pytest.mark.matrix(4, name="stores in Iceberg")
+"""A transaction takes tenths of a second."""
+
+
+@pytest.fixture(params=["sqlite", "postgres", "parquet", pytest.param("iceberg", marks=TURNS)])
 def open_store(request: pytest.FixtureRequest) -> OpenStore:
     """Returns a function that describes one store, empty at the start, with the given arguments."""
     return request.getfixturevalue(f"open_{request.param}")

@@ -1,0 +1,323 @@
+"""`IcebergStore`: metrics in the tables of an Iceberg catalog."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from batchqueue._iceberg_catalog import CatalogHandle
+from batchqueue._requirements import require
+from batchqueue._words import a_type
+from batchqueue.aggregation.metrics import Row
+from batchqueue.exceptions import ConfigError
+from batchqueue.outputs.base import StoreBase
+from batchqueue.outputs.iceberg.errors import iceberg_errors
+from batchqueue.outputs.layout import table_layout
+from batchqueue.outputs.reading import ROWS_AT_ONCE, Selection, StoredMetric, name_and_table
+from batchqueue.outputs.store import (
+    Epoch,
+    StoreError,
+    StoreTransaction,
+    StoreUnavailableError,
+    checked_kept_summaries,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+
+    from batchqueue.outputs.iceberg.table import SinkTable
+    from batchqueue.outputs.iceberg.transaction import IcebergTransaction
+
+R = TypeVar("R")
+
+_READS = 3
+"""Attempts to read a snapshot whose files are removed meanwhile."""
+
+
+_locks: dict[tuple[int, str, str], threading.Lock] = {}
+"""By process, store and sink: a lock that another thread holds at a fork is not the child's."""
+
+
+class IcebergStore(StoreBase):
+    """A `MetricsStore` in Iceberg tables, for the engines that read your lakehouse.
+
+    Needs the extra `iceberg`, and what your catalog needs: see pyiceberg's documentation. Each sink
+    has a table in the namespace, and each transaction that changes something is one snapshot of it,
+    with the marks of the ledger. Any number of processes may use it. Transactions of a sink in one
+    process wait for each other. In different processes they do not: if another one has committed
+    meanwhile, the commit fails. Readers never wait. The store can be pickled, and used after a
+    fork.
+
+    A data file holds the metrics of a kind whose time buckets begin in the same `partition_s`
+    seconds. A transaction reads and rewrites, in memory, the files of the partitions that it
+    touches.
+
+    Attributes:
+        namespace: The namespace of the tables.
+        partition_s: Seconds of time buckets that a data file covers.
+        lock_timeout_s: Seconds that a transaction waits for another one of its sink in this
+            process.
+        kept_summaries: Number of newest epochs of each sink whose summaries are read.
+    """
+
+    def __init__(
+        self,
+        namespace: str,
+        *,
+        catalog: "str | Mapping[str, Any] | Catalog | None" = None,
+        partition_s: int = 86_400,
+        lock_timeout_s: float = 30,
+        kept_summaries: int = 1_000,
+    ) -> None:
+        """Declare a store without opening it.
+
+        Args:
+            namespace: The namespace of the tables, for instance `"metrics"`; created on demand.
+            catalog: The name of a catalog in pyiceberg's configuration; or its properties, with its
+                `name` among them; or an open catalog. Default: `None`, the default catalog.
+            partition_s: Seconds of time buckets that a data file covers, at least 1; 86,400, a day,
+                by default. A sink keeps the value that it was first written with.
+            lock_timeout_s: Seconds that a transaction waits for another one of its sink in this
+                process; 30 by default.
+            kept_summaries: Number of newest epochs of each sink whose summaries are read, at least
+                1; 1,000 by default. They are kept as long as their snapshots.
+
+        Raises:
+            ConfigError: An argument is invalid.
+            MissingPackageError: pyiceberg or pyarrow is not installed.
+        """
+        if not isinstance(namespace, str) or not namespace:
+            raise ConfigError(
+                f"the namespace of IcebergStore is {namespace!r}, {a_type(namespace)}; "
+                'give its name, for instance IcebergStore("metrics")'
+            )
+        if type(partition_s) is not int or partition_s < 1 or lock_timeout_s < 0:
+            raise ConfigError(
+                f"partition_s={partition_s!r}, lock_timeout_s={lock_timeout_s!r}: give at least 1 "
+                "second for a partition, as an int, and no negative time"
+            )
+        require("pyiceberg", "IcebergStore", "iceberg")
+        require("pyarrow", "IcebergStore", "iceberg")
+        from pyiceberg.catalog import Catalog
+
+        if isinstance(catalog, Catalog):
+            self._catalog = CatalogHandle.of(catalog)
+        else:
+            self._catalog = CatalogHandle(catalog)
+        self.namespace = namespace
+        self.partition_s = partition_s
+        self.lock_timeout_s = lock_timeout_s
+        self.kept_summaries = checked_kept_summaries(kept_summaries)
+
+    def __repr__(self) -> str:
+        return f"IcebergStore({self.namespace!r}, catalog={self._catalog!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._catalog.is_in_memory:
+            raise StoreError(
+                f"{self!r} cannot be sent to another process: its catalog is in the memory of this "
+                "one; use a catalog that other processes reach, for instance a REST catalog"
+            )
+        return self.__dict__
+
+    def prepare(self) -> None:
+        """Check that the catalog can be reached, and create the namespace if it is missing.
+
+        Raises:
+            StoreError: The catalog refuses it.
+            StoreUnavailableError: The catalog is down or out of reach.
+        """
+        with self._errors():
+            self._open().create_namespace_if_not_exists(self.namespace)
+
+    def table(self, sink_id: str = "default") -> str:
+        """Return the identifier of the table of a sink, for SQL and for other engines.
+
+        Its columns are batchqueue_table (the table that other stores would use), metric, entity,
+        time_bucket, rank (for kinds with several rows per partial), and those of all kinds of
+        metrics that were stored, which are null in the rows of the others.
+
+        Args:
+            sink_id: The sink.
+        """
+        from batchqueue.outputs.iceberg.table import table_name
+
+        return f"{self.namespace}.{table_name(sink_id)}"
+
+    @contextmanager
+    def transaction(self, sink_id: str = "default") -> Iterator[StoreTransaction]:
+        """Open a transaction of a sink.
+
+        It commits on a clean exit of the block, and rolls back on an exception.
+
+        Args:
+            sink_id: The sink that writes; several sinks may share a namespace.
+
+        Raises:
+            StoreError: The table cannot be written.
+            StoreUnavailableError: Another transaction of the sink held the lock for longer than
+                `lock_timeout_s`, or has committed meanwhile; or the catalog is down or out of
+                reach.
+        """
+        with self._locked(sink_id):
+            transaction = self._transaction(sink_id)
+            if not transaction.has_table():
+                self.prepare()
+            yield transaction
+            transaction.check()
+            transaction.commit()
+
+    @contextmanager
+    def ledger(self, sink_id: str = "default") -> Iterator[StoreTransaction | None]:
+        """Read the ledger of a sink as of one snapshot: its marks, summaries and description.
+
+        It gives `None` if nothing was committed for the sink yet.
+
+        Args:
+            sink_id: The sink to read.
+
+        Raises:
+            StoreError: The table cannot be read.
+            StoreUnavailableError: The catalog is down or out of reach.
+        """
+        transaction = self._transaction(sink_id)
+        yield transaction if transaction.has_table() else None
+
+    def sinks(self) -> list[str]:
+        """Return the ids of the sinks that have written, in their order as texts.
+
+        Raises:
+            StoreError: There is no such namespace, or a table cannot be read.
+            StoreUnavailableError: The catalog is down or out of reach.
+        """
+        from batchqueue.outputs.iceberg.table import SINK
+
+        with self._errors():
+            catalog = self._open()
+            self._need_namespace(catalog)
+            found = []
+            for identifier in catalog.list_tables(self.namespace):
+                if identifier[-1].startswith("sink_"):
+                    found.append(catalog.load_table(identifier).properties.get(SINK))
+        return sorted(sink for sink in found if sink and self._transaction(sink).has_anything())
+
+    def summaries(self, sink_id: str = "default", newest: int | None = None) -> list[Epoch]:
+        """Return the summaries that are kept for a sink, in the order of recording.
+
+        A summary is kept as long as the snapshot of its epoch; the newest one always.
+
+        Args:
+            sink_id: The sink that recorded them.
+            newest: Return at most this many, the newest; `None` for all.
+
+        Raises:
+            StoreError: There is no such namespace, or the table cannot be read.
+            StoreUnavailableError: The catalog is down or out of reach.
+        """
+        from batchqueue.outputs.iceberg.ledger import epochs_of
+
+        count = self.kept_summaries if newest is None else min(newest, self.kept_summaries)
+        return self._reading(sink_id, lambda sink: epochs_of(sink.metadata, sink.name, count))
+
+    def batches(self, selection: Selection) -> Iterator["pa.RecordBatch"]:
+        """Yield the rows of a selection as record batches, as of one snapshot."""
+        for table in self._tables(selection):
+            yield from table.to_batches(ROWS_AT_ONCE)
+
+    def rows(self, selection: Selection) -> Iterator[Row]:
+        """Yield the rows of a selection, as of one snapshot, with the columns of `read_table`."""
+        from batchqueue.outputs.rows import values_of
+
+        for table in self._tables(selection):
+            yield from zip(*map(values_of, table.columns), strict=True)
+
+    def metrics(self, sink_id: str = "default") -> list[StoredMetric]:
+        """Return what a sink has stored, ordered by the names of the metrics.
+
+        Raises:
+            StoreError: There is no such namespace, or the table cannot be read.
+            StoreUnavailableError: The catalog is down or out of reach.
+        """
+        from batchqueue.outputs.iceberg.reading import metrics_in
+
+        return sorted(self._reading(sink_id, metrics_in), key=name_and_table)
+
+    def _tables(self, selection: Selection) -> "list[pa.Table]":
+        from batchqueue.outputs.iceberg.reading import read_selected
+
+        layout = table_layout(selection.metric_type)
+        return self._reading(selection.sink_id, lambda sink: read_selected(sink, layout, selection))
+
+    def _transaction(self, sink_id: str) -> "IcebergTransaction":
+        from batchqueue.outputs.iceberg.table import SinkTable
+        from batchqueue.outputs.iceberg.transaction import IcebergTransaction
+
+        identifier = self.table(sink_id)
+
+        def create() -> SinkTable:
+            return SinkTable.create(self._open(), identifier, sink_id, self.partition_s)
+
+        with self._errors():
+            sink = SinkTable.load(self._open(), identifier, sink_id)
+            if sink is not None and sink.partition_s != self.partition_s:
+                raise StoreError(
+                    f"table {identifier} has partition_s={sink.partition_s}, and cannot be written "
+                    f"with {self.partition_s}: use partition_s={sink.partition_s}, or another "
+                    "namespace"
+                )
+            return IcebergTransaction(
+                sink, create, self.partition_s, self._errors, self.kept_summaries
+            )
+
+    @contextmanager
+    def _locked(self, sink_id: str) -> Iterator[None]:
+        """Exclude other transactions of the sink in this process."""
+        lock = _locks.setdefault((os.getpid(), repr(self), sink_id), threading.Lock())
+        if not lock.acquire(timeout=self.lock_timeout_s):
+            raise StoreUnavailableError(
+                f"cannot use {self!r}: sink {sink_id!r} stayed locked for {self.lock_timeout_s} s; "
+                "another writer in this process kept it busy: raise lock_timeout_s, or stop that "
+                "writer"
+            )
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _reading(self, sink_id: str, read: "Callable[[SinkTable], list[R]]") -> list[R]:
+        """Read the newest snapshot, and read again if its files were removed meanwhile."""
+        from batchqueue.outputs.iceberg.table import SinkTable
+
+        with self._errors():
+            catalog = self._open()
+            self._need_namespace(catalog)
+            for remaining in reversed(range(_READS)):
+                sink = SinkTable.load(catalog, self.table(sink_id), sink_id)
+                if sink is None:
+                    return []
+                try:
+                    return read(sink)
+                except FileNotFoundError:
+                    if not remaining:
+                        raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _open(self) -> "Catalog":
+        try:
+            return self._catalog.open()
+        except ValueError as error:  # what pyiceberg raises for what is not configured
+            raise StoreError(
+                f"cannot open the catalog of {self!r}: {error}; give catalog= its properties, or "
+                "add it to pyiceberg's configuration"
+            ) from error
+
+    def _need_namespace(self, catalog: "Catalog") -> None:
+        if not catalog.namespace_exists(self.namespace):
+            raise StoreError(
+                f"cannot read {self!r}: the catalog has no such namespace; write to it first"
+            )
+
+    def _errors(self) -> AbstractContextManager[None]:
+        return iceberg_errors(repr(self))

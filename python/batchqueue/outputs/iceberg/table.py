@@ -1,0 +1,271 @@
+"""The Iceberg table of a sink: its columns, its partitions, and their rows.
+
+One table has all metrics of a sink, because a catalog commits one table at a time. A row has the
+columns of its metric's kind; those of the other kinds are null. Where two kinds have a column of
+the same name and of different types, the second is named after its type as well.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.partitioning import (
+    PartitionField,
+    PartitionSpec,
+)
+from pyiceberg.schema import Schema
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.transforms import IdentityTransform, TruncateTransform
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    IcebergType,
+    LongType,
+    NestedField,
+    StringType,
+)
+
+from batchqueue.outputs.iceberg.conditions import all_of, equal, within
+from batchqueue.outputs.layout import Layout
+from batchqueue.outputs.rows import ARROW_TYPES, schema_of
+from batchqueue.outputs.store import StoreError
+from batchqueue.outputs.values import DECIMAL_DIGITS, DECIMAL_PLACES, shown
+
+TABLE = "batchqueue_table"
+"""What distinguishes the kinds of metrics: the name of the table of the layout."""
+
+SINK = "batchqueue.sink"
+LAYOUTS = "batchqueue.tables"
+
+ICEBERG_TYPES: dict[str, IcebergType] = {
+    "int": LongType(),
+    "float": DoubleType(),
+    "str": StringType(),
+    "bool": BooleanType(),
+    "decimal": DecimalType(DECIMAL_DIGITS, DECIMAL_PLACES),
+    "date": DateType(),
+}
+_TYPES = {shown(kind): kind for kind in ARROW_TYPES}
+
+_SCHEMA = Schema(
+    NestedField(1, TABLE, StringType(), required=True),
+    NestedField(2, "metric", StringType(), required=True),
+    NestedField(3, "entity", StringType(), required=True),
+    NestedField(4, "time_bucket", LongType(), required=True),
+    NestedField(5, "rank", LongType()),
+)
+_PROPERTIES = {
+    "write.parquet.compression-codec": "zstd",
+    # Each commit writes a file of metadata.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+ALL = range(-(2**63), 2**63)
+"""All time buckets."""
+
+Partition = tuple[str, int]
+"""The table of a layout, and the first second."""
+
+Files = list[FileScanTask]
+"""Data files, each with the delete files of other writers that apply to it."""
+
+
+@dataclass(frozen=True)
+class StoredLayout:
+    """A layout, and the columns of the table that its own columns are stored in, in order."""
+
+    layout: Layout
+    columns: tuple[str, ...]
+
+    def all_columns(self) -> tuple[str, ...]:
+        """Return the columns of the table for those of `schema_of`, in order."""
+        return (*self.layout.key_columns, *self.columns)
+
+
+def table_name(sink_id: str) -> str:
+    """Return the name of a sink's table: catalogs differ in what they allow beside a-z, 0-9 and _.
+
+    A hash keeps the names of two sinks distinct.
+    """
+    safe = "".join(
+        character if character.isascii() and (character.isalnum() or character == "_") else "_"
+        for character in sink_id[:100].lower()
+    )
+    if safe != sink_id:
+        safe += "_" + sha256(sink_id.encode()).hexdigest()[:8]
+    return f"sink_{safe}"
+
+
+class SinkTable:
+    """The table of a sink as it was when it was loaded."""
+
+    def __init__(self, table: Table, sink_id: str) -> None:
+        """Check a table and read what its properties say of layouts.
+
+        Raises:
+            StoreError: It is not the table of the sink, or its partitions are not ours.
+        """
+        self.table = table
+        self.name = ".".join(table.name())
+        self.metadata = table.metadata
+        if self.metadata.properties.get(SINK) != sink_id:
+            raise StoreError(
+                f"table {self.name} is not that of sink {sink_id!r}: use another namespace"
+            )
+        self.partition_s = self._width()
+        self.layouts = _layouts_of(self.metadata.properties, self.name)
+
+    @classmethod
+    def load(cls, catalog: Catalog, identifier: str, sink_id: str) -> "SinkTable | None":
+        """Return the table of a sink; `None` if there is none.
+
+        Raises:
+            StoreError: There is another table of that name.
+        """
+        try:
+            return cls(catalog.load_table(identifier), sink_id)
+        except NoSuchTableError:
+            return None
+
+    @classmethod
+    def create(
+        cls, catalog: Catalog, identifier: str, sink_id: str, partition_s: int
+    ) -> "SinkTable":
+        """Create the table of a sink, without rows."""
+        spec = PartitionSpec(
+            PartitionField(1, 1000, IdentityTransform(), TABLE),
+            PartitionField(4, 1001, TruncateTransform(partition_s), "time_bucket_start"),
+        )
+        properties = {**_PROPERTIES, SINK: sink_id}
+        return cls(
+            catalog.create_table(identifier, _SCHEMA, None, spec, properties=properties), sink_id
+        )
+
+    def _width(self) -> int:
+        fields, schema = self.metadata.spec().fields, self.metadata.schema()
+        columns = [schema.find_column_name(field.source_id) for field in fields]
+        if columns == [TABLE, "time_bucket"] and isinstance(fields[1].transform, TruncateTransform):
+            return fields[1].transform.width
+        found = ", ".join(
+            f"{field.transform}({column})" for field, column in zip(fields, columns, strict=True)
+        )
+        raise StoreError(
+            f"table {self.name} has partitions by {found}, and not by {TABLE} and "
+            "truncate(time_bucket): undo the change of its partitions"
+        )
+
+    def stored_layout(self, layout: Layout) -> StoredLayout:
+        """Return how a layout is stored.
+
+        Raises:
+            StoreError: A layout of the same table with other columns is.
+        """
+        stored = self.layouts[layout.table]
+        if stored.layout != layout:
+            raise StoreError(
+                f"table {self.name} has metrics of {layout.table} with the columns "
+                f"{_described(stored.layout)}, and not {_described(layout)}: give the kind of "
+                "metrics another table"
+            )
+        return stored
+
+    def files(self, buckets: range, table: str | None = None) -> dict[Partition, Files]:
+        """Return the data files of the partitions which a range of time buckets reaches.
+
+        Rows of tables that are not known, which another program has added, are left alone.
+
+        Args:
+            buckets: The range.
+            table: Only those of this table; `None` for all.
+
+        Raises:
+            StoreError: They have other partitions.
+        """
+        # The first partition of all begins where no int of 64 bits is; see `Replacement.write`.
+        reaches_first = buckets.stop <= ALL.start + self.partition_s
+        conditions = [] if reaches_first else within(buckets)
+        if table is not None:
+            conditions.append(equal(TABLE, table))
+        found: dict[Partition, Files] = {}
+        for task in self.table.scan(row_filter=all_of(conditions)).plan_files():
+            if task.file.spec_id != self.metadata.default_spec_id:
+                raise StoreError(
+                    f"data file {task.file.file_path} of table {self.name} has other partitions "
+                    "than the table: rewrite it with those of the table"
+                )
+            name, start = task.file.partition[0], task.file.partition[1]
+            if name not in self.layouts:
+                continue
+            found.setdefault((name, start - start % self.partition_s), []).append(task)
+        return found
+
+    def rows(
+        self, stored: StoredLayout, tasks: Sequence[FileScanTask], condition: BooleanExpression
+    ) -> pa.Table:
+        """Read the rows of data files of a layout which meet a condition, in no order."""
+        schema = schema_of(stored.layout)
+        found = self._read(stored.all_columns(), tasks, condition)
+        columns = zip(found.columns, schema, strict=True)
+        return pa.table([column.cast(kind.type) for column, kind in columns], schema=schema)
+
+    def keys(self, tasks: Sequence[FileScanTask]) -> pa.Table:
+        """Read the columns metric and time_bucket of data files, in no order."""
+        return self._read(("metric", "time_bucket"), tasks, AlwaysTrue())
+
+    def _read(
+        self, names: Sequence[str], tasks: Sequence[FileScanTask], condition: BooleanExpression
+    ) -> pa.Table:
+        columns = self.metadata.schema().select(*names)
+        scan = ArrowScan(self.metadata, self.table.io, columns, condition)
+        return scan.to_table(tasks).select(list(names))
+
+
+def _layouts_of(properties: dict[str, str], name: str) -> dict[str, StoredLayout]:
+    try:
+        found = json.loads(properties.get(LAYOUTS, "{}"))
+        return {
+            table: StoredLayout(
+                Layout(
+                    table,
+                    tuple((column, _TYPES[kind]) for column, kind, _ in content["columns"]),
+                    content["multi_row"],
+                ),
+                tuple(stored for _, _, stored in content["columns"]),
+            )
+            for table, content in found.items()
+        }
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreError(
+            f"the property {LAYOUTS} of table {name} cannot be read ({error}): use the version of "
+            "batchqueue that wrote it"
+        ) from error
+
+
+def layouts_text(layouts: dict[str, StoredLayout]) -> str:
+    """Return layouts as the property of a table."""
+    return json.dumps(
+        {
+            table: {
+                "multi_row": stored.layout.multi_row,
+                "columns": [
+                    (column, shown(kind), name)
+                    for (column, kind), name in zip(
+                        stored.layout.columns, stored.columns, strict=True
+                    )
+                ],
+            }
+            for table, stored in layouts.items()
+        }
+    )
+
+
+def _described(layout: Layout) -> str:
+    return ", ".join(f"{name} {shown(kind)}" for name, kind in layout.columns)

@@ -1,0 +1,211 @@
+"""Commits into an Iceberg table: beside others, with answers that are lost, and killed."""
+
+import itertools
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+
+from batchqueue.outputs import StoreUnavailableError
+from outputs_support.epochs import COUNT, add, state
+
+
+@pytest.fixture
+def store(open_iceberg):
+    return open_iceberg()
+
+
+def data_files(folder: Path) -> set[str]:
+    return {str(path) for path in folder.glob("warehouse/**/*.parquet")}
+
+
+ADDER = """
+import pickle, sys
+from batchqueue.aggregation import CountMetrics, metric_type
+from batchqueue.outputs import StoreUnavailableError
+count = metric_type("test.count", CountMetrics)
+store, failed = pickle.loads(bytes.fromhex(sys.argv[1])), 0
+for batch_id in range(int(sys.argv[2])):
+    while True:
+        try:
+            with store.transaction() as transaction:
+                if not transaction.applied(sys.argv[3], batch_id):
+                    transaction.merge([count("shared", 0), count(sys.argv[3], 0)])
+                    transaction.record(sys.argv[3], batch_id, {})
+            break
+        except StoreUnavailableError:
+            failed += 1
+print(failed)
+"""
+
+
+def adder(store, times, name):
+    return subprocess.Popen(
+        [sys.executable, "-c", ADDER, pickle.dumps(store).hex(), str(times), name],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_commit_of_another_process_meanwhile_makes_it_fail_and_leaves_nothing(store, tmp_path):
+    add(store, 0)
+
+    def write():
+        with store.transaction() as transaction:
+            transaction.merge([COUNT("a", 0)])
+            assert adder(store, 1, "other").communicate(timeout=120)[0] == "0\n"
+            there.update(data_files(tmp_path))
+
+    there = set()
+    with pytest.raises(
+        StoreUnavailableError, match=r"another snapshot than at the beg.*start anot"
+    ):
+        write()
+    assert data_files(tmp_path) == there
+    assert state(store)[0] == {"a": 1, "b": 1, "other": 1, "shared": 1}
+
+
+def test_no_loss_two_concurrent_processes_that_repeat_both_count(store):
+    names = ["one", "two"]
+    writers = [adder(store, 12, name) for name in names]
+    for writer in writers:
+        errors = writer.communicate(timeout=240)[1]
+        assert writer.returncode == 0, errors
+    assert state(store)[0] == {"shared": 24, "one": 12, "two": 12}
+
+
+def test_writers_in_one_process_wait_for_each_other_as_long_as_configured(open_iceberg):
+    store, done = open_iceberg(), threading.Event()
+    with store.transaction() as transaction:
+        transaction.merge([COUNT("a", 0)])
+        with (
+            pytest.raises(
+                StoreUnavailableError, match=r"sink 'default' stayed locked .*raise lock"
+            ),
+            open_iceberg(lock_timeout_s=0.01).transaction(),
+        ):
+            pass
+        waiting = threading.Thread(target=lambda: (add(store, 0), done.set()))
+        waiting.start()
+        assert not done.is_set()
+    waiting.join()
+    assert state(store)[0] == {"a": 2, "b": 1}
+
+
+class TestAnswers:
+    """Of a catalog, to a commit."""
+
+    @pytest.fixture
+    def answer(self, monkeypatch):
+        """Make the catalog raise this error behind the commit, once."""
+        commit_table = SqlCatalog.commit_table
+
+        def raising(error):
+            left = [error]
+
+            def commit(*arguments):
+                done = commit_table(*arguments)
+                if left and arguments[1].metadata.snapshots:
+                    raise left.pop()
+                return done
+
+            monkeypatch.setattr(SqlCatalog, "commit_table", commit)
+
+        return raising
+
+    def test_lost_answer_of_a_commit_that_was_applied_is_not_a_failure(self, store, answer):
+        add(store, 0)
+        answer(CommitFailedException("a retry of the transport found it changed"))
+        add(store, 1)
+        add(store, 2)
+        assert state(store) == ({"a": 3, "b": 3}, 2, [0, 1, 2])
+
+    def test_unknown_outcome_is_named_and_a_repeated_epoch_counts_once(self, store, answer):
+        add(store, 0)
+        answer(CommitStateUnknownException("500"))
+        with pytest.raises(StoreUnavailableError, match=r"500; .*may have been applied: see what"):
+            add(store, 1)
+        add(store, 1)
+        assert state(store) == ({"a": 2, "b": 2}, 1, [0, 1])
+
+
+KILLED = """
+import os, pickle, signal, sys
+from batchqueue.aggregation import CountMetrics, metric_type
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFile
+count = metric_type("test.count", CountMetrics)
+store, fatal = pickle.loads(bytes.fromhex(sys.argv[1])), int(sys.argv[2])
+steps = 0
+
+def step():
+    global steps
+    if steps == fatal:
+        os.kill(os.getpid(), signal.SIGKILL)
+    steps += 1
+
+def around(owner, name):
+    call = getattr(owner, name)
+    def stepping(*arguments, **options):
+        step()
+        done = call(*arguments, **options)
+        step()
+        return done
+    setattr(owner, name, stepping)
+
+for owner, name in (
+    (PyArrowFile, "create"), (SqlCatalog, "commit_table"), (SqlCatalog, "create_table"),
+):
+    around(owner, name)
+with store.transaction() as transaction:
+    transaction.merge([count("a", 0), count("b", 86_400)])
+    transaction.record("query", int(sys.argv[3]), {})
+"""
+
+
+@pytest.mark.matrix(4, name="stores in Iceberg")
+@pytest.mark.timeout(900)  # starts a process for each step of a commit
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_kill_at_any_step_leaves_the_old_or_the_new_state(open_iceberg, tmp_path, epoch):
+    """In the first epoch it also creates the table and its columns."""
+    store = open_iceberg()
+    for batch_id in range(epoch):
+        add(store, batch_id)
+    store.prepare()
+    places, saved = (tmp_path / "catalog.db", tmp_path / "warehouse"), tmp_path / "saved"
+    saved.mkdir()
+    shutil.copy(places[0], saved)
+    if epoch:
+        shutil.copytree(places[1], saved / "warehouse")
+    old = state(store)
+    found = []
+    for fatal in itertools.count():
+        shutil.copy(saved / "catalog.db", places[0])
+        shutil.rmtree(places[1], ignore_errors=True)
+        if epoch:
+            shutil.copytree(saved / "warehouse", places[1])
+        command = [sys.executable, "-c", KILLED, pickle.dumps(store).hex(), str(fatal), str(epoch)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        store = open_iceberg()  # with another connection, as the file is another one
+        found.append(state(store))
+        if ended.returncode == 0:
+            break
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        add(store, epoch)  # as a replay would
+        assert state(store) == found[-1] or found[-1] == old
+        assert state(store)[0] == {"a": epoch + 1, "b": epoch + 1}
+    assert found[0] == old
+    assert found[-1] == ({"a": epoch + 1, "b": epoch + 1}, epoch, list(range(epoch + 1)))
+    assert len(found) > 8
+    assert found == sorted(found, key=lambda outcome: outcome == found[-1])  # one step commits
