@@ -120,7 +120,7 @@ class IcebergStore(StoreBase):
                 f"{self!r} cannot be sent to another process: its catalog is in the memory of this "
                 "one; use a catalog that other processes reach, for instance a REST catalog"
             )
-        return self.__dict__
+        return dict(self.__dict__)
 
     def prepare(self) -> None:
         """Check that the catalog can be reached, and create the namespace if it is missing.
