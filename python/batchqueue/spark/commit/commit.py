@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from batchqueue import SupportsConsume
 from batchqueue._words import counted
 from batchqueue.aggregation import L2PersistenceWorker, Metrics
-from batchqueue.outputs import BadRows, StoreTransaction, StoreWriter
+from batchqueue.outputs import BadRows, ChangedKeys, StoreTransaction
 from batchqueue.outputs.base import final_before
 from batchqueue.presets import sql_batch
 from batchqueue.spark.commit.admission import (
@@ -19,6 +19,7 @@ from batchqueue.spark.commit.admission import (
     check_not_in_shards,
     replaces,
 )
+from batchqueue.spark.commit.changes import Changes
 from batchqueue.spark.commit.conflicts import (
     BATCH,
     check_job,
@@ -156,7 +157,7 @@ class Commit:
         if epoch is None or epoch.batch_id != batch_id:
             raise SinkError(f"the tasks worked on {epochs}, but Spark commits epoch {batch_id}")
 
-        def prepare(transaction: StoreTransaction) -> None:
+        def prepare(transaction: StoreTransaction, changes: Changes) -> None:
             check_epoch(transaction, self.job, self.options, epoch, wrote)
             if replaces(transaction, self.options, epoch):
                 transaction.clear()
@@ -181,14 +182,16 @@ class Commit:
                 the time buckets that are replaced; or an item was lost.
         """
 
-        def prepare(transaction: StoreTransaction) -> None:
+        def prepare(transaction: StoreTransaction, changes: Changes) -> None:
             check_batch(transaction, self.job, self.options, overwrite=overwrite)
             if overwrite:
                 transaction.clear()
             if self.options.replaced is not None:
                 replaced = self.options.replaced
                 self._warn_of_running_buckets(transaction, replaced.stop)
-                transaction.delete(replaced.stop, since=replaced.start, keep=[BadRows])
+                changes.add_replaced(self.options)
+                kept = (BadRows, ChangedKeys)
+                transaction.delete(replaced.stop, since=replaced.start, keep=kept)
 
         def check_replay(recorded: Mapping[str, Any] | None) -> None:
             self._check_replaced(recorded)
@@ -235,7 +238,7 @@ class Commit:
         self,
         query_id: str,
         batch_id: int,
-        prepare: Callable[[StoreTransaction], None],
+        prepare: Callable[[StoreTransaction, Changes], None],
         check_replay: Callable[[Mapping[str, Any] | None], None],
         *,
         marked: bool = True,
@@ -260,11 +263,12 @@ class Commit:
                         return {**(recorded or {}), "applied": not applied}
                 # Read first: the totals continue when `prepare` deletes the results.
                 before = latest_totals(transaction.summaries)
-                prepare(transaction)
+                changes = Changes(self.job, transaction.summaries)
+                prepare(transaction, changes)
                 self._describe(transaction)
                 final = FinalBuckets(transaction, self.job.watermark, is_stream=is_stream)
-                merged = self._merge(transaction, query_id, batch_id, final, marked=marked)
-                summary = with_totals(merged, before)
+                merged = self._merge(transaction, query_id, batch_id, final, changes, marked=marked)
+                summary = with_totals(merged, before) | changes.save(transaction)
                 transaction.record(query_id, batch_id, summary, marked=marked)
             loses = summary["bad_rows"] or (final.late and final.drops)
             level = logging.WARNING if loses else logging.INFO
@@ -336,6 +340,7 @@ class Commit:
         query_id: str,
         batch_id: int,
         final: FinalBuckets,
+        changes: Changes,
         *,
         marked: bool,
     ) -> dict[str, Any]:
@@ -346,7 +351,7 @@ class Commit:
         name = f"{self.job.name}-{query_id}-{batch_id}"
         # The L2 stage ends first, so the store writer still takes what its workers emit at close.
         with Stage(
-            f"{name}-persist", sql_batch(lambda: StoreWriter(transaction), writers=1)
+            f"{name}-persist", sql_batch(lambda: changes.writer(transaction), writers=1)
         ) as persist:
             workers: dict[type | str, SupportsConsume[Any]] = {
                 metric_type: L2PersistenceWorker(persist.produce_many)

@@ -17,7 +17,7 @@ from batchqueue import ConfigError
 from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
 from batchqueue.aggregation.entities import KeyValue
-from batchqueue.outputs import BadRows
+from batchqueue.outputs import BadRows, ChangedKeys
 from batchqueue.outputs.layout import table_layout
 from batchqueue.outputs.reading import MetricsReader, Selection
 from batchqueue.outputs.values import DECIMAL_DIGITS, DECIMAL_PLACES
@@ -169,7 +169,8 @@ def _metric(name: str | None, job: AggregationJob) -> type[Metrics]:
     by_name = {metric_type.name: metric_type for metric_type in job.metrics}
     if name is None and len(by_name) == 1:
         (name,) = by_name
-    by_name.setdefault(BadRows.name, BadRows)  # of an earlier run, if this job keeps none
+    for kept in (BadRows, ChangedKeys):  # of an earlier run, if this job keeps none
+        by_name.setdefault(kept.name, kept)
     if name not in by_name:
         given = "needs option metric" if name is None else f"has no metric {name!r}"
         names = sorted(metric_type.name for metric_type in job.stored_metrics)

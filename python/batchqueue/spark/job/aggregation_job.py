@@ -10,7 +10,7 @@ import pyarrow as pa
 from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError, RetryPolicy, ThreadPolicy
 from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
-from batchqueue.outputs import BadRows, MetricsStore
+from batchqueue.outputs import BadRows, ChangedKeys, MetricsStore
 from batchqueue.outputs.layout import table_layout
 from batchqueue.outputs.reading import MetricsReader
 from batchqueue.presets import l1_aggregation, l2_persistence
@@ -53,6 +53,8 @@ class AggregationJob:
             so the items of a row must not depend on other rows.
         watermark: When the time buckets of a stream are final, and what becomes of rows that come
             later. Default: None, no bucket is ever final.
+        changed_keys: Whether each epoch lists the keys that it changes, in its transaction, as
+            `batchqueue.outputs.ChangedKeys`. Default: False.
         handlers: For an item type, the function that makes its L1 handler for one attempt. The
             argument is a callable that takes the handler's partials (lists of `metrics`), at the
             latest in `on_close`. Types in `metrics` without an entry here are merged.
@@ -94,6 +96,7 @@ class AggregationJob:
     columns: Sequence[str] = ()
     on_bad_row: OnBadRow = "fail"
     watermark: Watermark | None = None
+    changed_keys: bool = False
     handlers: Mapping[type, HandlerFactory] = field(default_factory=dict)
     l1: BatchQueueConfig[Any] = field(
         default_factory=lambda: l1_aggregation(
@@ -148,6 +151,7 @@ class AggregationJob:
                 table_layout(metric_type)  # a name that no store could have is refused now
         self._check_declared()
         self._check_bad_rows()
+        self._check_changed_keys()
         self._check_watermark()
         for stage, config in (("l1", self.l1), ("l2", self.l2)):
             if config.consumer is not None or config.consumer_factory is not None:
@@ -232,6 +236,17 @@ class AggregationJob:
             raise ConfigError(
                 f"job {self.name!r} has a metric named {BadRows.name!r}, under which DeadLetters "
                 "keeps rows: rename it"
+            )
+
+    def _check_changed_keys(self) -> None:
+        if not isinstance(self.changed_keys, bool):
+            raise ConfigError(
+                f"changed_keys of job {self.name!r} is {self.changed_keys!r}; give True or False"
+            )
+        if self.changed_keys and ChangedKeys.name in (metric.name for metric in self.metrics):
+            raise ConfigError(
+                f"job {self.name!r} has a metric named {ChangedKeys.name!r}, under which "
+                "changed_keys=True lists keys: rename it"
             )
 
     def _check_watermark(self) -> None:

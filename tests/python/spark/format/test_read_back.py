@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,16 @@ def test_every_metric_is_read_as_the_store_reads_it(
     assert counts(departures) == by_sql["departures"]
     worst = spark.read.format(format_name).option("metric", WORST.name).load()
     assert worst.where("rank = 1").count() == len(by_sql["delay.worst"])
+
+
+def test_lists_of_changed_keys_are_read_like_a_metric(
+    spark: SparkSession, table: DataFrame, any_store: Any
+) -> None:
+    job = replace(flight_job(any_store), changed_keys=True)
+    MetricsWriter(job).write_batch(table)
+    lists = load(spark, job, metric="changed_keys").where("entity = 'departures'")
+    found = {(row.changed_entity, row.changed_bucket) for row in lists.collect()}
+    assert found == set(stored(any_store)["departures"])
 
 
 def test_result_can_be_joined_and_aggregated_like_any_dataframe(

@@ -1,0 +1,192 @@
+"""Jobs with `changed_keys=True`: each epoch lists what it has changed, once, in its transaction."""
+
+import os
+import random
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from batchqueue import ConfigError
+from batchqueue.aggregation import CountMetrics, Metrics, SumMetrics, Window, metric_type
+from batchqueue.outputs import BadRows, ChangedKeys, SqliteStore
+from batchqueue.spark import AggregationJob, DeadLetters, Watermark
+from batchqueue.spark.commit import changes
+from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.task.attempt import run_attempt
+from batchqueue.spark.task.context import EpochId
+
+HITS = metric_type("hits", CountMetrics)
+BYTES = metric_type("bytes", SumMetrics, columns={"total": int})
+OPTIONS = SinkOptions(sink_id="pages", on_new_query=None, txn_id=None, max_commit_bytes=1_000_000)
+
+Rows = Sequence[tuple[str, int]]
+"""Page and time bucket of each."""
+
+
+def items(rows: pa.RecordBatch) -> Iterator[Metrics]:
+    for page, at in zip(rows["page"].to_pylist(), rows["at"].to_pylist(), strict=True):
+        if page == "bad":
+            raise ValueError(page)
+        yield HITS(page, at)
+        if page != "small":
+            yield BYTES(page, at, 7)
+
+
+def job(store: Any, **changes: Any) -> AggregationJob:
+    settings = {"name": "pages", "items": items, "metrics": [HITS, BYTES], "store": store}
+    return AggregationJob(**{**settings, "changed_keys": True, **changes})
+
+
+def attempt(of: AggregationJob, rows: Rows, epoch: EpochId | None) -> Any:
+    pages, times = zip(*rows, strict=True) if rows else ((), ())
+    columns = {"page": pa.array(pages, pa.string()), "at": pa.array(times, pa.int64())}
+    return run_attempt(of, OPTIONS, [pa.RecordBatch.from_pydict(columns)], epoch)
+
+
+def apply_epoch(of: AggregationJob, number: int, *tasks: Rows) -> dict[str, Any]:
+    epoch = EpochId("q", number)
+    messages = [attempt(of, rows, epoch) for rows in tasks]
+    return Commit(of, OPTIONS, messages).apply_epoch(number)
+
+
+def apply_batch(of: AggregationJob, rows: Rows, *, overwrite: bool = False, **options: Any) -> None:
+    commit = Commit(of, replace(OPTIONS, **options), [attempt(of, rows, None)])
+    commit.apply_batch(overwrite=overwrite)
+
+
+def listed(store: Any, since: int = 0) -> dict[int, dict[str, list[tuple[str, int]]]]:
+    """Returns the keys by metric, by the time bucket of their list."""
+    found: dict[int, dict[str, list[tuple[str, int]]]] = {}
+    for changed in store.read(ChangedKeys, "pages", since=since):
+        found.setdefault(changed.time_bucket, {})[changed.entity] = changed.keys
+    return dict(sorted(found.items()))
+
+
+def test_exporter_gets_the_keys_of_each_epoch_once(any_store: Any) -> None:
+    chance, position = random.Random(3), 0
+    copy: dict[tuple[str, str, int], int] = {}
+    for number in range(8):
+        rows = [(chance.choice(["a", "b", "small"]), chance.randrange(3)) for _ in range(4)]
+        tasks = [rows[:2], rows[2:]] if number % 3 else [()]
+        for _ in range(2):  # the second one is a replay
+            summary = apply_epoch(job(any_store), number, *tasks)
+        found = listed(any_store, since=position + 1)
+        changed = {key for task in tasks for key in task}
+        if changed:
+            ((position, keys),) = found.items()
+            assert position == summary["changed_at"]
+            assert keys["hits"] == sorted(changed)
+            assert keys.get("bytes", []) == sorted(key for key in changed if key[0] != "small")
+            for metric in (HITS, BYTES):
+                for entity, bucket in keys.get(metric.name, []):
+                    (item,) = any_store.read(
+                        metric, "pages", entities=[entity], since=bucket, before=bucket + 1
+                    )
+                    copy[metric.name, entity, bucket] = item.to_rows()[0][0]
+        else:
+            assert found == {}
+    assert copy == {
+        (metric.name, *item.key): item.to_rows()[0][0]
+        for metric in (HITS, BYTES)
+        for item in any_store.read(metric, "pages")
+    }
+
+
+def test_lists_are_in_order_however_the_clock_runs(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([1_000, 1_000, 900, 1_500])
+    monkeypatch.setattr(changes, "time", SimpleNamespace(time=lambda: next(clock)))
+    for number in range(5):
+        apply_epoch(job(store, changed_keys=number != 2), number, [("a", number)])
+    assert list(listed(store)) == [1_000, 1_001, 1_002, 1_500]
+
+
+def test_bad_rows_and_late_partials_are_not_among_them(store: SqliteStore) -> None:
+    settings = {
+        "on_bad_row": DeadLetters(),
+        "watermark": Watermark(Window("at", 10), delay_s=0),
+    }
+    apply_epoch(job(store, **settings), 0, [("a", 100), ("bad", 100)])
+    summary = apply_epoch(job(store, **settings), 1, [("late", 50), ("a", 110)])
+    assert summary["late"] == 2
+    assert [keys["hits"] for keys in listed(store).values()] == [[("a", 100)], [("a", 110)]]
+    assert len(store.read(BadRows, "pages")) == 1
+
+
+def test_day_computed_again_lists_what_is_gone_as_well(any_store: Any) -> None:
+    apply_batch(job(any_store), [("a", 0), ("gone", 5), ("next", 10)])
+    apply_batch(job(any_store), [("a", 0), ("new", 7)], replaced=range(10), txn_id="again")
+    first, again = listed(any_store).values()
+    assert first["hits"] == [("a", 0), ("gone", 5), ("next", 10)]
+    assert again["hits"] == again["bytes"] == [("a", 0), ("gone", 5), ("new", 7)]
+
+
+def test_first_write_may_replace(any_store: Any) -> None:
+    apply_batch(job(any_store), [("a", 0)], replaced=range(10))
+    assert [keys["hits"] for keys in listed(any_store).values()] == [[("a", 0)]]
+
+
+def test_overwrite_begins_the_lists_anew_behind_the_last_one(any_store: Any) -> None:
+    apply_batch(job(any_store), [("a", 0)])
+    (before,) = listed(any_store)
+    apply_batch(job(any_store), [("b", 0)], overwrite=True)
+    ((after, keys),) = listed(any_store).items()
+    assert after > before
+    assert keys["hits"] == [("b", 0)]
+
+
+def test_retention_deletes_lists_by_the_time_of_their_commit(any_store: Any) -> None:
+    for number in range(3):
+        last = apply_epoch(job(any_store), number, [("small", 2**40 + number)])["changed_at"]
+    assert any_store.delete(before=last, sink_id="pages") == 2
+    assert list(listed(any_store)) == [last]
+
+
+def test_job_that_does_not_ask_has_no_lists(store: SqliteStore) -> None:
+    summary = apply_epoch(job(store, changed_keys=False), 0, [("a", 0)])
+    assert "changed_at" not in summary
+    assert listed(store) == {}
+
+
+def test_killed_commit_leaves_results_and_lists_of_the_same_epochs(any_store: Any) -> None:
+    """The commit, in a child, is killed at any moment."""
+    chance, listing = random.Random(11), job(any_store)
+    apply_epoch(listing, 0, [("a", 0)])
+    for number in range(1, 9):
+        child = os.fork()
+        if child == 0:
+            signal.setitimer(signal.ITIMER_REAL, chance.random() / 10)
+            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            try:
+                apply_epoch(listing, number, [("a", number), ("small", number)])
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        stored = {item.key for item in any_store.read(HITS, "pages")}
+        assert {key for keys in listed(any_store).values() for key in keys["hits"]} == stored
+        apply_epoch(listing, number, [("a", number), ("small", number)])
+    assert [len(keys["hits"]) for keys in listed(any_store).values()] == [1, *[2] * 8]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"changed_keys": "yes"}, "changed_keys of job 'pages' is 'yes'; give True or False"),
+        (
+            {"metrics": [metric_type("changed_keys", CountMetrics)]},
+            "has a metric named 'changed_keys', under which changed_keys=True lists keys: rename",
+        ),
+    ],
+)
+def test_wrong_settings_are_refused(
+    store: SqliteStore, settings: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        job(store, **settings)
