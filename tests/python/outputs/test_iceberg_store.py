@@ -171,6 +171,18 @@ class TestOtherWriters:
         with pytest.raises(StoreError, match="is not that of sink 'default': use another names"):
             add(store, 0)
 
+    def test_renamed_column_is_named(self, store, lake):
+        add(store, 0)
+        with lake.load_table(store.table()).update_schema() as update:
+            update.rename_column("count", "orders")
+        for use in (lambda: store.read(COUNT), lambda: add(store, 1)):
+            with pytest.raises(StoreError, match=r"has no column 'count' any more.*rename it back"):
+                use()
+        with lake.load_table(store.table()).update_schema() as update:
+            update.rename_column("orders", "count")
+        add(store, 1)
+        assert state(store) == ({"a": 2, "b": 2}, 1, [0, 1])
+
     def test_new_columns_of_others_are_left_alone(self, store, lake):
         add(store, 0)
         with lake.load_table(store.table()).update_schema() as update:

@@ -130,7 +130,9 @@ class IcebergStore(StoreBase):
             StoreUnavailableError: The catalog is down or out of reach.
         """
         with self._errors():
-            self._open().create_namespace_if_not_exists(self.namespace)
+            catalog = self._open()
+            if not catalog.namespace_exists(self.namespace):  # creating it may need other rights
+                catalog.create_namespace_if_not_exists(self.namespace)
 
     def table(self, sink_id: str = "default") -> str:
         """Return the identifier of the table of a sink, for SQL and for other engines.

@@ -195,7 +195,14 @@ class SinkTable:
         if table is not None:
             conditions.append(equal(TABLE, table))
         found: dict[Partition, Files] = {}
-        for task in self.table.scan(row_filter=all_of(conditions)).plan_files():
+        try:
+            tasks = list(self.table.scan(row_filter=all_of(conditions)).plan_files())
+        except ValueError as error:
+            raise StoreError(
+                f"table {self.name} cannot be read ({error}); where another program has written "
+                "equality deletes, rewrite its data files, which applies them"
+            ) from error
+        for task in tasks:
             if task.file.spec_id != self.metadata.default_spec_id:
                 raise StoreError(
                     f"data file {task.file.file_path} of table {self.name} has other partitions "
@@ -223,7 +230,13 @@ class SinkTable:
     def _read(
         self, names: Sequence[str], tasks: Sequence[FileScanTask], condition: BooleanExpression
     ) -> pa.Table:
-        columns = self.metadata.schema().select(*names)
+        schema = self.metadata.schema()
+        if missing := [name for name in names if name not in schema.column_names]:
+            raise StoreError(
+                f"table {self.name} has no column {missing[0]!r} any more, in which metrics are: "
+                "rename it back; if it was dropped, its values are in earlier snapshots only"
+            )
+        columns = schema.select(*names)
         scan = ArrowScan(self.metadata, self.table.io, columns, condition)
         return scan.to_table(tasks).select(list(names))
 
