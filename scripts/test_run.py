@@ -1,9 +1,10 @@
 """All tests, as `make test` runs them: stage by stage, with the seconds of each.
 
-The environment of the Python tests is made beside the tests of the core, which need none. Of the
-matrices, and of the slowest loom models, each commit takes another part. With `--all`, as `make
-test-all` runs them: with every case of the matrices, the slow tests, the bounds of `make
-loom-full`, all faults, and all versions of pyspark. That takes hours.
+The environment of the Python tests, and the binary of the loom models, are made beside the tests of
+the core, which need neither and wait for most of their time. Of the matrices, and of the slowest
+loom models, each commit takes another part. With `--all`, as `make test-all` runs them: with every
+case of the matrices, the slow tests, the bounds of `make loom-full`, all faults, and all versions
+of pyspark. That takes hours.
 """
 
 import os
@@ -24,7 +25,9 @@ def main() -> int:
         os.environ["BATCHQUEUE_TEST_MATRIX"] = str(count_commits() or "all")
     with Stages("make test-all" if everything else "make test") as stages:
         environment = stages.begin("environment", MAKE, "--jobs=2", "test-environment")
+        loom_build = stages.begin("loom-build", "nice", MAKE, "loom-build")
         stages.run("test-rust", MAKE, "test-rust")
+        stages.wait(loom_build)
         stages.run("loom", MAKE, "loom-full" if everything else "loom")
         stages.wait(environment)
         stages.run("test-python", MAKE, "test-python")
