@@ -3,6 +3,7 @@
 import pytest
 
 from outputs_support.stores import (
+    open_iceberg,
     open_parquet,
     open_postgres,
     open_sqlite,
@@ -10,7 +11,14 @@ from outputs_support.stores import (
     postgres_server,
 )
 
-__all__ = ["open_parquet", "open_postgres", "open_sqlite", "open_store", "postgres_server"]
+__all__ = [
+    "open_iceberg",
+    "open_parquet",
+    "open_postgres",
+    "open_sqlite",
+    "open_store",
+    "postgres_server",
+]
 
 
 @pytest.fixture
