@@ -10,7 +10,7 @@
 PYTHON ?= python3
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
-PYTEST_WORKERS ?= 2
+PYTEST_WORKERS ?= 3
 CONTENDER_ARGS ?=
 SOAK_ACTIONS ?= 10000000
 SOAK_RUNS ?= 10000
@@ -42,7 +42,8 @@ INSTALL = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$${PIP_INDEX_URL:-$$($(BIN)/pip
 # libtest has no deadline: this runner names the test that does not end, and ends it.
 WATCHED = --config 'target."cfg(all())".runner = ["$(PYTHON)", "scripts/deadline.py"]'
 
-# Most of the Python tests wait. No workers: make test-python PYTEST_WORKERS=0
+# Many of the Python tests wait, so that two cores have work for three workers. No workers:
+# make test-python PYTEST_WORKERS=0
 WORKERS = -n $(PYTEST_WORKERS) --no-loadscope-reorder --max-worker-restart=0
 
 # maturin installs into the environment that VIRTUAL_ENV names; nothing of the caller's own may leak
