@@ -35,7 +35,10 @@ class CatalogHandle:
     @property
     def is_in_memory(self) -> bool:
         """Whether other processes cannot reach it."""
-        return isinstance(self._described, dict) and ":memory:" in str(self._described.get("uri"))
+        if not isinstance(self._described, dict):
+            return False
+        uri = str(self._described.get("uri"))
+        return uri == "sqlite://" or ":memory:" in uri or "mode=memory" in uri
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": None}

@@ -46,7 +46,7 @@ class PartitionedTransaction(StoreTransaction):
             partition_s: Seconds of time buckets in a partition.
             errors: Turns the errors of files and of Arrow into `StoreError`.
         """
-        self._partition_s = partition_s
+        self.partition_s = partition_s
         self._errors = errors
         self._changes: dict[Layout, dict[int, _Changes]] = {}
         self._changed = False
@@ -102,7 +102,7 @@ class PartitionedTransaction(StoreTransaction):
         """Delete the metrics of this sink in a range of time buckets."""
         with self._step():
             deleted = 0
-            for layout, start in self._partitions(range(since - self._partition_s + 1, before)):
+            for layout, start in self._partitions(range(since - self.partition_s + 1, before)):
                 deleted += self._delete_stored(layout, start, range(since, before), keep)
             for layout, partitions in self._changes.items():
                 kept = _names_in(layout, keep)
@@ -119,7 +119,7 @@ class PartitionedTransaction(StoreTransaction):
     ) -> int:
         """Delete what a partition has, apart from partials that this transaction has replaced."""
         changes = self._changes.get(layout, {}).get(start, {})
-        last = start + self._partition_s - 1
+        last = start + self.partition_s - 1
         kept = _names_in(layout, keep)
         if not kept and not changes and start in buckets and last in buckets:
             return self._drop(layout, start)
@@ -143,7 +143,7 @@ class PartitionedTransaction(StoreTransaction):
                 yield layout, start, in_order(rows, layout)
 
     def _start(self, time_bucket: int) -> int:
-        return time_bucket - time_bucket % self._partition_s
+        return time_bucket - time_bucket % self.partition_s
 
     @contextmanager
     def _step(self) -> Iterator[None]:

@@ -13,16 +13,26 @@ import pytest
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 
+from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from requests.exceptions import ConnectTimeout
+from sqlalchemy.exc import OperationalError
 
 from batchqueue.outputs import StoreUnavailableError
 from outputs_support.epochs import COUNT, add, state
+from outputs_support.stores import iceberg_catalog
 
 
 @pytest.fixture
 def store(open_iceberg):
     return open_iceberg()
+
+
+@pytest.fixture
+def lake(tmp_path):
+    """The catalog, as another program sees it."""
+    return load_catalog(**iceberg_catalog(tmp_path))
 
 
 def data_files(folder: Path) -> set[str]:
@@ -130,6 +140,23 @@ class TestAnswers:
         add(store, 1)
         add(store, 2)
         assert state(store) == ({"a": 3, "b": 3}, 2, [0, 1, 2])
+
+    def test_lost_answer_is_looked_up_where_commits_are_not_repeated(self, store, answer, lake):
+        add(store, 0)
+        with lake.load_table(store.table()).transaction() as opened:
+            opened.set_properties({"commit.retry.num-retries": "0"})
+        answer(CommitFailedException("a retry of the transport found it changed"))
+        add(store, 1)
+        assert state(store) == ({"a": 2, "b": 2}, 1, [0, 1])
+
+    @pytest.mark.parametrize("error", [ConnectTimeout("slow"), OperationalError("", {}, None)])
+    def test_lost_connection_in_a_commit_is_named_as_well(self, store, answer, error):
+        add(store, 0)
+        answer(error)
+        with pytest.raises(StoreUnavailableError, match=r"try again.*may have been applied"):
+            add(store, 1)
+        add(store, 1)
+        assert state(store) == ({"a": 2, "b": 2}, 1, [0, 1])
 
     def test_unknown_outcome_is_named_and_a_repeated_epoch_counts_once(self, store, answer):
         add(store, 0)

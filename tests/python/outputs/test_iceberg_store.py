@@ -10,12 +10,14 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.memory import InMemoryCatalog
+from pyiceberg.table import DataScan
 from pyiceberg.transforms import IdentityTransform
 
 from batchqueue.aggregation import CountMetrics, SumMetrics, metric_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs import IcebergStore, StoreError
-from outputs_support.epochs import COUNT, add, state
+from batchqueue.outputs.iceberg.inspection import check_iceberg
+from outputs_support.epochs import COUNT, DAY, add, state
 from outputs_support.other_writer import rewrite
 from outputs_support.stores import iceberg_catalog
 
@@ -92,6 +94,52 @@ def test_columns_of_one_name_and_of_several_types_have_several_columns(store, la
     assert store.read(BY_CITY, keys={"total": "oslo"}) == []
 
 
+def test_any_names_of_columns_are_stored(store, lake):
+    class Odd(CountMetrics):
+        table = "odd"
+        columns = {"time_bucket_start": int}  # noqa: RUF012
+
+    class Case(CountMetrics):
+        table = "case_kind"
+        columns = {"COUNT": int}  # noqa: RUF012
+
+    with store.transaction() as transaction:
+        transaction.merge([COUNT("a", 0, 1), Odd("a", 0, 2), Case("a", 0, 3)])
+    for kind, count in ((COUNT, 1), (Odd, 2), (Case, 3)):
+        assert [item.count for item in store.read(kind)] == [count]
+    names = [field.name for field in lake.load_table(store.table()).schema().fields]
+    assert names[5:] == ["count", "time_bucket_start_int", "COUNT_int"]
+
+
+def test_many_partitions_are_looked_up_together(store, monkeypatch):
+    days = [COUNT("a", day * DAY) for day in range(40)]
+    for _ in range(2):
+        with store.transaction() as transaction:
+            transaction.merge(days)
+    plans = []
+    plan_files = DataScan.plan_files
+    monkeypatch.setattr(DataScan, "plan_files", lambda scan: plans.append(scan) or plan_files(scan))
+    with store.transaction() as transaction:
+        transaction.merge(days)
+    assert len(plans) < 6
+    assert [item.count for item in store.read(COUNT)] == [3] * 40
+
+
+def test_other_columns_are_possible_after_everything_was_cleared(store):
+    first, second = (
+        type("Kind", (CountMetrics,), {"table": "kind", "columns": {column: int}})
+        for column in ("before", "after")
+    )
+    with store.transaction() as transaction:
+        transaction.merge([first("a", 0, 1)])
+    with pytest.raises(StoreError, match=r"with the columns before int, and not after int"):
+        store.read(second)
+    with store.transaction() as transaction:
+        transaction.clear()
+        transaction.merge([second("a", 0, 2)])
+    assert [item.count for item in store.read(second)] == [2]
+
+
 class TestOtherWriters:
     def test_rolled_back_table_has_the_ledger_of_then(self, store, lake):
         for batch_id in range(3):
@@ -114,7 +162,7 @@ class TestOtherWriters:
         table.refresh()
         table.manage_snapshots().rollback_to_snapshot(second).commit()
         with pytest.raises(
-            StoreError, match=r"was rolled back to a snapshot without a ledger.*roll"
+            StoreError, match=r"was rolled back to a snapshot whose ledger has expired.*roll"
         ):
             state(store)
 
@@ -153,6 +201,61 @@ class TestOtherWriters:
         add(store, 2)
         add(store, 3)
         assert state(store) == ({"a": 4, "b": 4}, 3, [3] if is_rewritten else [2, 3])
+
+    def test_rows_with_one_key_are_named_by_a_check(self, store, lake):
+        add(store, 0)
+        assert check_iceberg(store).problems == []
+        rewrite(lake.load_table(store.table()), lambda rows: pa.concat_tables([rows, rows]))
+        (problem,) = check_iceberg(store).problems
+        assert "sink 'default' has 2 rows of metric test.count whose key another row" in problem
+
+    @pytest.mark.parametrize("is_rewritten", [False, True])
+    def test_newest_summary_survives_though_only_a_delete_is_left(self, store, lake, is_rewritten):
+        """A script for retention deletes rows, and then expires snapshots."""
+        for batch_id in range(2):
+            add(store, batch_id)
+        store.delete(before=1)
+        table = lake.load_table(store.table())
+        if is_rewritten:
+            rewrite(table)
+            table.refresh()
+        old = [snapshot.snapshot_id for snapshot in table.snapshots()[:-1]]
+        table.maintenance.expire_snapshots().by_ids(old).commit()
+        assert state(store) == ({"b": 2}, 1, [1])
+        store.delete(before=2)
+        assert state(store) == ({"b": 2}, 1, [1])
+        add(store, 2)
+        assert state(store) == ({"a": 1, "b": 3}, 2, [2])
+
+    def test_history_that_is_cut_between_rewritten_files_is_not_taken_for_a_rollback(
+        self, store, lake
+    ):
+        add(store, 0)
+        table = lake.load_table(store.table())
+        table.manage_snapshots().create_tag(table.current_snapshot().snapshot_id, "audit").commit()
+        for _ in range(2):
+            table.refresh()
+            rewrite(table)
+        table.refresh()
+        table.maintenance.expire_snapshots().by_id(table.snapshots()[1].snapshot_id).commit()
+        assert state(store) == ({"a": 1, "b": 1}, 0, [0])
+        add(store, 1)
+        assert state(store) == ({"a": 2, "b": 2}, 1, [1])
+
+    def test_rollback_is_noticed_even_when_what_it_left_has_expired(self, store, lake):
+        add(store, 0)
+        rewrite(lake.load_table(store.table()))
+        for batch_id in (1, 2):
+            add(store, batch_id)
+        table = lake.load_table(store.table())
+        first, rewritten, *later = [snapshot.snapshot_id for snapshot in table.snapshots()]
+        table.maintenance.expire_snapshots().by_id(first).commit()
+        table.refresh()
+        table.manage_snapshots().rollback_to_snapshot(rewritten).commit()
+        table.refresh()
+        table.maintenance.expire_snapshots().by_ids(later).commit()
+        with pytest.raises(StoreError, match=r"rolled back to a snapshot whose ledger has expired"):
+            add(store, 1)
 
     def test_other_partitions_are_refused(self, store, lake):
         add(store, 0)
@@ -195,7 +298,11 @@ def test_other_partition_s_is_refused(store, open_iceberg):
     add(store, 0)
     with pytest.raises(StoreError, match="has partition_s=86400, and cannot be written with 3600"):
         add(open_iceberg(partition_s=3_600), 1)
-    assert open_iceberg(partition_s=3_600).read(COUNT) == store.read(COUNT)
+    other = open_iceberg(partition_s=3_600)
+    assert other.read(COUNT) == store.read(COUNT)
+    assert other.sinks() == ["default"]
+    with other.ledger() as ledger:
+        assert ledger.last_batch("query") == 0
 
 
 def test_missing_namespace_cannot_be_read(store):

@@ -1,6 +1,5 @@
 """Turns errors of catalogs, files and Arrow into store errors: temporary or not, with a remedy."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -8,17 +7,48 @@ from batchqueue.outputs.store import StoreError, StoreUnavailableError
 
 _LOST = "another writer has changed the table meanwhile: start another transaction"
 _DOWN = "the catalog or the file system is busy, down or out of reach: try again later"
-_UNKNOWN = (
-    f"{_DOWN}; this commit may have been applied: see what the store has before you write it again"
-)
+_UNKNOWN = "; this commit may have been applied: see what the store has before you write it again"
 _REFUSED = "check the properties of the catalog, and what this user may do"
 _METRICS = "check the metrics: values fit their columns, and text is valid Unicode"
-_FILES = "check the files of the table and what this user may do; a full disk needs room"
+_FILES = (
+    "check the files of the table, which other programs may have removed, and what this user may "
+    "do; a full disk needs room"
+)
+
+_CATALOGS = (
+    "pyiceberg",
+    "requests",
+    "sqlalchemy",
+    "botocore",
+    "thrift",
+    "hive_metastore",
+    "google",
+    "pydantic_core",
+)
+"""Packages whose errors are those of a catalog."""
+
+_TEMPORARY = (
+    *("CommitStateUnknownException", "ServiceUnavailableError", "ServerError"),
+    *("TooManyRequestsError", "WaitingForLockException"),
+    *("OperationalError", "InterfaceError", "TimeoutError"),  # SQLAlchemy
+    *("ConnectionError", "Timeout", "TTransportException", "ServiceUnavailable"),
+    *("EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ThrottlingException"),
+)
+"""Classes of these packages, and the bases of others, that end when the catalog is back."""
+
+_OF_STORAGE = ("NETWORK_CONNECTION", "SLOW_DOWN", "SERVICE_UNAVAILABLE", "curlCode", "timed out")
+"""Parts of Arrow's messages about object storage that a retry may not repeat."""
 
 
 @contextmanager
-def iceberg_errors(store: str) -> Iterator[None]:
-    """Turn the errors of a block into those of the store with this name."""
+def iceberg_errors(store: str, *, committing: bool = False) -> Iterator[None]:
+    """Turn the errors of a block into those of the store with this name.
+
+    Args:
+        store: The store.
+        committing: Whether the block commits, so that the outcome of a lost connection is unknown;
+            False by default.
+    """
     try:
         yield
     except StoreError:
@@ -27,6 +57,8 @@ def iceberg_errors(store: str) -> Iterator[None]:
         kind, remedy = _judge(error)
         if kind is None:
             raise
+        if committing and remedy == _DOWN:
+            remedy += _UNKNOWN
         raise kind(f"cannot use the store {store}: {error}; {remedy}") from error
 
 
@@ -34,44 +66,24 @@ def _judge(error: Exception) -> tuple[type[StoreError] | None, str]:
     import pyarrow as pa
     from pyiceberg import exceptions
 
-    judged: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...] = (
-        (
-            (exceptions.CommitFailedException, exceptions.TableAlreadyExistsError),
-            StoreUnavailableError,
-            _LOST,
-        ),
-        ((exceptions.CommitStateUnknownException,), StoreUnavailableError, _UNKNOWN),
-        (
-            (
-                exceptions.ServiceUnavailableError,
-                exceptions.ServerError,
-                exceptions.TooManyRequestsError,
-                exceptions.WaitingForLockException,
-                *_connections(),
-            ),
-            StoreUnavailableError,
-            _DOWN,
-        ),
-        ((OverflowError, UnicodeError), StoreError, _METRICS),
-        ((OSError, pa.ArrowException), StoreError, _FILES),
+    if isinstance(error, exceptions.CommitFailedException | exceptions.TableAlreadyExistsError):
+        return StoreUnavailableError, _LOST
+    if isinstance(error, ConnectionError | TimeoutError) or _is_temporary(error):
+        return StoreUnavailableError, _DOWN
+    if isinstance(error, OverflowError | UnicodeError):
+        return StoreError, _METRICS
+    if isinstance(error, OSError | pa.ArrowException):
+        return StoreError, _FILES
+    return (StoreError, _REFUSED) if _package(type(error)) in _CATALOGS else (None, "")
+
+
+def _is_temporary(error: Exception) -> bool:
+    if isinstance(error, OSError) and any(part in str(error) for part in _OF_STORAGE):
+        return True
+    return any(
+        kind.__name__ in _TEMPORARY and _package(kind) in _CATALOGS for kind in type(error).__mro__
     )
-    for kinds, kind, remedy in judged:
-        if isinstance(error, kinds):
-            return kind, remedy
-    is_of_a_catalog = type(error).__module__.partition(".")[0] in _CATALOGS
-    return (StoreError, _REFUSED) if is_of_a_catalog else (None, "")
 
 
-_CATALOGS = ("pyiceberg", "requests", "sqlalchemy", "botocore", "thrift", "google")
-
-
-def _connections() -> list[type[Exception]]:
-    """Return the errors of connections of the packages that an open catalog has imported."""
-    found: list[type[Exception]] = [ConnectionError, TimeoutError]
-    for module, names in (
-        ("sqlalchemy.exc", ("OperationalError", "TimeoutError")),
-        ("requests.exceptions", ("ConnectionError", "Timeout")),
-    ):
-        if loaded := sys.modules.get(module):
-            found += [getattr(loaded, name) for name in names]
-    return found
+def _package(kind: type) -> str:
+    return kind.__module__.partition(".")[0]

@@ -1,5 +1,8 @@
 """What an Iceberg store has, and whether its data files and its ledger are whole."""
 
+from typing import Any
+
+from batchqueue._words import counted
 from batchqueue.outputs.iceberg.store import IcebergStore
 from batchqueue.outputs.reading import Selection
 from batchqueue.outputs.report import StoreReport
@@ -36,5 +39,15 @@ def _add_sink(report: StoreReport, store: IcebergStore, sink_id: str) -> None:
         report.add_newest(sink_id, epochs[-1].summary)
     for metric in store.metrics(sink_id):
         report.sink(sink_id).rows += metric.rows
-        for _ in store.batches(Selection(metric_type=metric.metric_type, sink_id=sink_id)):
-            pass
+        keys: set[tuple[Any, ...]] = set()
+        rows, count = Selection(metric_type=metric.metric_type, sink_id=sink_id), 0
+        length = 3 if metric.metric_type.multi_row else 2
+        for row in store.rows(rows):
+            count += 1
+            keys.add(row[:length])
+        if len(keys) < count:
+            report.problems.append(
+                f"sink {sink_id!r} has {counted(count - len(keys), 'row')} of metric "
+                f"{metric.metric_type.name} whose key another row has: another program has added "
+                "them, and one of each key counts"
+            )

@@ -13,11 +13,12 @@ from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table import FileScanTask, Table, Transaction, WriteTask
 from pyiceberg.table.metadata import TableMetadata
 
-from batchqueue.outputs.iceberg.ledger import LEDGER, Ledger, properties_of
+from batchqueue.outputs.iceberg.ledger import LEDGER, Ledger
 from batchqueue.outputs.iceberg.table import (
     ALL,
     ICEBERG_TYPES,
     LAYOUTS,
+    START,
     TABLE,
     SinkTable,
     StoredLayout,
@@ -25,7 +26,6 @@ from batchqueue.outputs.iceberg.table import (
 )
 from batchqueue.outputs.layout import Layout
 from batchqueue.outputs.rows import KEY_TYPES
-from batchqueue.outputs.store import Epoch
 from batchqueue.outputs.values import shown
 
 _COMMIT = "batchqueue.commit"
@@ -35,9 +35,15 @@ _COMMIT = "batchqueue.commit"
 class Replacement:
     """The commit of one snapshot, which replaces partitions of a table."""
 
-    def __init__(self, sink: SinkTable) -> None:
-        """Begin with the table as it was loaded; if it is another one by then, nothing is done."""
+    def __init__(self, sink: SinkTable, *, anew: bool) -> None:
+        """Begin with the table as it was loaded; if it is another one by then, nothing is done.
+
+        Args:
+            sink: The table.
+            anew: Whether all of its rows are replaced, so that its layouts may become others.
+        """
         self._sink = sink
+        self._known = {} if anew else sink.layouts
         self._table = _Exclusive(sink.table)
         self._transaction: Transaction = self._table.transaction()
         self._layouts: dict[str, StoredLayout] = {}
@@ -73,30 +79,28 @@ class Replacement:
     def _stored_layout(self, layout: Layout) -> StoredLayout:
         if layout.table in self._layouts:
             return self._layouts[layout.table]
-        if layout.table in self._sink.layouts:
+        if layout.table in self._known:
             return self._sink.stored_layout(layout)
         schema = self._transaction.table_metadata.schema()
-        there = {field.name: field.field_type for field in schema.fields}
-        fixed = {TABLE, *KEY_TYPES}
-        columns = []
+        # Some engines do not distinguish upper and lower case in names.
+        there = {field.name.lower(): (field.name, field.field_type) for field in schema.fields}
+        fixed = {TABLE, START, *KEY_TYPES}
+        columns: list[str] = []
         with self._transaction.update_schema() as update:
             for column, kind in layout.columns:
                 name, wanted = column, ICEBERG_TYPES[shown(kind)]
-                while name in fixed or name in columns or there.get(name, wanted) != wanted:
+                while not _is_free(name, wanted, {*fixed, *map(str.lower, columns)}, there):
                     name += f"_{shown(kind)}"
-                if name not in there:
+                if name.lower() not in there:
                     update.add_column(name, wanted)
                 columns.append(name)
         return self._layouts.setdefault(layout.table, StoredLayout(layout, tuple(columns)))
 
-    def commit(
-        self, ledger: Ledger, earlier: list[Epoch], replaced: Collection[FileScanTask]
-    ) -> None:
+    def commit(self, ledger: Ledger, replaced: Collection[FileScanTask]) -> None:
         """Commit the snapshot.
 
         Args:
             ledger: What it says of epochs.
-            earlier: The newest epoch before those of the ledger, or none.
             replaced: Data files that it no longer has.
 
         Raises:
@@ -115,7 +119,9 @@ class Replacement:
                 made.delete_data_file(task.file)
             for file in self._written:
                 made.append_data_file(file)
-        self._transaction.set_properties(properties_of(ledger, earlier, made.snapshot_id))
+        snapshot = self._transaction.table_metadata.snapshot_by_id(made.snapshot_id)
+        assert snapshot is not None
+        self._transaction.set_properties(ledger.to_property(snapshot))
         self._transaction.commit_transaction()
 
     def remove_written(self) -> None:
@@ -125,6 +131,11 @@ class Replacement:
                 self._table.io.delete(file.file_path)
             except Exception:  # the error of the commit counts
                 continue
+
+
+def _is_free(name: str, wanted: Any, taken: set[str], there: dict[str, tuple[str, Any]]) -> bool:
+    """Return whether a column can be stored under a name: that of a new one, or of an equal one."""
+    return name.lower() not in taken and there.get(name.lower(), (name, wanted)) == (name, wanted)
 
 
 def _leave_out_empty_manifests(snapshot: Any) -> None:
@@ -161,6 +172,12 @@ class _Exclusive(Table):
 
     def transaction(self) -> Transaction:
         return _Remembering(self)
+
+    def _do_commit(self, *arguments: Any, **options: Any) -> None:
+        try:
+            super()._do_commit(*arguments, **options)
+        except CommitFailedException:
+            self.refresh()  # raises if it was not applied
 
     def refresh(self) -> Table:
         super().refresh()

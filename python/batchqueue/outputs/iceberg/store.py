@@ -165,6 +165,12 @@ class IcebergStore(StoreBase):
         """
         with self._locked(sink_id):
             transaction = self._transaction(sink_id)
+            if transaction.partition_s != self.partition_s:
+                found = transaction.partition_s
+                raise StoreError(
+                    f"table {self.table(sink_id)} has partition_s={found}, and cannot be written "
+                    f"with {self.partition_s}: use partition_s={found}, or another namespace"
+                )
             if not transaction.has_table():
                 self.prepare()
             yield transaction
@@ -263,15 +269,8 @@ class IcebergStore(StoreBase):
 
         with self._errors():
             sink = SinkTable.load(self._open(), identifier, sink_id)
-            if sink is not None and sink.partition_s != self.partition_s:
-                raise StoreError(
-                    f"table {identifier} has partition_s={sink.partition_s}, and cannot be written "
-                    f"with {self.partition_s}: use partition_s={sink.partition_s}, or another "
-                    "namespace"
-                )
-            return IcebergTransaction(
-                sink, create, self.partition_s, self._errors, self.kept_summaries
-            )
+            partition_s = self.partition_s if sink is None else sink.partition_s
+            return IcebergTransaction(sink, create, partition_s, repr(self), self.kept_summaries)
 
     @contextmanager
     def _locked(self, sink_id: str) -> Iterator[None]:

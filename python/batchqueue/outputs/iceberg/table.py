@@ -42,6 +42,9 @@ from batchqueue.outputs.values import DECIMAL_DIGITS, DECIMAL_PLACES, shown
 TABLE = "batchqueue_table"
 """What distinguishes the kinds of metrics: the name of the table of the layout."""
 
+START = "time_bucket_start"
+"""The field of the partitions, whose name no column may have."""
+
 SINK = "batchqueue.sink"
 LAYOUTS = "batchqueue.tables"
 
@@ -100,7 +103,7 @@ def table_name(sink_id: str) -> str:
         for character in sink_id[:100].lower()
     )
     if safe != sink_id:
-        safe += "_" + sha256(sink_id.encode()).hexdigest()[:8]
+        safe += "_" + sha256(sink_id.encode(errors="surrogatepass")).hexdigest()[:8]
     return f"sink_{safe}"
 
 
@@ -142,7 +145,7 @@ class SinkTable:
         """Create the table of a sink, without rows."""
         spec = PartitionSpec(
             PartitionField(1, 1000, IdentityTransform(), TABLE),
-            PartitionField(4, 1001, TruncateTransform(partition_s), "time_bucket_start"),
+            PartitionField(4, 1001, TruncateTransform(partition_s), START),
         )
         properties = {**_PROPERTIES, SINK: sink_id}
         return cls(
@@ -222,6 +225,12 @@ class SinkTable:
         found = self._read(stored.all_columns(), tasks, condition)
         columns = zip(found.columns, schema, strict=True)
         return pa.table([column.cast(kind.type) for column, kind in columns], schema=schema)
+
+    def rows_in(self, tasks: Files) -> int:
+        """Return the number of rows of data files, without those that other writers deleted."""
+        if any(task.delete_files for task in tasks):
+            return len(self.keys(tasks))
+        return sum(task.file.record_count for task in tasks)
 
     def keys(self, tasks: Sequence[FileScanTask]) -> pa.Table:
         """Read the columns metric and time_bucket of data files, in no order."""

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from copy import deepcopy
 from typing import Any
 
@@ -10,12 +9,16 @@ import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import AlwaysTrue
 
+from batchqueue.outputs.iceberg.errors import iceberg_errors
 from batchqueue.outputs.iceberg.ledger import Ledger, epochs_of, ledger_of
 from batchqueue.outputs.iceberg.replacement import Replacement
 from batchqueue.outputs.iceberg.table import ALL, Files, Partition, SinkTable
 from batchqueue.outputs.layout import Layout
 from batchqueue.outputs.partitioned import PartitionedTransaction
-from batchqueue.outputs.store import Epoch, to_json
+from batchqueue.outputs.store import Epoch, StoreUnavailableError, to_json
+
+_PLANS = 3
+"""So many partitions are looked up one by one; a transaction that touches more looks all up."""
 
 
 class IcebergTransaction(PartitionedTransaction):
@@ -26,7 +29,7 @@ class IcebergTransaction(PartitionedTransaction):
         sink: SinkTable | None,
         create: Callable[[], SinkTable],
         partition_s: int,
-        errors: Callable[[], AbstractContextManager[None]],
+        store: str,
         kept_summaries: int,
     ) -> None:
         """Begin with a snapshot.
@@ -35,10 +38,11 @@ class IcebergTransaction(PartitionedTransaction):
             sink: The table of the sink with its current snapshot; `None` if there is none yet.
             create: Creates the table.
             partition_s: Seconds of time buckets in a partition.
-            errors: Turns the errors of catalogs, files and Arrow into `StoreError`.
+            store: The store, for messages.
             kept_summaries: Summaries to read of the sink.
         """
-        super().__init__(partition_s, errors)
+        super().__init__(partition_s, lambda: iceberg_errors(store))
+        self._store = store
         self._kept_summaries = kept_summaries
         self._sink = sink
         self._create = create
@@ -46,9 +50,11 @@ class IcebergTransaction(PartitionedTransaction):
         self._files: dict[int, dict[Partition, Files]] = {}
         self._rows: dict[Partition, pa.Table] = {}
         self._dropped: dict[Partition, Files] = {}
+        self._all_files: dict[Partition, Files] | None = None
+        self._cleared = False
 
     def _partitions(self, reached: range) -> list[tuple[Layout, int]]:
-        files = self._files_in(range(reached.start, reached.stop + self._partition_s - 1))
+        files = self._files_in(range(reached.start, reached.stop + self.partition_s - 1))
         return [
             (self._sink.layouts[table].layout, start)
             for table, start in files
@@ -62,19 +68,29 @@ class IcebergTransaction(PartitionedTransaction):
             return None
         if partition not in self._rows:
             stored = self._sink.stored_layout(layout)
-            self._rows[partition] = self._sink.rows(stored, files, AlwaysTrue())
+            try:
+                self._rows[partition] = self._sink.rows(stored, files, AlwaysTrue())
+            except FileNotFoundError as error:
+                raise StoreUnavailableError(
+                    f"cannot use the store {self._store}: {error}; if the snapshot has expired "
+                    "meanwhile, start another transaction"
+                ) from error
         return self._rows[partition]
 
     def _drop(self, layout: Layout, start: int) -> int:
-        rows = self._stored(layout, start)
-        self._dropped[layout.table, start] = self._files_of((layout.table, start))
-        return 0 if rows is None else len(rows)
+        files = self._files_of((layout.table, start))
+        self._dropped[layout.table, start] = files
+        return 0 if self._sink is None else self._sink.rows_in(files)
 
     def _files_of(self, partition: Partition) -> Files:
         _, start = partition
-        if start not in self._files:
-            self._files[start] = self._files_in(range(start, start + self._partition_s))
-        return self._files[start].get(partition, [])
+        if self._all_files is None and start not in self._files:
+            if len(self._files) < _PLANS:
+                self._files[start] = self._files_in(range(start, start + self.partition_s))
+            else:
+                self._all_files = self._files_in(ALL)
+        files = self._files.get(start) if self._all_files is None else self._all_files
+        return (files or {}).get(partition, [])
 
     def _files_in(self, buckets: range) -> dict[Partition, Files]:
         return {} if self._sink is None else self._sink.files(buckets)
@@ -131,7 +147,7 @@ class IcebergTransaction(PartitionedTransaction):
             self._dropped = self._files_in(ALL)
             self._changes.clear()
             self._ledger = Ledger()
-            self._changed = True
+            self._cleared = self._changed = True
 
     def has_table(self) -> bool:
         """Return whether something was ever committed for the sink."""
@@ -151,9 +167,9 @@ class IcebergTransaction(PartitionedTransaction):
         """
         if not self._changed:
             return
-        with self._step():
+        with self.guarded(), iceberg_errors(self._store, committing=True):
             self._sink = self._sink or self._create()
-            replacement = Replacement(self._sink)
+            replacement = Replacement(self._sink, anew=self._cleared)
             try:
                 self._write(replacement)
             except CommitFailedException:
@@ -168,4 +184,4 @@ class IcebergTransaction(PartitionedTransaction):
             if len(rows):
                 replacement.write(layout, start, rows)
         files = [file for some in replaced.values() for file in some]
-        replacement.commit(self._ledger, self._earlier(1), files)
+        replacement.commit(self._ledger, files)
