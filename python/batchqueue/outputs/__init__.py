@@ -1,7 +1,7 @@
 """Writers to use as handlers, and the stores they write to."""
 
 from batchqueue.outputs.bad_rows import BadRow, BadRows
-from batchqueue.outputs.changed_keys import ChangedKeys
+from batchqueue.outputs.changed_keys import Changed, ChangedKeys
 from batchqueue.outputs.iceberg import IcebergStore
 from batchqueue.outputs.parquet import ParquetStore
 from batchqueue.outputs.postgres import PostgresStore
@@ -19,6 +19,7 @@ from batchqueue.outputs.writer import CommittingStoreWriter, StoreWriter
 __all__ = [
     "BadRow",
     "BadRows",
+    "Changed",
     "ChangedKeys",
     "CommittingStoreWriter",
     "Epoch",

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 
 from batchqueue.aggregation import Metrics
+from batchqueue.outputs.changed_keys import Changed, ChangedKeys
 from batchqueue.outputs.layout import check_storable
 from batchqueue.outputs.reading import MetricsReader
 from batchqueue.outputs.store import FIRST_BUCKET, Epoch, StoreError, StoreTransaction, bucket_limit
@@ -75,6 +76,28 @@ class StoreBase(MetricsReader):
                 "mark of each, and read each up to its own; MetricsWriter.sink_ids names them"
             )
         return FIRST_BUCKET if found is None else found
+
+    def changed(self, sink_id: str = "default", *, after: int = 0) -> list[Changed]:
+        """Return what epochs have changed, of Spark jobs with `changed_keys=True`.
+
+        An exporter keeps the position of the last one that it has exported, and asks for those
+        after it. So it meets each epoch once, and reads the results of its keys as they are now.
+
+        Args:
+            sink_id: The sink; with shards, that of a shard.
+            after: Only epochs behind this position; 0 by default, for all that are kept.
+
+        Returns:
+            A `Changed` for each epoch that has changed something, in their order.
+
+        Raises:
+            StoreError: There is no such store, or it cannot be read.
+            StoreUnavailableError: The store is down or out of reach.
+        """
+        found: dict[int, dict[str, list[tuple[str, int]]]] = {}
+        for changed in self.read(ChangedKeys, sink_id, since=after + 1):
+            found.setdefault(changed.time_bucket, {})[changed.entity] = changed.keys
+        return [Changed(position, keys) for position, keys in sorted(found.items())]
 
     def delete(
         self,

@@ -1,10 +1,22 @@
 """`ChangedKeys`: what an epoch has changed, as a metric that the stores keep beside the others."""
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 from batchqueue.aggregation import Metrics
 from batchqueue.aggregation.metrics import Row
+
+
+class Changed(NamedTuple):
+    """What one epoch, or one batch write, has changed.
+
+    Attributes:
+        position: Where its lists are: seconds since 1970, larger than that of the one before.
+        keys: By the name of a metric, entity and time bucket of each key, in order.
+    """
+
+    position: int
+    keys: dict[str, list[tuple[str, int]]]
 
 
 class ChangedKeys(Metrics):
@@ -12,8 +24,8 @@ class ChangedKeys(Metrics):
 
     A Spark job with `changed_keys=True` writes them under the name "changed_keys" into its sink, in
     the transaction of the epoch. The entity is the name of the metric. The time bucket is when the
-    epoch was committed, and at least a second later than that of the epoch before: an exporter that
-    keeps the last one, and reads `since` the second after it, gets each epoch once.
+    epoch was committed, and at least a second later than that of the epoch before: its position,
+    by which `changed_keys` of a store returns them.
 
     Example:
         >>> from batchqueue.outputs import SqliteStore

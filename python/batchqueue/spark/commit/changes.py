@@ -5,13 +5,20 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from batchqueue.aggregation import Metrics
-from batchqueue.outputs import BadRows, ChangedKeys, Epoch, MetricsReader, StoreTransaction
-from batchqueue.outputs.writer import StoreWriter
+from batchqueue.outputs import (
+    BadRows,
+    ChangedKeys,
+    Epoch,
+    MetricsReader,
+    Selection,
+    StoreTransaction,
+    StoreWriter,
+)
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
 
 CHANGED_AT = "changed_at"
-"""In the summary of an epoch, the time bucket of its `ChangedKeys`."""
+"""In the summary of an epoch, the position of the newest lists, its own or earlier ones."""
 
 
 class Changes:
@@ -25,7 +32,7 @@ class Changes:
             summaries: Reads that many of the newest summaries of the sink; None: all that are kept.
         """
         self._job = job
-        self._last = _last_change(summaries) if job.changed_keys else 0
+        self._last = _last_position(summaries)
         self._keys: dict[str, set[tuple[str, int]]] = {}
 
     def writer(self, transaction: StoreTransaction) -> StoreWriter:
@@ -38,24 +45,37 @@ class Changes:
             if not isinstance(item, BadRows):
                 self._keys.setdefault(item.name, set()).add(item.key)
 
-    def add_replaced(self, options: SinkOptions) -> None:
-        """Add the keys that a batch write is about to replace, some of which may not come again."""
+    def add_stored(self, options: SinkOptions) -> None:
+        """Add the keys that a write is about to delete, some of which may not come again.
+
+        Args:
+            options: They name the sink, and the time buckets that are replaced; None for all.
+        """
         store: Any = self._job.store
-        replaced = options.replaced
-        if replaced is None or not self._job.changed_keys or not isinstance(store, MetricsReader):
+        if not self._job.changed_keys or not isinstance(store, MetricsReader):
             return
-        for metric in self._job.metrics:
-            self.add(
-                store.read(metric, options.sink_id, since=replaced.start, before=replaced.stop)
+        replaced = options.replaced
+        for metric in store.metrics(options.sink_id):
+            if metric.metric_type.table in (BadRows.table, ChangedKeys.table):
+                continue
+            wanted = Selection(
+                metric_type=metric.metric_type,
+                sink_id=options.sink_id,
+                since=None if replaced is None else replaced.start,
+                before=None if replaced is None else replaced.stop,
             )
+            keys = {(row[0], row[1]) for row in store.rows(wanted)}
+            if keys:
+                self._keys.setdefault(metric.metric_type.name, set()).update(keys)
 
     def save(self, transaction: StoreTransaction) -> dict[str, int]:
-        """Store the list; return what the summary says of it."""
-        if not self._job.changed_keys:
-            return {}
-        at = max(int(time.time()), self._last + 1)
-        transaction.save([ChangedKeys(name, at, keys) for name, keys in self._keys.items()])
-        return {CHANGED_AT: at}
+        """Store the lists; return what the summary says of them."""
+        if self._job.changed_keys:
+            self._last = max(int(time.time()), self._last + 1)
+            transaction.merge(
+                [ChangedKeys(name, self._last, keys) for name, keys in self._keys.items()]
+            )
+        return {CHANGED_AT: self._last} if self._last else {}
 
 
 class _Listing(StoreWriter):
@@ -68,9 +88,8 @@ class _Listing(StoreWriter):
         super().consume(batch)
 
 
-def _last_change(summaries: Callable[[int | None], list[Epoch]]) -> int:
+def _last_position(summaries: Callable[[int | None], list[Epoch]]) -> int:
     newest = summaries(1)
-    if newest and CHANGED_AT not in newest[0].summary:  # of a job that does not list them
+    if newest and CHANGED_AT not in newest[0].summary:  # nothing was listed yet, or a group wrote
         newest = summaries(None)
-    found = (epoch.summary[CHANGED_AT] for epoch in newest if CHANGED_AT in epoch.summary)
-    return max(found, default=0)
+    return max((epoch.summary.get(CHANGED_AT, 0) for epoch in newest), default=0)

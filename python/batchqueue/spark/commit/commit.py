@@ -160,6 +160,7 @@ class Commit:
         def prepare(transaction: StoreTransaction, changes: Changes) -> None:
             check_epoch(transaction, self.job, self.options, epoch, wrote)
             if replaces(transaction, self.options, epoch):
+                changes.add_stored(self.options)
                 transaction.clear()
 
         def check_replay(recorded: Mapping[str, Any] | None) -> None:
@@ -185,11 +186,12 @@ class Commit:
         def prepare(transaction: StoreTransaction, changes: Changes) -> None:
             check_batch(transaction, self.job, self.options, overwrite=overwrite)
             if overwrite:
+                changes.add_stored(self.options)
                 transaction.clear()
             if self.options.replaced is not None:
                 replaced = self.options.replaced
                 self._warn_of_running_buckets(transaction, replaced.stop)
-                changes.add_replaced(self.options)
+                changes.add_stored(self.options)
                 kept = (BadRows, ChangedKeys)
                 transaction.delete(replaced.stop, since=replaced.start, keep=kept)
 

@@ -46,8 +46,8 @@ def epoch_summary(
 
         The commit adds `late`, partials for a time bucket that was final before, and
         `final_before`, the time bucket before which all are final, or null. A write that replaces
-        time buckets has also `replaced`: the first, and the one after them. Of a job with
-        `changed_keys=True` it adds `changed_at`, the time bucket of the list of keys.
+        time buckets has also `replaced`: the first, and the one after them. Where
+        keys were listed, `changed_at` is the position of the newest lists.
     """
     l1 = StageSummary.total([attempt.l1 for attempt in attempts])
     rows = sum(attempt.rows for attempt in attempts)

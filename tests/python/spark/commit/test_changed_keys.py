@@ -5,6 +5,7 @@ import random
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from batchqueue import ConfigError
 from batchqueue.aggregation import CountMetrics, Metrics, SumMetrics, Window, metric_type
-from batchqueue.outputs import BadRows, ChangedKeys, SqliteStore
+from batchqueue.outputs import BadRows, SqliteStore
 from batchqueue.spark import AggregationJob, DeadLetters, Watermark
 from batchqueue.spark.commit import changes
 from batchqueue.spark.commit.commit import Commit
@@ -38,6 +39,10 @@ def items(rows: pa.RecordBatch) -> Iterator[Metrics]:
             yield BYTES(page, at, 7)
 
 
+def hits_only(rows: pa.RecordBatch) -> Iterator[Metrics]:
+    return (item for item in items(rows) if type(item) is HITS)
+
+
 def job(store: Any, **changes: Any) -> AggregationJob:
     settings = {"name": "pages", "items": items, "metrics": [HITS, BYTES], "store": store}
     return AggregationJob(**{**settings, "changed_keys": True, **changes})
@@ -60,12 +65,9 @@ def apply_batch(of: AggregationJob, rows: Rows, *, overwrite: bool = False, **op
     commit.apply_batch(overwrite=overwrite)
 
 
-def listed(store: Any, since: int = 0) -> dict[int, dict[str, list[tuple[str, int]]]]:
-    """Returns the keys by metric, by the time bucket of their list."""
-    found: dict[int, dict[str, list[tuple[str, int]]]] = {}
-    for changed in store.read(ChangedKeys, "pages", since=since):
-        found.setdefault(changed.time_bucket, {})[changed.entity] = changed.keys
-    return dict(sorted(found.items()))
+def listed(store: Any, after: int = 0) -> dict[int, dict[str, list[tuple[str, int]]]]:
+    """Returns the keys by metric, by their position."""
+    return dict(store.changed("pages", after=after))
 
 
 def test_exporter_gets_the_keys_of_each_epoch_once(any_store: Any) -> None:
@@ -76,7 +78,7 @@ def test_exporter_gets_the_keys_of_each_epoch_once(any_store: Any) -> None:
         tasks = [rows[:2], rows[2:]] if number % 3 else [()]
         for _ in range(2):  # the second one is a replay
             summary = apply_epoch(job(any_store), number, *tasks)
-        found = listed(any_store, since=position + 1)
+        found = listed(any_store, after=position)
         changed = {key for task in tasks for key in task}
         if changed:
             ((position, keys),) = found.items()
@@ -133,13 +135,34 @@ def test_first_write_may_replace(any_store: Any) -> None:
     assert [keys["hits"] for keys in listed(any_store).values()] == [[("a", 0)]]
 
 
-def test_overwrite_begins_the_lists_anew_behind_the_last_one(any_store: Any) -> None:
+@pytest.mark.parametrize("rows", [[("b", 0)], []])
+def test_overwrite_lists_all_that_was_there(any_store: Any, rows: Rows) -> None:
     apply_batch(job(any_store), [("a", 0)])
     (before,) = listed(any_store)
-    apply_batch(job(any_store), [("b", 0)], overwrite=True)
+    apply_batch(job(any_store), rows, overwrite=True)
     ((after, keys),) = listed(any_store).items()
     assert after > before
-    assert keys["hits"] == [("b", 0)]
+    assert keys["hits"] == [("a", 0), *rows]
+
+
+def test_metric_of_an_earlier_job_is_listed_when_it_is_replaced(
+    store: SqliteStore,
+) -> None:
+    apply_batch(job(store), [("a", 0)])
+    fewer = job(store, items=hits_only, metrics=[HITS])
+    apply_batch(fewer, [("a", 0)], replaced=range(10), on_job_change="accept")
+    _, again = listed(store).values()
+    assert again == {"hits": [("a", 0)], "bytes": [("a", 0)]}
+
+
+def test_several_epochs_are_returned_in_their_order_with_all_metrics(any_store: Any) -> None:
+    """Read as a metric they are in the order of the metrics' names."""
+    for number in range(3):
+        apply_epoch(job(any_store), number, [("a", number)])
+    first, second, third = any_store.changed("pages")
+    assert first.position < second.position < third.position
+    assert third.keys == {"bytes": [("a", 2)], "hits": [("a", 2)]}
+    assert any_store.changed("pages", after=second.position) == [third]
 
 
 def test_retention_deletes_lists_by_the_time_of_their_commit(any_store: Any) -> None:
@@ -153,6 +176,17 @@ def test_job_that_does_not_ask_has_no_lists(store: SqliteStore) -> None:
     summary = apply_epoch(job(store, changed_keys=False), 0, [("a", 0)])
     assert "changed_at" not in summary
     assert listed(store) == {}
+
+
+def test_position_is_kept_through_epochs_that_are_not_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteStore(tmp_path / "metrics.db", kept_summaries=1)
+    clock = iter([2_000, 1_000])
+    monkeypatch.setattr(changes, "time", SimpleNamespace(time=lambda: next(clock)))
+    for number, is_listed in enumerate((True, False, False, True)):
+        apply_epoch(job(store, changed_keys=is_listed), number, [("a", number)])
+    assert list(listed(store)) == [2_000, 2_001]
 
 
 def test_killed_commit_leaves_results_and_lists_of_the_same_epochs(any_store: Any) -> None:
