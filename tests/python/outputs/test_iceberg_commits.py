@@ -169,35 +169,44 @@ class TestAnswers:
 
 KILLED = """
 import os, pickle, signal, sys
+import pyarrow.compute, pyiceberg.io.pyarrow
 from batchqueue.aggregation import CountMetrics, metric_type
+from batchqueue.outputs.iceberg import store as _, transaction as _
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFile
 count = metric_type("test.count", CountMetrics)
-store, fatal = pickle.loads(bytes.fromhex(sys.argv[1])), int(sys.argv[2])
-steps = 0
+store, epoch = pickle.loads(bytes.fromhex(sys.argv[1])), int(sys.argv[2])
 
-def step():
-    global steps
-    if steps == fatal:
-        os.kill(os.getpid(), signal.SIGKILL)
-    steps += 1
+def kill_at(fatal):
+    left = [fatal]
 
-def around(owner, name):
-    call = getattr(owner, name)
-    def stepping(*arguments, **options):
-        step()
-        done = call(*arguments, **options)
-        step()
-        return done
-    setattr(owner, name, stepping)
+    def step():
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left[0] -= 1
 
-for owner, name in (
-    (PyArrowFile, "create"), (SqlCatalog, "commit_table"), (SqlCatalog, "create_table"),
-):
-    around(owner, name)
-with store.transaction() as transaction:
-    transaction.merge([count("a", 0), count("b", 86_400)])
-    transaction.record("query", int(sys.argv[3]), {})
+    def around(owner, name):
+        call = getattr(owner, name)
+        def stepping(*arguments, **options):
+            step()
+            done = call(*arguments, **options)
+            step()
+            return done
+        setattr(owner, name, stepping)
+
+    around(PyArrowFile, "create")
+    around(SqlCatalog, "commit_table")
+    around(SqlCatalog, "create_table")
+    with store.transaction() as transaction:
+        transaction.merge([count("a", 0), count("b", 86_400)])
+        transaction.record("query", epoch, {})
+
+for line in sys.stdin:  # a child for each, because the imports take a second
+    child = os.fork()
+    if child == 0:
+        kill_at(int(line))
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
@@ -217,21 +226,25 @@ def test_kill_at_any_step_leaves_the_old_or_the_new_state(open_iceberg, tmp_path
         shutil.copytree(places[1], saved / "warehouse")
     old = state(store)
     found = []
-    for fatal in itertools.count():
-        shutil.copy(saved / "catalog.db", places[0])
-        shutil.rmtree(places[1], ignore_errors=True)
-        if epoch:
-            shutil.copytree(saved / "warehouse", places[1])
-        command = [sys.executable, "-c", KILLED, pickle.dumps(store).hex(), str(fatal), str(epoch)]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        store = open_iceberg()  # with another connection, as the file is another one
-        found.append(state(store))
-        if ended.returncode == 0:
-            break
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
-        add(store, epoch)  # as a replay would
-        assert state(store) == found[-1] or found[-1] == old
-        assert state(store)[0] == {"a": epoch + 1, "b": epoch + 1}
+    command = [sys.executable, "-c", KILLED, pickle.dumps(store).hex(), str(epoch)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as writers:
+        for fatal in itertools.count():
+            shutil.copy(saved / "catalog.db", places[0])
+            shutil.rmtree(places[1], ignore_errors=True)
+            if epoch:
+                shutil.copytree(saved / "warehouse", places[1])
+            print(fatal, file=writers.stdin)
+            ended = int(writers.stdout.readline())
+            store = open_iceberg()  # with another connection, as the file is another one
+            found.append(state(store))
+            if ended == 0:
+                break
+            assert ended == -signal.SIGKILL
+            add(store, epoch)  # as a replay would
+            assert state(store) == found[-1] or found[-1] == old
+            assert state(store)[0] == {"a": epoch + 1, "b": epoch + 1}
+        writers.stdin.close()
     assert found[0] == old
     assert found[-1] == ({"a": epoch + 1, "b": epoch + 1}, epoch, list(range(epoch + 1)))
     assert len(found) > 8
