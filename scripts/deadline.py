@@ -3,8 +3,9 @@
 libtest runs all tests of a binary in one process and has no deadline. There, a test that hangs or
 aborts takes the others with it; and the models of loom, which map and unmap a stack for each thread
 of each of their executions, wait for each other's mappings. This runner starts a process for each
-test, as many at a time as there are cores. It shows what a test printed that fails, and where the
-threads wait of one that has run for BATCHQUEUE_TEST_DEADLINE_S seconds, before it ends it.
+test, two at a time for each core, because many of them wait. It shows what a test printed that
+fails, and where the threads wait of one that has run for BATCHQUEUE_TEST_DEADLINE_S seconds, before
+it ends it.
 
     cargo test --config 'target."cfg(all())".runner = ["python3", "scripts/deadline.py"]'
 """
@@ -79,7 +80,7 @@ def main() -> int:
     flags = [option for option in options if option.startswith("--") and option != "--skip"]
     print(f"\nrunning {len(names)} tests", flush=True)
     began, failed = time.monotonic(), []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
         running = [pool.submit(run_test, binary, flags, name) for name in names]
         try:
             for ended in (test.result() for test in as_completed(running)):
