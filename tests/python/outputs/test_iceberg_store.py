@@ -298,11 +298,12 @@ def test_other_partition_s_is_refused(store, open_iceberg):
     add(store, 0)
     with pytest.raises(StoreError, match="has partition_s=86400, and cannot be written with 3600"):
         add(open_iceberg(partition_s=3_600), 1)
+    add(open_iceberg(partition_s=None), 1)
     other = open_iceberg(partition_s=3_600)
     assert other.read(COUNT) == store.read(COUNT)
     assert other.sinks() == ["default"]
     with other.ledger() as ledger:
-        assert ledger.last_batch("query") == 0
+        assert ledger.last_batch("query") == 1
 
 
 def test_missing_namespace_cannot_be_read(store):

@@ -83,7 +83,7 @@ def open_iceberg(arguments: argparse.Namespace) -> "IcebergStore":
     from batchqueue.outputs import IcebergStore
 
     catalog, _, namespace = arguments.store.removeprefix(_ICEBERG_PREFIX).partition("/")
-    return IcebergStore(namespace, catalog=catalog or None)
+    return IcebergStore(namespace, catalog=catalog or None, partition_s=None)
 
 
 def kind_of(store: str) -> str:

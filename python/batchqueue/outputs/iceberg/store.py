@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+_DAY = 86_400
+
 _READS = 3
 """Attempts to read a snapshot whose files are removed meanwhile."""
 
@@ -56,7 +58,7 @@ class IcebergStore(StoreBase):
 
     Attributes:
         namespace: The namespace of the tables.
-        partition_s: Seconds of time buckets that a data file covers.
+        partition_s: Seconds of time buckets that a data file covers; `None` for those of the sink.
         lock_timeout_s: Seconds that a transaction waits for another one of its sink in this
             process.
         kept_summaries: Number of newest epochs of each sink whose summaries are read.
@@ -67,7 +69,7 @@ class IcebergStore(StoreBase):
         namespace: str,
         *,
         catalog: "str | Mapping[str, Any] | Catalog | None" = None,
-        partition_s: int = 86_400,
+        partition_s: int | None = 86_400,
         lock_timeout_s: float = 30,
         kept_summaries: int = 1_000,
     ) -> None:
@@ -78,7 +80,8 @@ class IcebergStore(StoreBase):
             catalog: The name of a catalog in pyiceberg's configuration; or its properties, with its
                 `name` among them; or an open catalog. Default: `None`, the default catalog.
             partition_s: Seconds of time buckets that a data file covers, at least 1; 86,400, a day,
-                by default. A sink keeps the value that it was first written with.
+                by default. A sink keeps the value that it was first written with; `None` stands
+                for that, and for a day in a new sink.
             lock_timeout_s: Seconds that a transaction waits for another one of its sink in this
                 process; 30 by default.
             kept_summaries: Number of newest epochs of each sink whose summaries are read, at least
@@ -93,7 +96,8 @@ class IcebergStore(StoreBase):
                 f"the namespace of IcebergStore is {namespace!r}, {a_type(namespace)}; "
                 'give its name, for instance IcebergStore("metrics")'
             )
-        if type(partition_s) is not int or partition_s < 1 or lock_timeout_s < 0:
+        is_width = partition_s is None or (type(partition_s) is int and partition_s >= 1)
+        if not is_width or lock_timeout_s < 0:
             raise ConfigError(
                 f"partition_s={partition_s!r}, lock_timeout_s={lock_timeout_s!r}: give at least 1 "
                 "second for a partition, as an int, and no negative time"
@@ -165,8 +169,8 @@ class IcebergStore(StoreBase):
         """
         with self._locked(sink_id):
             transaction = self._transaction(sink_id)
-            if transaction.partition_s != self.partition_s:
-                found = transaction.partition_s
+            found = transaction.partition_s
+            if self.partition_s not in (None, found):
                 raise StoreError(
                     f"table {self.table(sink_id)} has partition_s={found}, and cannot be written "
                     f"with {self.partition_s}: use partition_s={found}, or another namespace"
@@ -265,11 +269,11 @@ class IcebergStore(StoreBase):
         identifier = self.table(sink_id)
 
         def create() -> SinkTable:
-            return SinkTable.create(self._open(), identifier, sink_id, self.partition_s)
+            return SinkTable.create(self._open(), identifier, sink_id, self.partition_s or _DAY)
 
         with self._errors():
             sink = SinkTable.load(self._open(), identifier, sink_id)
-            partition_s = self.partition_s if sink is None else sink.partition_s
+            partition_s = sink.partition_s if sink is not None else self.partition_s or _DAY
             return IcebergTransaction(sink, create, partition_s, repr(self), self.kept_summaries)
 
     @contextmanager

@@ -16,7 +16,7 @@ from outputs_support.stores import iceberg_catalog
 
 @pytest.fixture
 def store(tmp_path):
-    return filled(IcebergStore("metrics", catalog=iceberg_catalog(tmp_path)))
+    return filled(IcebergStore("metrics", catalog=iceberg_catalog(tmp_path), partition_s=3_600))
 
 
 @pytest.fixture
