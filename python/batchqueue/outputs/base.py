@@ -1,15 +1,20 @@
 """`StoreBase`: what the stores here share besides reading, which needs their transactions."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from batchqueue.aggregation import Metrics
+from batchqueue.aggregation.metrics import Row
 from batchqueue.outputs.changed_keys import Changed, ChangedKeys
 from batchqueue.outputs.layout import check_storable
-from batchqueue.outputs.reading import MetricsReader
+from batchqueue.outputs.reading import ROWS_AT_ONCE, MetricsReader, Selection
 from batchqueue.outputs.store import FIRST_BUCKET, Epoch, StoreError, StoreTransaction, bucket_limit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FINAL_BEFORE = "final_before"
 """In the summary of an epoch, the time bucket before which all are final."""
@@ -129,3 +134,23 @@ class StoreBase(MetricsReader):
         limit = bucket_limit("before", before)
         with self.transaction(sink_id) as transaction:
             return transaction.delete(limit, since=first)
+
+
+class TableStore(StoreBase):
+    """A store that reads its rows as Arrow tables."""
+
+    @abstractmethod
+    def tables(self, selection: Selection) -> Iterable["pa.Table"]:
+        """Return the rows of a selection as of one commit, in order; those of a part in any."""
+
+    def batches(self, selection: Selection) -> Iterator["pa.RecordBatch"]:
+        """Yield the rows of a selection as record batches, as of one commit."""
+        for table in self.tables(selection):
+            yield from table.to_batches(ROWS_AT_ONCE)
+
+    def rows(self, selection: Selection) -> Iterator[Row]:
+        """Yield the rows of a selection, as of one commit, with the columns of `read_table`."""
+        from batchqueue.outputs.rows import values_of
+
+        for table in self.tables(selection):
+            yield from zip(*map(values_of, table.columns), strict=True)

@@ -1,10 +1,8 @@
 """What an Iceberg store has, and whether its data files and its ledger are whole."""
 
-from typing import Any
-
 from batchqueue._words import counted
 from batchqueue.outputs.iceberg.store import IcebergStore
-from batchqueue.outputs.reading import Selection
+from batchqueue.outputs.layout import table_layout
 from batchqueue.outputs.report import StoreReport
 from batchqueue.outputs.store import StoreError, StoreUnavailableError
 
@@ -29,25 +27,24 @@ def check_iceberg(store: IcebergStore) -> StoreReport:
 
 
 def _add_sink(report: StoreReport, store: IcebergStore, sink_id: str) -> None:
-    epochs = store.summaries(sink_id)
-    newest = {(sink_id, epoch.query_id): epoch.batch_id for epoch in epochs}
     with store.ledger(sink_id) as ledger:
-        queries = ledger.known_queries() if ledger is not None else set()
-        marks = {(sink_id, query): ledger.last_batch(query) or 0 for query in queries if ledger}
-    report.add_ledger(marks, newest)
-    if epochs:
-        report.add_newest(sink_id, epochs[-1].summary)
+        if ledger is not None:
+            epochs = ledger.summaries()
+            marks = {query: ledger.last_batch(query) for query in ledger.known_queries()}
+            report.add_ledger(
+                {(sink_id, query): mark for query, mark in marks.items() if mark is not None},
+                {(sink_id, epoch.query_id): epoch.batch_id for epoch in epochs},
+            )
+            if epochs:
+                report.add_newest(sink_id, epochs[-1].summary)
     for metric in store.metrics(sink_id):
-        report.sink(sink_id).rows += metric.rows
-        keys: set[tuple[Any, ...]] = set()
-        rows, count = Selection(metric_type=metric.metric_type, sink_id=sink_id), 0
-        length = 3 if metric.metric_type.multi_row else 2
-        for row in store.rows(rows):
-            count += 1
-            keys.add(row[:length])
-        if len(keys) < count:
+        rows = store.read_table(metric.metric_type, sink_id)
+        report.sink(sink_id).rows += len(rows)
+        keys = list(table_layout(metric.metric_type).key_columns[1:])
+        repeated = len(rows) - len(rows.select(keys).group_by(keys).aggregate([]))
+        if repeated:
             report.problems.append(
-                f"sink {sink_id!r} has {counted(count - len(keys), 'row')} of metric "
+                f"sink {sink_id!r} has {counted(repeated, 'row')} of metric "
                 f"{metric.metric_type.name} whose key another row has: another program has added "
-                "them, and one of each key counts"
+                "them, and one of each key counts; delete those that are wrong"
             )

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from batchqueue._iceberg_catalog import CatalogHandle
 from batchqueue._requirements import require
 from batchqueue._words import a_type
-from batchqueue.aggregation.metrics import Row
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs.base import StoreBase
+from batchqueue.outputs.base import TableStore
 from batchqueue.outputs.iceberg.errors import iceberg_errors
 from batchqueue.outputs.layout import table_layout
-from batchqueue.outputs.reading import ROWS_AT_ONCE, Selection, StoredMetric, name_and_table
+from batchqueue.outputs.reading import Selection, StoredMetric, name_and_table
 from batchqueue.outputs.store import (
     Epoch,
     StoreError,
@@ -42,7 +41,7 @@ _locks: dict[tuple[int, str, str], threading.Lock] = {}
 """By process, store and sink: a lock that another thread holds at a fork is not the child's."""
 
 
-class IcebergStore(StoreBase):
+class IcebergStore(TableStore):
     """A `MetricsStore` in Iceberg tables, for the engines that read your lakehouse.
 
     Needs the extra `iceberg`, and what your catalog needs: see pyiceberg's documentation. Each sink
@@ -233,18 +232,6 @@ class IcebergStore(StoreBase):
         count = self.kept_summaries if newest is None else min(newest, self.kept_summaries)
         return self._reading(sink_id, lambda sink: epochs_of(sink.metadata, sink.name, count))
 
-    def batches(self, selection: Selection) -> Iterator["pa.RecordBatch"]:
-        """Yield the rows of a selection as record batches, as of one snapshot."""
-        for table in self._tables(selection):
-            yield from table.to_batches(ROWS_AT_ONCE)
-
-    def rows(self, selection: Selection) -> Iterator[Row]:
-        """Yield the rows of a selection, as of one snapshot, with the columns of `read_table`."""
-        from batchqueue.outputs.rows import values_of
-
-        for table in self._tables(selection):
-            yield from zip(*map(values_of, table.columns), strict=True)
-
     def metrics(self, sink_id: str = "default") -> list[StoredMetric]:
         """Return what a sink has stored, ordered by the names of the metrics.
 
@@ -256,7 +243,8 @@ class IcebergStore(StoreBase):
 
         return sorted(self._reading(sink_id, metrics_in), key=name_and_table)
 
-    def _tables(self, selection: Selection) -> "list[pa.Table]":
+    def tables(self, selection: Selection) -> "list[pa.Table]":
+        """Return the rows of a selection as a table, as of one snapshot; or none."""
         from batchqueue.outputs.iceberg.reading import read_selected
 
         layout = table_layout(selection.metric_type)

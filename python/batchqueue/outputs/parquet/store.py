@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 from batchqueue._requirements import require
 from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
-from batchqueue.aggregation.metrics import Row
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs.base import StoreBase
+from batchqueue.outputs.base import TableStore
 from batchqueue.outputs.layout import quoted, table_layout
 from batchqueue.outputs.parquet.errors import directory_errors
 from batchqueue.outputs.parquet.ledger import newest_epochs
@@ -27,7 +26,7 @@ from batchqueue.outputs.parquet.manifest import (
     sinks_in,
     sync_folder,
 )
-from batchqueue.outputs.reading import ROWS_AT_ONCE, Selection, StoredMetric, name_and_table
+from batchqueue.outputs.reading import Selection, StoredMetric, name_and_table
 from batchqueue.outputs.store import (
     Epoch,
     StoreError,
@@ -49,7 +48,7 @@ _READS = 10
 """Attempts to read a state whose files are removed meanwhile."""
 
 
-class ParquetStore(StoreBase):
+class ParquetStore(TableStore):
     """A `MetricsStore` in a local or shared directory of a POSIX file system.
 
     Needs the extra `parquet`. Any number of processes may use it. The writers of a sink wait for
@@ -254,18 +253,6 @@ class ParquetStore(StoreBase):
 
         return self._reading(selection.sink_id, groups)
 
-    def batches(self, selection: Selection) -> Iterator["pa.RecordBatch"]:
-        """Yield the rows of a selection as record batches; those of a part file by file."""
-        for table in self._tables(selection):
-            yield from table.to_batches(ROWS_AT_ONCE)
-
-    def rows(self, selection: Selection) -> Iterator[Row]:
-        """Yield the rows of a selection, as of one commit, with the columns of `read_table`."""
-        from batchqueue.outputs.rows import values_of
-
-        for table in self._tables(selection):
-            yield from zip(*map(values_of, table.columns), strict=True)
-
     def metrics(self, sink_id: str = "default") -> list[StoredMetric]:
         """Return what a sink has stored, ordered by the names of the metrics.
 
@@ -283,7 +270,7 @@ class ParquetStore(StoreBase):
 
         return sorted(self._reading(sink_id, found), key=name_and_table)
 
-    def _tables(self, selection: Selection) -> Iterator["pa.Table"]:
+    def tables(self, selection: Selection) -> Iterator["pa.Table"]:
         """Yield the rows of a selection as a table, or as one for each data file of a part."""
         import pyarrow as pa
 

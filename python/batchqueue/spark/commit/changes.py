@@ -18,7 +18,10 @@ from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
 
 CHANGED_AT = "changed_at"
-"""In the summary of an epoch, the position of the newest lists, its own or earlier ones."""
+"""In the summary of an epoch, the position of the newest lists, its own or earlier ones; or None.
+
+It is always there, so that the next epoch needs the newest summary only.
+"""
 
 
 class Changes:
@@ -68,14 +71,14 @@ class Changes:
             if keys:
                 self._keys.setdefault(metric.metric_type.name, set()).update(keys)
 
-    def save(self, transaction: StoreTransaction) -> dict[str, int]:
+    def save(self, transaction: StoreTransaction) -> dict[str, int | None]:
         """Store the lists; return what the summary says of them."""
         if self._job.changed_keys:
             self._last = max(int(time.time()), self._last + 1)
             transaction.merge(
                 [ChangedKeys(name, self._last, keys) for name, keys in self._keys.items()]
             )
-        return {CHANGED_AT: self._last} if self._last else {}
+        return {CHANGED_AT: self._last or None}
 
 
 class _Listing(StoreWriter):
@@ -90,6 +93,6 @@ class _Listing(StoreWriter):
 
 def _last_position(summaries: Callable[[int | None], list[Epoch]]) -> int:
     newest = summaries(1)
-    if newest and CHANGED_AT not in newest[0].summary:  # nothing was listed yet, or a group wrote
+    if newest and CHANGED_AT not in newest[0].summary:  # of an older version
         newest = summaries(None)
-    return max((epoch.summary.get(CHANGED_AT, 0) for epoch in newest), default=0)
+    return max((epoch.summary.get(CHANGED_AT) or 0 for epoch in newest), default=0)

@@ -46,8 +46,8 @@ def epoch_summary(
 
         The commit adds `late`, partials for a time bucket that was final before, and
         `final_before`, the time bucket before which all are final, or null. A write that replaces
-        time buckets has also `replaced`: the first, and the one after them. Where
-        keys were listed, `changed_at` is the position of the newest lists.
+        time buckets has also `replaced`: the first, and the one after them. It
+        adds `changed_at`, the position of the newest lists of changed keys, or null.
     """
     l1 = StageSummary.total([attempt.l1 for attempt in attempts])
     rows = sum(attempt.rows for attempt in attempts)

@@ -14,7 +14,7 @@ import pytest
 
 from batchqueue import ConfigError
 from batchqueue.aggregation import CountMetrics, Metrics, SumMetrics, Window, metric_type
-from batchqueue.outputs import BadRows, SqliteStore
+from batchqueue.outputs import BadRows, Epoch, SqliteStore
 from batchqueue.spark import AggregationJob, DeadLetters, Watermark
 from batchqueue.spark.commit import changes
 from batchqueue.spark.commit.commit import Commit
@@ -174,8 +174,24 @@ def test_retention_deletes_lists_by_the_time_of_their_commit(any_store: Any) -> 
 
 def test_job_that_does_not_ask_has_no_lists(store: SqliteStore) -> None:
     summary = apply_epoch(job(store, changed_keys=False), 0, [("a", 0)])
-    assert "changed_at" not in summary
+    assert summary["changed_at"] is None
     assert listed(store) == {}
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_commit_reads_no_more_than_the_newest_summary_for_its_position(
+    store: SqliteStore, is_listed: bool
+) -> None:
+    asked: list[int | None] = []
+
+    def summaries(newest: int | None) -> list[Epoch]:
+        asked.append(newest)
+        return store.summaries("pages", newest)
+
+    for number in range(3):
+        apply_epoch(job(store, changed_keys=is_listed), number, [("a", number)])
+        changes.Changes(job(store), summaries)
+    assert asked == [1, 1, 1]
 
 
 def test_position_is_kept_through_epochs_that_are_not_listed(
