@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 
-from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from requests.exceptions import ConnectTimeout
@@ -21,18 +20,11 @@ from sqlalchemy.exc import OperationalError
 
 from batchqueue.outputs import StoreUnavailableError
 from outputs_support.epochs import COUNT, add, state
-from outputs_support.stores import iceberg_catalog
 
 
 @pytest.fixture
 def store(open_iceberg):
     return open_iceberg()
-
-
-@pytest.fixture
-def lake(tmp_path):
-    """The catalog, as another program sees it."""
-    return load_catalog(**iceberg_catalog(tmp_path))
 
 
 def data_files(folder: Path) -> set[str]:

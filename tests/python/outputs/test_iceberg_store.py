@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 
-from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.memory import InMemoryCatalog
 from pyiceberg.table import DataScan
 from pyiceberg.transforms import IdentityTransform
@@ -29,12 +28,6 @@ BY_CITY = metric_type("test.cities", CountMetrics, keys={"total": str, "rank_": 
 @pytest.fixture
 def store(open_iceberg):
     return open_iceberg()
-
-
-@pytest.fixture
-def lake(tmp_path):
-    """The catalog, as another program sees it."""
-    return load_catalog(**iceberg_catalog(tmp_path))
 
 
 def test_other_engines_read_one_table_for_each_sink(store, lake):
