@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -11,6 +12,29 @@ from types import FrameType
 _log = logging.getLogger("batchqueue")
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+_SLICE_S = 0.5
+"""The longest wait that no signal can interrupt."""
+
+
+def wait_for(event: threading.Event, timeout: float | None = None) -> bool:
+    """Wait for an event; Ctrl-C ends the wait whenever it comes.
+
+    `event.wait()` does not end if the signal comes just before the main thread blocks, or to
+    another thread: the interpreter calls the handler in the main thread, which sleeps.
+
+    Args:
+        event: What to wait for.
+        timeout: Seconds; None for no limit.
+
+    Returns:
+        Whether the event is set.
+    """
+    end = None if timeout is None else time.monotonic() + timeout
+    while not event.wait(_SLICE_S if end is None else min(_SLICE_S, end - time.monotonic())):
+        if end is not None and time.monotonic() >= end:
+            return False
+    return True
 
 
 class Flag:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from batchqueue._signals import Flag
+from batchqueue._signals import Flag, wait_for
 from batchqueue.groups.worker.membership import Membership
 from batchqueue.groups.worker.metrics import summary_of
 from batchqueue.groups.worker.summary import WorkerSummary
@@ -70,7 +70,7 @@ class Leaving:
                 self._done.set()
         elif self.leaver == threading.get_ident() and not self.is_over:
             return summary_of(member)  # called by a signal handler in the middle of `leave`
-        self._done.wait()
+        wait_for(self._done)
         with member.lock:
             error, member.error = member.error, None
         if error is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from batchqueue._signals import wait_for
 from batchqueue.exceptions import ConfigError, QueueForkedError
 from batchqueue.pipeline.backpressure.metrics import PartitionMetrics, StageMetrics
 from batchqueue.pipeline.backpressure.signals import BackpressureSignal
@@ -243,7 +244,7 @@ class PipelineRun:
             StageFailedError: An operator, a sink or a source raised.
         """
         self._check_process()
-        if not self._coordinator.done.wait(timeout):
+        if not wait_for(self._coordinator.done, timeout):
             return None
         return self._result()
 
@@ -264,7 +265,7 @@ class PipelineRun:
             check_finite("timeout", timeout, 0, ", or None to wait")
         self._check_process()
         self._coordinator.stop()
-        if not self._coordinator.done.wait(timeout):
+        if not wait_for(self._coordinator.done, timeout):
             self._give_up()
         return self._result()
 

@@ -12,6 +12,7 @@ from batchqueue._core import (
     TimeMeter,
     partition_of_key,
 )
+from batchqueue._signals import wait_for
 from batchqueue.config import BatchQueueConfig
 from batchqueue.pipeline.chunks.cutter import SizedBatch
 from batchqueue.pipeline.chunks.memory import RowsMeter
@@ -230,11 +231,11 @@ class Stage:
         """
         for order in orders:
             if is_late is None:
-                order.is_done.wait()
-            elif not order.is_done.wait(late_s):
+                wait_for(order.is_done)
+            elif not wait_for(order.is_done, late_s):
                 is_late()
                 is_late = None
-                order.is_done.wait()
+                wait_for(order.is_done)
         if self.ending.has_begun:
             raise RunEnded
         return [order.result for order in orders]

@@ -207,6 +207,42 @@ def test_a_sink_that_hangs_while_it_is_opened_can_be_interrupted(number, program
     assert process.returncode == -number
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        """
+        class Stuck(Kept):
+            def open(self, pipeline):
+                interrupt()
+
+        numbers.to(Stuck())
+        flow.run()
+        """,
+        """
+        class Stuck(Kept):
+            def write(self, chunks):
+                interrupt()
+
+        numbers.to(Stuck())
+        with flow.start() as run:
+            run.wait()
+        """,
+    ],
+    ids=["open", "wait"],
+)
+def test_interrupt_that_does_not_wake_the_main_thread(body, program):
+    # The signal comes to another thread; one that comes just before a wait does the same.
+    interrupt = """
+        def interrupt():
+            time.sleep(0.2)  # the main thread waits
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+            threading.Event().wait()
+    """
+    process = program(textwrap.dedent(interrupt) + textwrap.dedent(body))
+    process.communicate(timeout=HANG_S)
+    assert process.returncode == -signal.SIGINT
+
+
 def test_the_exit_of_the_interpreter_takes_a_last_cut(program, tmp_path):
     process = program(
         """
