@@ -67,7 +67,7 @@ fn loom_close_while_a_producer_adds_to_a_segment() {
 /// is about to end: if accepted, it is handled; if refused, the handler is informed.
 #[test]
 fn loom_close_while_a_handler_produces() {
-    model_by_turns(0, 1, || {
+    model_by_turns(10, 1, || {
         let (seen, own) =
             (Arc::new(Seen::default()), Arc::new(Mutex::new(None::<Arc<BatchQueue<Number>>>)));
         let accepted = Arc::new(Mutex::new(0));

@@ -141,7 +141,7 @@ fn slow_handler(seen: &Arc<Seen>, interpreter: &Attached) -> impl Handler<Number
 /// that waits for the handler must not be attached.
 #[test]
 fn loom_attached_owners_meet_at_one_handler() {
-    model_by_turns(9, 1, || {
+    model_by_turns(7, 1, || {
         let (seen, interpreter) = (Arc::new(Seen::default()), Attached::default());
         let handler = HandlerRef::new(slow_handler(&seen, &interpreter));
         two_owners_meet(&interpreter.queue(config(2)), &handler, &seen);
@@ -160,7 +160,7 @@ impl Handler<Number> for Closing {
 /// The same if the second thread brings no items, but closes a handler that shares the desk.
 #[test]
 fn loom_attached_owner_closes_a_handler_while_the_other_is_entered() {
-    model_by_turns(10, 1, || {
+    model_by_turns(8, 1, || {
         let (seen, interpreter) = (Arc::new(Seen::default()), Attached::default());
         let queue = interpreter.queue(config(2));
         let slow = HandlerRef::new(slow_handler(&seen, &interpreter));

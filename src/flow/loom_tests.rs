@@ -93,7 +93,7 @@ fn loom_put_while_a_take_stops_at_its_budget() {
 /// A full partition with a waiting producer (rule 2): space wakes it.
 #[test]
 fn loom_space_while_a_producer_goes_to_wait() {
-    model(2, || {
+    model_by_turns(9, 2, || {
         let seen = Arc::new(Seen::default());
         let queue =
             BatchQueue::builder("q", Config { buffer_size: 1, ..config(1) }).start().unwrap();
@@ -108,7 +108,7 @@ fn loom_space_while_a_producer_goes_to_wait() {
 /// The desk keeps the second owner out, and its job is served when the desk is released.
 #[test]
 fn loom_two_owners_meet_at_one_handler() {
-    model_by_turns(11, 1, || {
+    model_by_turns(3, 1, || {
         let seen = Arc::new(Seen::default());
         two_owners_meet(
             &BatchQueue::builder("q", config(2)).start().unwrap(),
@@ -136,7 +136,7 @@ fn loom_flush_while_the_cycle_ends() {
 /// after the turn that leaves the first to linger.
 #[test]
 fn loom_put_fills_a_batch_while_its_first_item_goes_to_linger() {
-    model(3, || {
+    model_by_turns(2, 3, || {
         let seen = Arc::new(Seen::default());
         let queue = BatchQueue::builder("q", lingering()).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();
@@ -151,7 +151,7 @@ fn loom_put_fills_a_batch_while_its_first_item_goes_to_linger() {
 /// A flush ends the wait of an item that goes to linger.
 #[test]
 fn loom_flush_while_an_item_goes_to_linger() {
-    model_by_turns(3, 3, || {
+    model_by_turns(4, 3, || {
         let seen = Arc::new(Seen::default());
         let queue = BatchQueue::builder("q", lingering()).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();

@@ -102,7 +102,10 @@ pub(crate) fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static)
     explore(Some(preemptions + more), body);
 }
 
-/// The same, but `make test` explores one sixth of these models, another one with each commit:
+/// Into how many parts the slowest models are cut.
+const TURNS: usize = 12;
+
+/// The same, but `make test` explores a twelfth of these models, another one with each commit:
 /// together they take most of the time. `make loom` explores all of them.
 pub(crate) fn model_by_turns(
     number: usize,
@@ -111,7 +114,7 @@ pub(crate) fn model_by_turns(
 ) {
     let turn = std::env::var("BATCHQUEUE_TEST_MATRIX").ok();
     let turn = turn.and_then(|turn| turn.parse::<usize>().ok());
-    if turn.is_none_or(|turn| turn % 6 == number % 6) {
+    if turn.is_none_or(|turn| turn % TURNS == number) {
         model(preemptions, body);
     }
 }

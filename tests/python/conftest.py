@@ -30,7 +30,7 @@ FIRST = (
     *("core/promises/", "outputs/"),
 )
 TOGETHER = ("spark/cluster/",)
-SPARK_PARTS = 5
+SPARK_PARTS = 8
 """A test with a Spark session takes seconds; of those in a file, each run takes one in so many."""
 
 SPREAD = ("spark/failures/test_driver_failures.py", "docs/test_examples.py")

@@ -4,7 +4,7 @@ use loom::thread;
 
 use crate::BatchQueue;
 use crate::sync::Arc;
-use crate::testing::loom::{Number, ONE, Seen, TWO, config, model};
+use crate::testing::loom::{Number, ONE, Seen, TWO, config, model, model_by_turns};
 
 /// A type goes while a producer puts an item of it, and another one gets its place and its
 /// partition: its handler does not get the item.
@@ -32,7 +32,7 @@ fn loom_put_while_the_type_goes_and_another_comes() {
 /// once, and before a later one.
 #[test]
 fn loom_put_while_the_type_goes_and_comes_back() {
-    model(1, || {
+    model_by_turns(11, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = Arc::new(BatchQueue::builder("q", config(1)).start().unwrap());
         queue.add_handler(ONE, seen.handler()).unwrap();

@@ -34,7 +34,7 @@ fn hand_over(queue: &BatchQueue<Number>, partition: usize, to: usize) {
 /// neither yet.
 #[test]
 fn loom_move_while_the_owner_calls() {
-    model_by_turns(5, 1, || {
+    model_by_turns(3, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         put(&queue, 1);
@@ -50,7 +50,7 @@ fn loom_move_while_the_owner_calls() {
 /// end of its rest.
 #[test]
 fn loom_move_while_the_owners_rest() {
-    model_by_turns(1, 1, || {
+    model_by_turns(4, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = {
             let seen = seen.clone();
@@ -71,7 +71,7 @@ fn loom_move_while_the_owners_rest() {
 /// An item arrives while its partition moves between two sleeping threads.
 #[test]
 fn loom_move_while_a_producer_puts() {
-    model_by_turns(2, 1, || {
+    model_by_turns(5, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         let producer = {
@@ -88,7 +88,7 @@ fn loom_move_while_a_producer_puts() {
 /// Aimed elsewhere before it arrived: back to the thread inside, or the move never began.
 #[test]
 fn loom_move_back_immediately() {
-    model_by_turns(3, 1, || {
+    model_by_turns(6, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         put(&queue, 1);
@@ -104,7 +104,7 @@ fn loom_move_back_immediately() {
 /// Two concurrent moves, in opposite directions.
 #[test]
 fn loom_two_partitions_swap_owners() {
-    model_by_turns(4, 1, || {
+    model_by_turns(7, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         put(&queue, 1);
@@ -118,7 +118,7 @@ fn loom_two_partitions_swap_owners() {
 /// The lanes go over with the partition: a flush waits for what either owner has in hand.
 #[test]
 fn loom_flush_while_a_partition_moves() {
-    model_by_turns(5, 1, || {
+    model_by_turns(8, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         put(&queue, 1);
@@ -133,7 +133,7 @@ fn loom_flush_while_a_partition_moves() {
 /// A close with a move under way: the partition is finished once, by the thread inside.
 #[test]
 fn loom_close_while_a_partition_moves() {
-    model_by_turns(6, 1, || {
+    model_by_turns(9, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         put(&queue, 1);
@@ -146,7 +146,7 @@ fn loom_close_while_a_partition_moves() {
 /// A thread takes a partition over while the queue closes: it is finished once, by either owner.
 #[test]
 fn loom_take_over_while_the_queue_closes() {
-    model_by_turns(0, 1, || {
+    model_by_turns(10, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         put(&queue, 1);
@@ -160,7 +160,7 @@ fn loom_take_over_while_the_queue_closes() {
 /// Concurrent growth, move and close.
 #[test]
 fn loom_growth_while_a_partition_moves_and_the_queue_closes() {
-    model_by_turns(7, 1, || {
+    model_by_turns(11, 1, || {
         let seen = Arc::new(Seen::default());
         let adaptive =
             Config { partitions: PartitionPolicy::Adaptive { multiplier: 25 }, ..config(2) };
@@ -182,7 +182,7 @@ fn loom_growth_while_a_partition_moves_and_the_queue_closes() {
 /// Removal: once it has returned, no thread is inside the handler, and none enters.
 #[test]
 fn loom_remove_while_the_owner_calls() {
-    model_by_turns(8, 2, || {
+    model_by_turns(0, 2, || {
         let seen = Arc::new(Seen::default());
         let queue = BatchQueue::builder("q", config(1)).start().unwrap();
         queue.add_handler(ONE, seen.handler()).unwrap();

@@ -14,7 +14,7 @@ use super::support::{FOR_EVER, end, start, task};
 use super::{After, Limit, Pool, PoolTask, TaskHandle};
 use crate::sync::{Arc, Mutex};
 use crate::testing::latch::Latch;
-use crate::testing::loom::{model, model_unbounded};
+use crate::testing::loom::{model, model_by_turns, model_unbounded};
 
 /// Reads its inbox, sleeps, and is done when it has seen all messages. loom reports two workers
 /// that are in `inside` concurrently.
@@ -102,7 +102,7 @@ fn loom_two_notifies_while_a_step_runs() {
 /// Bound 3, in 3 s: three threads; with 4 it takes a minute.
 #[test]
 fn loom_two_tasks_while_two_workers_go_to_wait() {
-    model(3, || {
+    model_by_turns(0, 3, || {
         let pool = start(2);
         let second_ran = Arc::new(Latch::default());
         let waits = second_ran.clone();
@@ -183,7 +183,7 @@ fn loom_notify_while_a_task_says_done() {
 /// Bound 3, in 4 s: three threads of many steps; with 4 it takes half a minute.
 #[test]
 fn loom_a_worker_blocks_until_another_task_has_run() {
-    model(3, || {
+    model_by_turns(3, 3, || {
         let pool = start(1);
         let [second, third] = [(); 2].map(|()| Arc::new(Latch::default()));
         let (blocking, waits): (Arc<Pool>, _) = (pool.clone(), second.clone());

@@ -16,7 +16,7 @@ use crate::testing::loom::{Number, ONE, Seen, TWO, config, model, model_by_turns
 /// Two threads, each with its own slow type: one waits until the other's call has ended.
 #[test]
 fn loom_two_slow_handlers_beside_quick_work() {
-    model_by_turns(4, 1, || {
+    model_by_turns(6, 1, || {
         let seen = Arc::new(Seen::default());
         let queue = BatchQueue::builder("q", config(2)).start().unwrap();
         // No drain thread has noted it: loom has no clock.

@@ -283,7 +283,7 @@ mod loom_tests {
     /// handler does not get it.
     #[test]
     fn loom_unknown_type_while_the_owner_takes() {
-        model_by_turns(2, 2, || {
+        model_by_turns(9, 2, || {
             let seen = Arc::new(Seen::default());
             let queue = Arc::new(BatchQueue::builder("q", config(1)).start().unwrap());
             queue.add_handler(ONE, seen.handler()).unwrap();

@@ -260,7 +260,7 @@ mod loom_tests {
     use crate::config::{Config, PartitionPolicy};
     use crate::flow::pause::Wait;
     use crate::sync::Arc;
-    use crate::testing::loom::{Number, ONE, Seen, TWO, config, model};
+    use crate::testing::loom::{Number, ONE, Seen, TWO, config, model, model_by_turns};
 
     /// Each producer holds one of two gates and wants the other.
     #[test]
@@ -306,7 +306,7 @@ mod loom_tests {
     /// The second item finds no room: every gate is released before the producer waits.
     #[test]
     fn loom_space_while_a_producer_of_many_goes_to_wait() {
-        model(2, || {
+        model_by_turns(6, 2, || {
             let seen = Arc::new(Seen::default());
             let queue =
                 BatchQueue::builder("q", Config { buffer_size: 1, ..config(1) }).start().unwrap();

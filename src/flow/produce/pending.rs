@@ -274,7 +274,7 @@ mod loom_tests {
     use crate::flow::partition::space::Listener;
     use crate::sync::{Arc, Condvar, Mutex, wait_for};
     use crate::testing::latch::Latch;
-    use crate::testing::loom::{Number, ONE, Seen, config, model};
+    use crate::testing::loom::{Number, ONE, Seen, config, model, model_by_turns};
     use crate::{Batch, BatchQueue, HandlerRef};
 
     /// An event loop that sleeps until it is notified.
@@ -324,7 +324,7 @@ mod loom_tests {
     /// The owner takes while the loop begins to listen: the loop is notified, or it sees the room.
     #[test]
     fn loom_space_while_a_loop_begins_to_listen() {
-        model(2, || {
+        model_by_turns(5, 2, || {
             let seen = Arc::new(Seen::default());
             let queue =
                 BatchQueue::builder("q", Config { buffer_size: 1, ..config(1) }).start().unwrap();

@@ -6,7 +6,7 @@ use super::*;
 use crate::flow::partition::ready::{ReadyBit, new_word};
 use crate::flow::partition::segment_pool::SegmentPool;
 use crate::sync::Mutex;
-use crate::testing::loom::model;
+use crate::testing::loom::{model, model_by_turns};
 
 /// A table of types whose key is the number of their partition.
 struct World {
@@ -78,7 +78,7 @@ fn loom_look_up_while_the_table_grows() {
 /// the one that the producer may be in is filled anew.
 #[test]
 fn loom_look_up_while_the_twins_follow_each_other() {
-    model(2, || {
+    model_by_turns(1, 2, || {
         let world = World::new(6, 0..1);
         let producer = {
             let world = world.clone();
