@@ -3,7 +3,7 @@
 #
 #   make demo     runs the main job: a year of flights through Spark, checked against Spark SQL
 #   make test     runs all tests
-#   make check    everything that must pass before a commit: format, lint, types, stubs, tests
+#   make check    all that must pass before a commit: format, lint, types, stubs, tests, examples
 #
 # `make help` lists every target. Another Python: make test PYTHON=python3.12
 
@@ -46,6 +46,8 @@ WATCHED = --config 'target."cfg(all())".runner = ["$(PYTHON)", "scripts/deadline
 # make test-python PYTEST_WORKERS=0
 WORKERS = -n $(PYTEST_WORKERS) --no-loadscope-reorder --max-worker-restart=0
 
+DOCS_TESTS := tests/python/docs
+
 # maturin installs into the environment that VIRTUAL_ENV names; nothing of the caller's own may leak
 # in.
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
@@ -54,7 +56,7 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust loom loom-full states test-python test-cluster postgres redis kafka soak soak-rust soak-python soak-groups miri thread-sanitizer stress check format lint types stubs check-stubs \
+.PHONY: help demo test test-rust loom loom-full states test-python test-docs test-cluster postgres redis kafka soak soak-rust soak-python soak-groups miri thread-sanitizer stress check format lint types stubs check-stubs \
 	faults bench bench-python bench-spark bench-commit-limit bench-registry bench-groups bench-pipelines contenders report wheel cluster-wheel lock clean require-python require-toolchain require-components
 
 help: ## list the targets
@@ -103,7 +105,10 @@ test-environment: $(VENV)/requirements $(VENV)/installed $(TARGET)/local-wheel $
 	@$(BIN)/python scripts/kafka.py --if-possible
 
 test-python: test-environment ## everything in Python; options: make test-python PYTEST_ARGS="-k order"
-	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(WORKERS) --ignore=$(DOCS_TESTS) $(PYTEST_ARGS)
+
+test-docs: test-environment ## the examples of the pages and docstrings, links, and the wheel that the README installs
+	$(BIN)/python -m pytest $(WORKERS) $(DOCS_TESTS) $(PYTEST_ARGS)
 
 postgres: ## the PostgreSQL server that tests start: bring one from the packages of Debian or Ubuntu, where there is none
 	scripts/postgres.sh
@@ -146,7 +151,7 @@ thread-sanitizer: ## the integration tests of the core under ThreadSanitizer; fi
 stress: $(VENV)/requirements $(VENV)/installed ## five minutes of everything together; options: make stress STRESS_ARGS="--seconds 60 --seed 7"
 	$(BIN)/python tests/python/support/stress.py $(STRESS_ARGS)
 
-check: lint check-stubs types test ## the one command before a commit
+check: lint check-stubs types test test-docs ## the one command before a commit
 
 format: require-components $(VENV)/requirements ## write the house format into all sources
 	cargo fmt

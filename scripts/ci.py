@@ -1,8 +1,8 @@
 """All that must hold before a change is kept, from a clean clone: what `.ci/run` runs.
 
-That is: tests, lint, stubs, types, a part of the faults, the oldest pyspark, and the demo. Needs
-Python 3.11 or later, Rust with rustfmt and clippy, a C toolchain and make; reads no standard input.
-`make test-all` runs what is a part here.
+That is: tests, lint, the examples of the documentation, stubs, types, a part of the faults, the
+oldest pyspark, and the demo. Needs Python 3.11 or later, Rust with rustfmt and clippy, a C
+toolchain and make; reads no standard input. `make test-all` runs what is a part here.
 """
 
 import os
@@ -29,11 +29,12 @@ def main() -> int:
     part = f"{(count_commits() or 0) % FAULT_PARTS + 1}/{FAULT_PARTS}"
     closing: list[str] = []
     with Stages(".ci/run") as stages, tempfile.TemporaryDirectory() as output:
-        # The README's commands. `make test` runs the documentation's examples as well.
+        # The README's commands.
         closing += filter(CLOSING.match, stages.run_and_keep("test", "make", "test"))
         versions = [".venv/bin/python", "scripts/spark_versions.py", "--versions", "3.5"]
         environment = stages.begin("versions-environment", *versions, "--prepare")
         stages.run("lint", "make", "lint")
+        closing += filter(CLOSING.match, stages.run_and_keep("docs", "make", "test-docs"))
         stages.run("stubs", "make", "check-stubs")
         stages.run("types", "make", "types")
         # Another part with each commit.

@@ -3,8 +3,8 @@
 The environment of the Python tests, and the binary of the loom models, are made beside the tests of
 the core, which need neither and wait for most of their time. Of the matrices, and of the slowest
 loom models, each commit takes another part. With `--all`, as `make test-all` runs them: with every
-case of the matrices, the slow tests, the bounds of `make loom-full`, all faults, and all versions
-of pyspark. That takes hours.
+case of the matrices, the slow tests, the bounds of `make loom-full`, the examples of the
+documentation, all faults, and all versions of pyspark. That takes hours.
 """
 
 import os
@@ -32,6 +32,7 @@ def main() -> int:
         stages.wait(environment)
         stages.run("test-python", MAKE, "test-python")
         if everything:
+            stages.run("test-docs", MAKE, "test-docs")
             stages.run("faults", MAKE, "faults")
             stages.run("spark-versions", ".venv/bin/python", "scripts/spark_versions.py")
     return stages.status
