@@ -128,7 +128,7 @@ def test_sink_keeps_its_partitions(open_parquet):
 
 def test_surviving_forked_child_does_not_keep_the_lock(open_parquet):
     store = open_parquet(lock_timeout_s=0)
-    end, told = os.pipe()
+    end, notified = os.pipe()
     with store.transaction() as transaction:
         transaction.merge([COUNT("a", 0)])
         child = os.fork()
@@ -138,10 +138,10 @@ def test_surviving_forked_child_does_not_keep_the_lock(open_parquet):
     try:
         merge(store, [COUNT("a", 0)])
     finally:
-        os.write(told, b".")
+        os.write(notified, b".")
         os.waitpid(child, 0)
         os.close(end)
-        os.close(told)
+        os.close(notified)
     assert store.read(COUNT) == [COUNT("a", 0, 2)]
 
 

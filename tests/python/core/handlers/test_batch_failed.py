@@ -148,15 +148,15 @@ def test_retry_on_is_about_the_cause():
 @pytest.mark.parametrize("retry", [None, TWICE])
 @pytest.mark.parametrize("by", ["items", "indexes"])
 def test_the_error_handler_gets_what_failed(retry, by):
-    told = []
+    reported = []
     config = BatchQueueConfig(
-        threads=ONE, retry=retry, error_handler=lambda batch, error: told.append((batch, error))
+        threads=ONE, retry=retry, error_handler=lambda batch, error: reported.append((batch, error))
     )
     handler = Picky({2: 9, 5: 9}, by=by, error=ConnectionError("down"))
     with BatchQueue("part", config) as queue:
         queue.add_handler(Item, handler)
         put_six(queue, handler)
-    ((batch, error),) = told
+    ((batch, error),) = reported
     assert [item.number for item in batch] == [2, 5]
     assert isinstance(error, BatchFailed)
     assert isinstance(error.__cause__, ConnectionError)
@@ -224,7 +224,7 @@ def test_an_object_that_is_twice_in_a_batch_may_fail_once_or_twice():
 
 def test_a_handler_may_sort_its_list():
     for retry in [None, TWICE]:
-        told = []
+        reported = []
 
         class Sorting(Held):
             def consume(self, batch):
@@ -233,8 +233,8 @@ def test_a_handler_may_sort_its_list():
                 if 5 in batch:
                     raise BatchFailed(indexes=[0])
 
-            def on_error(self, batch, error, told=told):
-                told.append(batch)
+            def on_error(self, batch, error, reported=reported):
+                reported.append(batch)
 
         handler = Sorting()
         with BatchQueue("part", BatchQueueConfig(threads=ONE, retry=retry)) as queue:
@@ -242,7 +242,7 @@ def test_a_handler_may_sort_its_list():
             handler.hold(queue, 0)
             queue.produce_many([1, 5, 2])
             handler.released.set()
-        assert told == [[5]]
+        assert reported == [[5]]
         assert counts(queue) == (3, 1)
 
 
@@ -251,7 +251,7 @@ def test_a_handler_may_sort_its_list():
 def test_a_handler_may_sort_its_record_batches(retry, by):
     rows = pa.RecordBatch.from_pydict({"kind": ["a"] * 10, "number": list(range(10))})
     entered = Held()
-    told, calls = [], []
+    reported, calls = [], []
 
     def consume(batch):
         entered.consume(batch)
@@ -263,7 +263,7 @@ def test_a_handler_may_sort_its_record_batches(retry, by):
         raise BatchFailed(batch[:1]) if by == "items" else BatchFailed(indexes=[0, 1])
 
     config = BatchQueueConfig(
-        threads=ONE, retry=retry, error_handler=lambda batch, error: told.extend(batch)
+        threads=ONE, retry=retry, error_handler=lambda batch, error: reported.extend(batch)
     )
     with BatchQueue("rows", config) as queue:
         queue.add_handler("a", consume)
@@ -274,7 +274,9 @@ def test_a_handler_may_sort_its_record_batches(retry, by):
         entered.released.set()
     failed = list(range(2, 8)) if by == "items" else [2, 3]
     if retry is None:
-        assert [number for block in told for number in block.column("number").to_pylist()] == failed
+        assert [
+            number for block in reported for number in block.column("number").to_pylist()
+        ] == failed
     else:
         assert calls[2] == [failed]
     assert queue.stats().consumed == 10 - (len(failed) if retry is None else 0)
@@ -309,10 +311,10 @@ class Rows(Held):
     ("by", "failed"), [("indexes", [3, 4, 5, 9]), ("items", [*range(1, 6), *range(6, 11)])]
 )
 def test_rows_fail_one_by_one_or_by_record_batch(retry, by, failed):
-    told = []
+    reported = []
     rows = pa.RecordBatch.from_pydict({"kind": ["a"] * 16, "number": list(range(16))})
     config = BatchQueueConfig(
-        threads=ONE, retry=retry, error_handler=lambda batch, error: told.extend(batch)
+        threads=ONE, retry=retry, error_handler=lambda batch, error: reported.extend(batch)
     )
     handler = Rows([3, 4, 5, 9], by)
     with BatchQueue("rows", config) as queue:
@@ -324,7 +326,9 @@ def test_rows_fail_one_by_one_or_by_record_batch(retry, by, failed):
         handler.released.set()
     if retry is None:
         assert counts(queue) == (16 - len(failed), len(failed))
-        assert [number for block in told for number in block.column("number").to_pylist()] == failed
+        assert [
+            number for block in reported for number in block.column("number").to_pylist()
+        ] == failed
     else:
         assert counts(queue) == (16, 0)
         assert handler.calls == [[0], list(range(1, 16)), failed]

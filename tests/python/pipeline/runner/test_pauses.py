@@ -222,8 +222,8 @@ def test_operators_hear_of_a_pause_once_and_of_its_end_before_the_next_chunk():
         run.resume("numbers", "one")
         run.resume("numbers", "two")
         eventually(lambda: noting.calls[-1] == "chunk" and "resume" in noting.calls, "a chunk")
-    told = [call for call in noting.calls if call != "chunk"]
-    assert told == ["pause one", "resume"]
+    heard = [call for call in noting.calls if call != "chunk"]
+    assert heard == ["pause one", "resume"]
 
 
 def test_thousands_of_pauses_behind_a_hung_sink_wait_for_nothing():
