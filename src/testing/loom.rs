@@ -112,6 +112,7 @@ pub(crate) fn model_by_turns(
     preemptions: usize,
     body: impl Fn() + Send + Sync + 'static,
 ) {
+    assert!(number < TURNS, "the model would never have its turn");
     let turn = std::env::var("BATCHQUEUE_TEST_MATRIX").ok();
     let turn = turn.and_then(|turn| turn.parse::<usize>().ok());
     if turn.is_none_or(|turn| turn % TURNS == number) {
