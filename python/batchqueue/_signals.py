@@ -1,6 +1,7 @@
 """SIGTERM and Ctrl-C: the first stops, the next gives up what is in hand."""
 
 import logging
+import math
 import os
 import signal
 import threading
@@ -30,11 +31,13 @@ def wait_for(event: threading.Event, timeout: float | None = None) -> bool:
     Returns:
         Whether the event is set.
     """
-    end = None if timeout is None else time.monotonic() + timeout
-    while not event.wait(_SLICE_S if end is None else min(_SLICE_S, end - time.monotonic())):
-        if end is not None and time.monotonic() >= end:
+    end = math.inf if timeout is None else time.monotonic() + timeout
+    while True:
+        left = end - time.monotonic()
+        if event.wait(min(left, _SLICE_S)):
+            return True
+        if left <= _SLICE_S:
             return False
-    return True
 
 
 class Flag:
