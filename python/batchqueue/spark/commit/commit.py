@@ -5,14 +5,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from batchqueue import SupportsConsume
 from batchqueue._words import counted
-from batchqueue.aggregation import L2PersistenceWorker, Metrics
+from batchqueue.aggregation import Metrics
 from batchqueue.outputs import BadRows, ChangedKeys, StoreTransaction
 from batchqueue.outputs.base import final_before
-from batchqueue.presets import sql_batch
 from batchqueue.spark.commit.admission import (
     check_batch,
     check_epoch,
@@ -29,42 +27,20 @@ from batchqueue.spark.commit.conflicts import (
 )
 from batchqueue.spark.commit.epoch_summary import epoch_summary, log_line
 from batchqueue.spark.commit.final_buckets import FinalBuckets
+from batchqueue.spark.commit.merging import Partials, merge_partials
 from batchqueue.spark.commit.retries import with_retries
 from batchqueue.spark.commit.totals import latest_totals, with_totals
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.stage.process import CpuMeter, infrequent_gc
-from batchqueue.spark.stage.stage import Stage
 from batchqueue.spark.task.context import EpochId
-from batchqueue.spark.task.message import AttemptSummary, check_size
+from batchqueue.spark.task.message import check_size
 from batchqueue.spark.task.replaced import within
 
 T = TypeVar("T")
 
 _log = logging.getLogger("batchqueue.spark")
-
-
-class Partials(Protocol):
-    """The partials of one epoch, or of one of its tasks, on their way to the commit."""
-
-    @property
-    def epoch(self) -> EpochId | None:
-        """The micro-batch; None in a batch write."""
-
-    @property
-    def summary(self) -> AttemptSummary:
-        """How they were made."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Bytes that they take in the message."""
-        ...
-
-    def metrics(self, job: AggregationJob) -> Iterable[Metrics]:
-        """Return them as metric objects."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -350,28 +326,26 @@ class Commit:
         meter = CpuMeter()
         commit_bytes = sum(message.size for message in self.messages)
         check_size(commit_bytes, self.options)
-        name = f"{self.job.name}-{query_id}-{batch_id}"
-        # The L2 stage ends first, so the store writer still takes what its workers emit at close.
-        with Stage(
-            f"{name}-persist", sql_batch(lambda: changes.writer(transaction), writers=1)
-        ) as persist:
-            workers: dict[type | str, SupportsConsume[Any]] = {
-                metric_type: L2PersistenceWorker(persist.produce_many)
-                for metric_type in self.job.stored_metrics
-            }
-            with Stage(f"{name}-l2", self.job.l2, workers) as l2:
-                for message in self.messages:
-                    metrics = final.sorted_out(message.metrics(self.job))
-                    l2.produce_many(within(metrics, self.options.replaced))
+
+        def stored(metrics: Iterable[Metrics]) -> Iterable[Metrics]:
+            return within(final.sorted_out(metrics), self.options.replaced)
+
+        merged = merge_partials(
+            self.job,
+            f"{self.job.name}-{query_id}-{batch_id}",
+            self.messages,
+            stored,
+            lambda: changes.writer(transaction),
+        )
         replaced = _interval(self.options)
         attempts = [message.summary for message in self.messages]
         summary = epoch_summary(
             batch_id,
             attempts,
             commit_bytes=commit_bytes,
-            l2=l2.summary,
-            persist=persist.summary,
-            commit_cpu=meter.read(l2.drain_cpu_s + persist.drain_cpu_s),
+            l2=merged.l2,
+            persist=merged.persist,
+            commit_cpu=meter.read(merged.drain_cpu_s),
             guarantee="exactly-once" if marked else "at-least-once",
             committed_at=time.time(),
         ) | final.summary(attempts)

@@ -49,6 +49,9 @@ KINDS: dict[type, type[Metrics]] = {
 _VALUES_OF = "batchqueue count of "
 """Before the name of a mean: its number of values, a column beside its sum."""
 
+ROUNDING_OF = "batchqueue rounding of "
+"""Before the name of a sum of floats: what it lacks of the exact sum, if that is known."""
+
 
 def key_types(keys: Sequence[str] | Mapping[str, type]) -> dict[str, type]:
     """Return the key columns of declared metrics with their types; empty for a single text.
@@ -149,7 +152,8 @@ def value_columns(groups: pa.RecordBatch, metric: type[Metrics]) -> list[Any]:
     """Return the value columns of a metric.
 
     Args:
-        groups: The result of the aggregation, a row for each group; at least one.
+        groups: The result of the aggregation, a row for each group; at least one. It may have
+            `ROUNDING_OF` columns.
         metric: A type that `stored_types` returned.
 
     Returns:
@@ -162,9 +166,15 @@ def value_columns(groups: pa.RecordBatch, metric: type[Metrics]) -> list[Any]:
     if issubclass(metric, DistinctMetrics):
         rows = [metric.row_of(sketch) for sketch in of.to_pylist()]
         return [pa.array(column) for column in zip(*rows, strict=True)]
+    if not issubclass(metric, SumMetrics):
+        return [of]
+    rounding: Any = 0
+    # Beside an int or a decimal it would make the total a float.
+    if metric.columns["total"] is float and ROUNDING_OF + metric.name in groups.schema.names:
+        rounding = groups.column(ROUNDING_OF + metric.name)
     if issubclass(metric, MeanMetrics):
-        return [of, 0, groups.column(_VALUES_OF + metric.name)]
-    return [of, 0] if issubclass(metric, SumMetrics) else [of]
+        return [of, rounding, groups.column(_VALUES_OF + metric.name)]
+    return [of, rounding]
 
 
 def _stores(given: object, kind: type[Metrics]) -> TypeGuard[type[Metrics]]:

@@ -1,7 +1,7 @@
 """The counts with which a stage ends."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from batchqueue import BatchQueueStats
@@ -58,6 +58,10 @@ class StageSummary:
             peak_used_percent=max((stage.peak_used_percent for stage in stages), default=0.0),
             dead_lettered=sum(stage.dead_lettered for stage in stages),
         )
+
+    def with_merged(self, items: int) -> Self:
+        """Return the counts with items that did not need the queue, and are merged."""
+        return replace(self, produced=self.produced + items, consumed=self.consumed + items)
 
     @property
     def lost(self) -> int:

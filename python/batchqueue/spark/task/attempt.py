@@ -75,6 +75,6 @@ def run_attempt(
         SinkError: An item was lost, a partial cannot be encoded, or the partials are too large.
     """
     partials, summary = aggregate(job, batches, options.sink_id)
-    message = encode_message(partials.objects, job, summary, epoch, partials.columns)
+    message = encode_message(partials.objects, job, summary, epoch, partials.groups)
     check_size(message.size, options)
     return message

@@ -13,8 +13,13 @@ from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.steps import ArrowAggregation, ArrowHandler, Emit, HandlerFactory
 from batchqueue.spark.stage.stage import Stage
 from batchqueue.spark.task.bad_rows import RowReader
-from batchqueue.spark.task.columns import ColumnPartials, declared_partials
-from batchqueue.spark.task.null_keys import counting_rows, record_batches, without_null_keys
+from batchqueue.spark.task.groups import TaskGroups, merged_groups, overflow, task_groups
+from batchqueue.spark.task.null_keys import (
+    counting_rows,
+    record_batches,
+    without_null_keys,
+    without_rows,
+)
 
 _TAG_COLUMN = "batchqueue tag"
 """Column that tags the rows of a step for all rows, which has no type column."""
@@ -40,11 +45,7 @@ def _result_of(aggregator: Aggregator) -> pa.RecordBatch | None:
     try:
         return aggregator.result()
     except OverflowError as error:
-        what = str(error).partition("; ")[0]
-        raise SinkError(
-            f"measure {what}, in a group of one task, so nothing of this epoch is committed: "
-            "measure in a larger unit, or as double"
-        ) from error
+        raise overflow(error) from error
 
 
 @dataclass(frozen=True)
@@ -52,17 +53,19 @@ class L1Partials:
     """What L1 has left of the rows of one task.
 
     Attributes:
+        job: The job.
         objects: Partials of handlers and functions, and bad rows that are kept.
-        columns: Those of declared metrics.
+        groups: Those of declared metrics.
     """
 
+    job: AggregationJob
     objects: list[Metrics]
-    columns: list[ColumnPartials]
+    groups: list[TaskGroups]
 
     def __iter__(self) -> Iterator[Metrics]:
         """Make all partials."""
         yield from self.objects
-        for of_metric in self.columns:
+        for of_metric in merged_groups(self.groups, self.job.arrow):
             yield from of_metric
 
 
@@ -78,10 +81,11 @@ class L1:
 
     def __init__(self, job: AggregationJob, sink_id: str) -> None:
         self.skipped = 0
+        self._job = job
         self.newest: int | None = None
         self._watermark = job.watermark
         self._collected: list[Metrics] = []
-        self._aggregators: list[tuple[ArrowAggregation, Aggregator]] = []
+        self._aggregators: list[tuple[int, ArrowAggregation, Aggregator]] = []
         # One pass over a column delivers the rows of all its tags.
         self._type_columns = job.tags_by_column()
         self._tags_for_all_rows: list[str] = []
@@ -93,7 +97,7 @@ class L1:
             item_type: factory(self._collected.extend) for item_type, factory in factories.items()
         }
         for number, step in enumerate(job.arrow):
-            handler = self._handler(step)
+            handler = self._handler(number, step)
             if step.type_column is None:
                 self._tags_for_all_rows.append(f"all rows, step {number}")
             tags = step.tags or self._tags_for_all_rows[-1:]
@@ -102,11 +106,11 @@ class L1:
         checks_tags = len(self._type_columns) + len(self._tags_for_all_rows) > 1
         self.rows = RowReader(job, sink_id, checks_tags=checks_tags)
 
-    def _handler(self, step: ArrowAggregation | ArrowHandler) -> SupportsConsume[Any]:
+    def _handler(self, number: int, step: ArrowAggregation | ArrowHandler) -> SupportsConsume[Any]:
         if isinstance(step, ArrowHandler):
             return step.make(self._collected.extend)
         aggregator = Aggregator(counting_rows(step))
-        self._aggregators.append((step, aggregator))
+        self._aggregators.append((number, step, aggregator))
         return aggregator
 
     def produce(self, batch: pa.RecordBatch, stage: Stage) -> None:
@@ -139,14 +143,16 @@ class L1:
 
     def partials(self) -> L1Partials:
         """Return what the handlers emitted; call it after the queue has shut down."""
-        columns: list[ColumnPartials] = []
-        for step, aggregator in self._aggregators:
-            if (result := _result_of(aggregator)) is not None:
-                groups, skipped = without_null_keys(pa.Table.from_batches([result]), step)
-                self.skipped += skipped
-                for batch in record_batches(groups):
-                    if callable(step.metrics):
-                        self._collected.extend(step.metrics(batch))
-                    else:
-                        columns += declared_partials(step, batch)
-        return L1Partials([*self._collected, *self.rows.dead_letters], columns)
+        groups: list[TaskGroups] = []
+        for number, step, aggregator in self._aggregators:
+            found = _result_of(aggregator) if callable(step.metrics) else aggregator.partials()
+            if found is None:
+                continue
+            kept, skipped = without_null_keys(pa.Table.from_batches([found]), step)
+            self.skipped += skipped
+            if callable(step.metrics):
+                for batch in record_batches(without_rows(kept)):
+                    self._collected.extend(step.metrics(batch))
+            else:
+                groups += (task_groups(number, step, batch) for batch in record_batches(kept))
+        return L1Partials(self._job, [*self._collected, *self.rows.dead_letters], groups)

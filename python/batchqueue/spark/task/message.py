@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Self
 
 from batchqueue.aggregation import Metrics
@@ -10,8 +11,8 @@ from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.stage.process import CpuSummary, infrequent_gc
 from batchqueue.spark.stage.stage_summary import StageSummary
-from batchqueue.spark.task.columns import ColumnPartials
 from batchqueue.spark.task.context import EpochId
+from batchqueue.spark.task.groups import TaskGroups, merged_groups
 from batchqueue.spark.task.partials import decode, encode
 
 
@@ -55,20 +56,30 @@ class AttemptMessage:
         epoch: The micro-batch; None in a batch write. The commit learns the query only from here.
         partials: Arrow IPC streams, see `batchqueue.spark.task.partials`.
         summary: Counts and times of the attempt.
+        groups: Those of declared metrics, see `batchqueue.spark.task.groups`.
     """
 
     epoch: EpochId | None
     partials: tuple[bytes, ...]
     summary: AttemptSummary
+    groups: tuple[TaskGroups, ...] = ()
 
     @property
     def size(self) -> int:
-        """Bytes of the partials."""
-        return sum(map(len, self.partials))
+        """Bytes of the partials and groups."""
+        return sum(map(len, self.partials)) + sum(len(groups.stream) for groups in self.groups)
+
+    def objects(self, job: AggregationJob) -> Iterator[Metrics]:
+        """Decode the partials that are not in groups."""
+        return decode(self.partials, job.stored_metrics)
 
     def metrics(self, job: AggregationJob) -> Iterator[Metrics]:
-        """Decode the partials."""
-        return decode(self.partials, job.stored_metrics)
+        """Decode all partials.
+
+        Raises:
+            SinkError: As `merged_groups`.
+        """
+        return chain(self.objects(job), *merged_groups(self.groups, job.arrow))
 
 
 @infrequent_gc()
@@ -77,14 +88,14 @@ def encode_message(
     job: AggregationJob,
     summary: AttemptSummary,
     epoch: EpochId | None,
-    columns: Iterable[ColumnPartials] = (),
+    groups: Iterable[TaskGroups] = (),
 ) -> AttemptMessage:
     """Encode partials.
 
     Raises:
         SinkError: A partial cannot be encoded.
     """
-    return AttemptMessage(epoch, encode(partials, job.stored_metrics, columns), summary)
+    return AttemptMessage(epoch, encode(partials, job.stored_metrics), summary, tuple(groups))
 
 
 def empty_message(job: AggregationJob, epoch: EpochId | None) -> AttemptMessage:

@@ -25,7 +25,11 @@ def counting_rows(step: ArrowAggregation) -> Aggregation:
 
 
 def without_null_keys(groups: pa.Table, step: ArrowAggregation) -> tuple[pa.Table, int]:
-    """Return the groups that a step makes results of, without `ROWS`, and the rows left out.
+    """Return the groups that a step makes results of, and the number of rows left out.
+
+    Args:
+        groups: What the aggregator of `counting_rows`, or Spark SQL in its place, has left.
+        step: The step.
 
     Raises:
         SinkError: A value that stands for null is not one of the key's type.
@@ -33,12 +37,20 @@ def without_null_keys(groups: pa.Table, step: ArrowAggregation) -> tuple[pa.Tabl
     skipped = 0
     if step.null_keys == "skip":
         is_null = reduce(or_, (pc.field(key).is_null() for key in step.key_columns))
-        skipped = sum(groups.filter(is_null).column(ROWS).to_pylist())
+        rows = groups.filter(is_null).column(ROWS)
+        if pa.types.is_struct(rows.type):
+            (rows,) = rows.flatten()  # of partials
+        skipped = sum(rows.to_pylist())
         groups = groups.filter(~is_null)
     elif step.null_keys is not None:
         for key, value in step.null_keys.items():
             groups = _renamed(groups, key, value)
-    return groups.select([*step.key_columns, *step.aggregation.measures]), skipped
+    return groups, skipped
+
+
+def without_rows(groups: pa.Table) -> pa.Table:
+    """Return results without `ROWS`."""
+    return groups.drop_columns([ROWS]) if ROWS in groups.column_names else groups
 
 
 def _renamed(groups: pa.Table, key: str, value: Any) -> pa.Table:

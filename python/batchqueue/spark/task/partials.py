@@ -15,9 +15,7 @@ from batchqueue.aggregation import Metrics
 from batchqueue.outputs.rows import ARROW_TYPES, typed_array
 from batchqueue.outputs.values import shown
 from batchqueue.spark.errors import SinkError
-from batchqueue.spark.task.columns import ColumnPartials
-
-_WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
+from batchqueue.spark.task.ipc import read_batch, written
 
 Layout = tuple[tuple[str, type], ...]
 
@@ -34,21 +32,8 @@ class _Columns:
         self.time_buckets: list[int] = []
         self.ends: list[int] = [0]
         self.rows: list[tuple[Any, ...]] = []
-        self.columns: list[tuple[int, ColumnPartials]] = []
-        """Partials that are columns already, with the position of their metric."""
 
     def encode(self, layout: Layout) -> bytes:
-        batches = [_batch_of(position, partials, layout) for position, partials in self.columns]
-        if self.metrics:
-            batches.append(self._batch_of_lists(layout))
-        table = pa.Table.from_batches(batches).combine_chunks()
-        table = table.set_column(1, "entity", table.column(1).dictionary_encode())
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema, options=_WRITE_OPTIONS) as writer:
-            writer.write_table(table)
-        return bytes(sink.getvalue())
-
-    def _batch_of_lists(self, layout: Layout) -> pa.RecordBatch:
         values = list(zip(*self.rows, strict=True)) or [()] * len(layout)
         rows = pa.StructArray.from_arrays(
             [
@@ -57,48 +42,25 @@ class _Columns:
             ],
             names=[name for name, _ in layout],
         )
-        return _batch(
-            pa.array(self.metrics, pa.int32()),
-            pa.array(self.entities, pa.string()),
-            typed_array(self.time_buckets, pa.int64()),
-            pa.ListArray.from_arrays(pa.array(self.ends, pa.int32()), rows),
+        entities = _not_null("entity", pa.array(self.entities, pa.string()))
+        time_buckets = _not_null("time_bucket", typed_array(self.time_buckets, pa.int64()))
+        batch = pa.RecordBatch.from_pydict(
+            {
+                "metric": pa.array(self.metrics, pa.int32()),
+                "entity": entities.dictionary_encode(),
+                "time_bucket": time_buckets,
+                "rows": pa.ListArray.from_arrays(pa.array(self.ends, pa.int32()), rows),
+            }
         )
+        return written(batch)
 
 
-def _batch_of(position: int, partials: ColumnPartials, layout: Layout) -> pa.RecordBatch:
-    rows = pa.StructArray.from_arrays(partials.values, names=[name for name, _ in layout])
-    return _batch(
-        pa.repeat(pa.scalar(position, pa.int32()), len(partials.entities)),
-        partials.entities,
-        partials.time_buckets,
-        pa.ListArray.from_arrays(partials.ends, rows),
-    )
-
-
-def _batch(
-    metrics: pa.Array, entities: pa.Array, time_buckets: pa.Array, rows: pa.Array
-) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(
-        {
-            "metric": metrics,
-            "entity": _not_null("entity", entities),
-            "time_bucket": _not_null("time_bucket", time_buckets),
-            "rows": rows,
-        }
-    )
-
-
-def encode(
-    partials: Iterable[Metrics],
-    metrics: Sequence[type[Metrics]],
-    columns: Iterable[ColumnPartials] = (),
-) -> tuple[bytes, ...]:
+def encode(partials: Iterable[Metrics], metrics: Sequence[type[Metrics]]) -> tuple[bytes, ...]:
     """Encode partials; those of the same key are not merged.
 
     Args:
         partials: Of the types in `metrics`.
         metrics: The metric types of the job, in its order.
-        columns: Other partials of these types, as columns.
 
     Returns:
         One Arrow IPC stream per layout of value columns.
@@ -122,9 +84,6 @@ def encode(
         of_layout.time_buckets.append(partial.time_bucket)
         of_layout.rows.extend(partial.to_rows())
         of_layout.ends.append(len(of_layout.rows))
-    for of_metric in columns:
-        position = positions[of_metric.metric]
-        groups.setdefault(layouts[position], _Columns()).columns.append((position, of_metric))
     return tuple(_encode_checked(layout, found, metrics) for layout, found in groups.items())
 
 
@@ -136,7 +95,7 @@ def decode(streams: Iterable[bytes], metrics: Sequence[type[Metrics]]) -> Iterat
         metrics: The same metric types in the same order.
     """
     for stream in streams:
-        batch = pa.ipc.open_stream(stream).read_next_batch()
+        batch = read_batch(stream)
         positions, time_buckets = (batch.column(index).to_pylist() for index in (0, 2))
         # `to_pylist` of the dictionary column itself would take a microsecond per value.
         names = batch.column(1).dictionary.to_pylist()
@@ -163,8 +122,7 @@ def _encode_checked(layout: Layout, columns: _Columns, metrics: Sequence[type[Me
     try:
         return columns.encode(layout)
     except (pa.ArrowException, OverflowError) as error:
-        positions = {*columns.metrics, *(position for position, _ in columns.columns)}
-        names = ", ".join(sorted(metrics[position].name for position in positions)[:5])
+        names = ", ".join(sorted(metrics[position].name for position in set(columns.metrics))[:5])
         declared = ", ".join(f"{name} {shown(kind)}" for name, kind in layout)
         raise SinkError(
             f"a value does not fit its column ({declared}) in one of {names}: {error}; "

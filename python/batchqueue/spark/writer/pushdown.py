@@ -28,6 +28,7 @@ from batchqueue.spark.job.watermark import Watermark
 from batchqueue.spark.task.arrow import to_arrow
 from batchqueue.spark.task.columns import declared_partials
 from batchqueue.spark.task.context import EpochId
+from batchqueue.spark.task.groups import TaskGroups
 from batchqueue.spark.task.message import AttemptSummary
 from batchqueue.spark.task.null_keys import ROWS, record_batches, without_null_keys
 from batchqueue.spark.writer.sql_buckets import bucket, quoted
@@ -50,18 +51,20 @@ class SqlPartials:
         epoch: The micro-batch; None in a batch write.
         tables: The groups of each step of the job, as `Aggregator.result` would return them.
         summary: Counts; no queue took part.
+        groups: Empty: Spark SQL has merged them.
     """
 
     epoch: EpochId | None
     tables: Sequence[pa.Table]
     summary: AttemptSummary
+    groups: tuple[TaskGroups, ...] = ()
 
     @property
     def size(self) -> int:
         """Bytes of the tables."""
         return sum(table.nbytes for table in self.tables)
 
-    def metrics(self, job: AggregationJob) -> Iterator[Metrics]:
+    def objects(self, job: AggregationJob) -> Iterator[Metrics]:
         """Turn groups into partials."""
         return self.metrics_of(pushdown_steps(job))
 
@@ -351,4 +354,5 @@ def _checked(table: pa.Table, step: ArrowAggregation) -> tuple[pa.Table, int]:
                 )
     if not step.key_columns and not any(table.column(ROWS).to_pylist()):
         table = table.slice(0, 0)  # without keys, SQL makes one group even of no rows
-    return without_null_keys(table, step)
+    groups, skipped = without_null_keys(table, step)
+    return groups.select([*step.key_columns, *step.aggregation.measures]), skipped

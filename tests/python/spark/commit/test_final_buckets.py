@@ -96,12 +96,12 @@ def test_buckets_are_final_as_in_the_model_and_exported_once(
     newest = None
     for number, tasks in enumerate(epochs):
         before, late_keys = final, set()
-        for rank, rows in enumerate(tasks):
+        for rows in tasks:
             for key, at in rows:
                 bucket = at // 10 * 10
                 is_late = before is not None and bucket < before
                 if is_late:
-                    late_keys.add((rank, key, bucket))
+                    late_keys.add((key, bucket))
                 if not is_late or late == "add":
                     kept[key, bucket] += 1
                 newest = at if newest is None else max(newest, at)
