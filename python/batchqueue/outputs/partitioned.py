@@ -13,7 +13,7 @@ from batchqueue.outputs.layout import (
     Layout,
     PartialKey,
     by_layout,
-    check_key,
+    check_keys,
     table_layout,
     typed_rows,
 )
@@ -69,8 +69,9 @@ class PartitionedTransaction(StoreTransaction):
             layout = table_layout(metric_type)
             changed: _Rows = []
             stored: dict[int, list[PartialKey]] = {}
-            for entity_and_bucket in dict.fromkeys(keys):
-                check_key(metric_type.name, entity_and_bucket)
+            distinct = dict.fromkeys(keys)
+            check_keys(metric_type.name, distinct)
+            for entity_and_bucket in distinct:
                 key = (metric_type.name, *entity_and_bucket)
                 start = self._start(key[2])
                 rows = self._changes.get(layout, {}).get(start, {}).get(key)

@@ -323,7 +323,21 @@ def name_and_table(metric: StoredMetric) -> tuple[str, str]:
 def partials_of(metric_type: type[M], rows: Iterable[Row]) -> list[M]:
     """Rebuild the partials of a metric from its rows, with the columns of `read_table`."""
     first = len(table_layout(metric_type).key_columns) - 1 + len(metric_type.key_columns)
+    return grouped_partials(metric_type, rows, first)
+
+
+def grouped_partials(metric_type: type[M], rows: Iterable[Row], first: int) -> list[M]:
+    """Rebuild the partials of a metric from its rows, in their order.
+
+    Args:
+        metric_type: The metric.
+        rows: Each with entity and time bucket; equal ones follow each other.
+        first: The first value column.
+    """
     values = slice(first, None)
+    if not metric_type.multi_row:
+        make = metric_type.from_rows
+        return [make(row[0], row[1], [row[values]]) for row in rows]
     return [
         metric_type.from_rows(entity, time_bucket, [row[values] for row in group])
         for (entity, time_bucket), group in groupby(rows, key=lambda row: row[:2])

@@ -265,6 +265,18 @@ def test_value_that_cannot_be_stored_is_an_error_and_nothing_is_written(store, i
     assert store.read(COUNT) == []
 
 
+@pytest.mark.parametrize("rows", [0, 2])
+def test_kind_whose_partials_do_not_have_one_row_is_refused(store, rows):
+    class Odd(CountMetrics):
+        def to_rows(self):
+            return super().to_rows() * rows
+
+    merge(store, [COUNT("fine", 0)])
+    with pytest.raises(StoreError, match=rf"Odd has {rows} rows under .*sets multi_row = True"):
+        merge(store, [Odd("a", 0)])
+    assert [item.entity for item in store.read(COUNT)] == ["fine"]
+
+
 @pytest.mark.parametrize(
     ("table", "column", "message"),
     [

@@ -12,7 +12,7 @@ from batchqueue.outputs.layout import (
     Layout,
     PartialKey,
     by_layout,
-    check_key,
+    check_keys,
     quoted,
     table_layout,
     typed_rows,
@@ -94,8 +94,7 @@ class PostgresTransaction(StoreTransaction):
             if not self._has_table(cursor, sql):
                 return []
             wanted = dict.fromkeys(keys)
-            for key in wanted:
-                check_key(metric_type.name, key)
+            check_keys(metric_type.name, wanted)
             self._stage_keys(cursor, ((metric_type.name, *key) for key in wanted))
             rows = _run(cursor, sql.select_keys, self._sink_id)
             return partials_of(metric_type, rows)

@@ -56,13 +56,20 @@ def wanted_table(number: int) -> tuple[str, str]:
 
 _WANTED_TABLE = "batchqueue_wanted"
 
+_WANTED_KEYS = "temp.batchqueue_wanted_keys"
+CREATE_WANTED_KEYS = (
+    f"CREATE TABLE IF NOT EXISTS {_WANTED_KEYS} (entity TEXT, time_bucket INTEGER, "
+    "PRIMARY KEY (entity, time_bucket)) WITHOUT ROWID"
+)
+DELETE_WANTED_KEYS = f"DELETE FROM {_WANTED_KEYS}"
+INSERT_WANTED_KEY = f"INSERT OR IGNORE INTO {_WANTED_KEYS} VALUES (?, ?)"
+
 
 class TableSql(NamedTuple):
     """The statements for the table of a kind of metrics."""
 
     create: str
-    select_key: str
-    select_newest: str
+    select_wanted: str
     select: str
     delete_key: str
     insert: str
@@ -87,14 +94,19 @@ def table_sql(metric_type: type[Metrics]) -> TableSql:
     order = ", ".join(keys[2:])
     same_key = "sink = ? AND metric = ? AND entity = ? AND time_bucket = ?"
     columns = ", ".join(values)
+    stored = "stored.entity, stored.time_bucket"
     return TableSql(
         create=f"CREATE TABLE IF NOT EXISTS {table} (sink TEXT NOT NULL, metric TEXT NOT NULL, "
         f"entity TEXT NOT NULL, time_bucket INTEGER NOT NULL, {rank_column}"
         f"{', '.join([*keyed, *values])}, "
         f"PRIMARY KEY ({', '.join(keys)})) WITHOUT ROWID",
-        select_key=f"SELECT {columns} FROM {table} WHERE {same_key} ORDER BY {order}",
-        select_newest=f"SELECT max(time_bucket) FROM {table} "
-        "WHERE sink = ? AND metric = ? AND entity = ?",
+        # A CROSS JOIN, so that each wanted key is looked up, and not each row of the metric.
+        select_wanted=f"SELECT {stored}, {', '.join(f'stored.{value}' for value in values)} "
+        f"FROM {_WANTED_KEYS} AS wanted CROSS JOIN {table} AS stored "
+        "WHERE stored.sink = ? AND stored.metric = ? "
+        "AND stored.entity = wanted.entity AND stored.time_bucket = wanted.time_bucket "
+        "ORDER BY wanted.entity, wanted.time_bucket"
+        f"{', stored.rank' if metric_type.multi_row else ''}",
         select=f"SELECT {order}, {columns} FROM {table} WHERE sink = ? AND metric = ?",
         delete_key=f"DELETE FROM {table} WHERE {same_key}",
         insert=f"INSERT OR REPLACE INTO {table} ({', '.join([*keys, *keyed, *values])}) "

@@ -8,19 +8,27 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from batchqueue.aggregation import Metrics
-from batchqueue.outputs.layout import KEY_COLUMNS, Layout, is_name, quoted
-from batchqueue.outputs.reading import StoredMetric, name_and_table, stored_type
+from batchqueue.outputs.layout import KEY_COLUMNS, Layout, check_keys, is_name, quoted
+from batchqueue.outputs.reading import (
+    StoredMetric,
+    grouped_partials,
+    name_and_table,
+    stored_type,
+)
 from batchqueue.outputs.sqlite.schema import (
     CREATE_LEDGER,
     CREATE_MARKS,
+    CREATE_WANTED_KEYS,
+    DELETE_WANTED_KEYS,
     EPOCHS_TABLE,
+    INSERT_WANTED_KEY,
     MARKS_TABLE,
     SINK_TABLES,
     TableSql,
     table_sql,
 )
 from batchqueue.outputs.sqlite.state import CREATE_STATE
-from batchqueue.outputs.sqlite.values import from_sql, stored_rows
+from batchqueue.outputs.sqlite.values import all_from_sql, stored_rows
 from batchqueue.outputs.store import FIRST_BUCKET, Epoch, StoreTransaction, to_json
 
 M = TypeVar("M", bound=Metrics)
@@ -29,7 +37,7 @@ M = TypeVar("M", bound=Metrics)
 class SqliteTransaction(StoreTransaction):
     """A `StoreTransaction` on an open connection.
 
-    It runs a statement per key: faster than lists of keys, whose length SQLite limits as well.
+    Wanted keys are in a temporary table, because the number of values of a statement has a limit.
     """
 
     def __init__(
@@ -55,27 +63,16 @@ class SqliteTransaction(StoreTransaction):
 
     def load(self, metric_type: type[M], keys: Iterable[tuple[str, int]]) -> list[M]:
         """Return the stored partials of the given keys."""
-        found: list[M] = []
         with self._statements():
+            wanted = list(keys)
+            check_keys(metric_type.name, wanted)
             sql = self._table(metric_type)
-            newest: dict[str, int | None] = {}
-            for key in dict.fromkeys(keys):
-                entity, time_bucket = key
-                # Most buckets are newer than everything stored, which a query per entity finds out.
-                if entity not in newest:
-                    (newest[entity],) = self._connection.execute(
-                        sql.select_newest, (self._sink_id, metric_type.name, entity)
-                    ).fetchone()
-                last = newest[entity]
-                if last is None or time_bucket > last:
-                    continue
-                rows = self._connection.execute(
-                    sql.select_key, (self._sink_id, metric_type.name, *key)
-                ).fetchall()
-                if rows:
-                    restored = [from_sql(row, metric_type) for row in rows]
-                    found.append(metric_type.from_rows(*key, restored))
-        return found
+            execute = self._connection.execute
+            execute(CREATE_WANTED_KEYS)
+            execute(DELETE_WANTED_KEYS)
+            self._connection.executemany(INSERT_WANTED_KEY, wanted)
+            rows = execute(sql.select_wanted, (self._sink_id, metric_type.name)).fetchall()
+            return grouped_partials(metric_type, all_from_sql(rows, metric_type), 2)
 
     def save(self, metrics: Sequence[Metrics]) -> None:
         """Store partials, replacing those of the same type and key."""

@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from functools import cache
+from itertools import chain
+from operator import eq
 from typing import Any
 
 from batchqueue.aggregation import Metrics
 from batchqueue.aggregation.metrics import Row
-from batchqueue.outputs.layout import check_key, key_values_of
+from batchqueue.outputs.layout import check_keys, rows_of
 from batchqueue.outputs.sqlite.schema import key_in_sql
 from batchqueue.outputs.store import StoreError
 from batchqueue.outputs.values import FITTING, shown
@@ -25,19 +27,25 @@ def stored_rows(
     Raises:
         StoreError: A key or a value is of another type.
     """
+    check_keys(metric_type.name, [item.key for item in metrics.values()])
+    heads, rows = rows_of(metrics, multi_row=metric_type.multi_row)
+    if metric_type.key_columns:
+        first = len(heads[0]) - len(metric_type.key_columns) if heads else 0
+        heads = [(*head[:first], *map(key_in_sql, head[first:])) for head in heads]
     odd = _kinds_unlike_sql(metric_type)
-    for key, item in metrics.items():
-        check_key(item.name, item.key)
-        keyed = [key_in_sql(value) for value in key_values_of(item)]
-        for rank, row in enumerate(item.to_rows(), 1):
-            values = [
+    values = list(chain.from_iterable(rows))
+    # A NaN is not equal to itself.
+    if odd or not set(map(type, values)) <= _KEPT or not all(map(eq, values, values)):
+        rows = [
+            tuple(
                 value
                 if type(value) in _KEPT and value == value  # noqa: PLR0124 - false for NaN
-                else _checked(value, item)
-                for value in (row if not odd else _in_sql(item, row, odd))
-            ]
-            ranked = (rank,) if metric_type.multi_row else ()
-            yield (*key, *ranked, *keyed, *values)
+                else _checked(value, metric_type, head[2:4])
+                for value in (row if not odd else _in_sql(metric_type, row, odd))
+            )
+            for head, row in zip(heads, rows, strict=True)
+        ]
+    return ((*head, *row) for head, row in zip(heads, rows, strict=True))
 
 
 @cache
@@ -51,7 +59,7 @@ def _kinds_unlike_sql(metric_type: type[Metrics]) -> dict[int, type]:
     }
 
 
-def _in_sql(item: Metrics, row: Row, odd: Mapping[int, type]) -> Row:
+def _in_sql(metric_type: type[Metrics], row: Row, odd: Mapping[int, type]) -> Row:
     """Return the values of a row, with decimals as text and bools as 0 and 1."""
     values = list(row)
     for position, kind in odd.items():
@@ -59,24 +67,31 @@ def _in_sql(item: Metrics, row: Row, odd: Mapping[int, type]) -> Row:
             try:
                 value = FITTING[kind](values[position])
             except (TypeError, OverflowError) as error:
-                column = list(item.columns)[position]
+                column = list(metric_type.columns)[position]
                 raise StoreError(
-                    f"{row!r} of metric {item.name} does not fit the column {column} "
+                    f"{row!r} of metric {metric_type.name} does not fit the column {column} "
                     f"{shown(kind)}: {error}; check the metrics, or give metric_type other columns="
                 ) from error
             values[position] = str(value) if kind is Decimal else int(value)
     return tuple(values)
 
 
-def _checked(value: Any, item: Metrics) -> Any:
+def _checked(value: Any, metric_type: type[Metrics], key: tuple[Any, ...]) -> Any:
     """Return the stored form of NaN, or of a value whose type is a subclass of a plain type."""
     if not isinstance(value, int | float | str):
         raise StoreError(
-            f"metric {item.name} has the value {value!r} under {item.key}; "
+            f"metric {metric_type.name} has the value {value!r} under {key}; "
             "check the metrics: values are int, float, str or None, and Decimal or bool where "
             "metric_type has such columns="
         )
     return _NAN if value != value else value  # noqa: PLR0124
+
+
+def all_from_sql(rows: list[Row], metric_type: type[Metrics]) -> list[Row]:
+    """Return stored rows, of which the value columns are the last, with the values they had."""
+    if not _kinds_unlike_sql(metric_type) and bytes not in set(map(type, chain(*rows))):
+        return rows
+    return [from_sql(row, metric_type) for row in rows]
 
 
 def from_sql(row: Row, metric_type: type[Metrics]) -> Row:
