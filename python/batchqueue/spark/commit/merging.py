@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 from batchqueue import SupportsConsume
@@ -11,6 +12,7 @@ from batchqueue.presets import sql_batch
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.stage.stage import Stage
 from batchqueue.spark.stage.stage_summary import StageSummary
+from batchqueue.spark.task.columns import ColumnPartials
 from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.groups import TaskGroups, merged_groups
 from batchqueue.spark.task.message import AttemptSummary
@@ -35,7 +37,11 @@ class Partials(Protocol):
 
     @property
     def groups(self) -> Sequence[TaskGroups]:
-        """Those of declared metrics, to be merged with the groups of other tasks."""
+        """Those of declared metrics that the groups of other tasks are merged with."""
+        ...
+
+    def columns(self, job: AggregationJob) -> Sequence[ColumnPartials]:
+        """Return those of declared metrics that no other task has the keys of."""
         ...
 
     def objects(self, job: AggregationJob) -> Iterable[Metrics]:
@@ -67,7 +73,7 @@ def merge_partials(
 ) -> MergeSummary:
     """Merge the partials of all tasks, and write them.
 
-    Groups are merged in columns; other partials as objects, by the queue of L2.
+    Those of declared metrics are merged in columns, the others as objects by the queue of L2.
 
     Args:
         job: The job.
@@ -89,10 +95,12 @@ def merge_partials(
         with Stage(f"{name}-l2", job.l2, workers) as l2:
             for message in messages:
                 l2.produce_many(stored(message.objects(job)))
-        for of_metric in merged_groups(groups, job.arrow):
+        columns = [of_metric for message in messages for of_metric in message.columns(job)]
+        for of_metric in chain(merged_groups(groups, job.arrow), columns):
             persist.produce_many(stored(of_metric))
+    merged = sum(of_task.partials for of_task in groups) + sum(map(len, columns))
     return MergeSummary(
-        l2.summary.with_merged(sum(of_task.partials for of_task in groups)),
+        l2.summary.with_merged(merged),
         persist.summary,
         l2.drain_cpu_s + persist.drain_cpu_s,
     )

@@ -41,6 +41,9 @@ class ColumnPartials:
     values: tuple[pa.Array, ...]
     ends: pa.Array
 
+    def __len__(self) -> int:
+        return len(self.entities)
+
     def __iter__(self) -> Iterator[Metrics]:
         """Make the partials."""
         make = self.metric.from_rows

@@ -11,6 +11,7 @@ from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.stage.process import CpuSummary, infrequent_gc
 from batchqueue.spark.stage.stage_summary import StageSummary
+from batchqueue.spark.task.columns import ColumnPartials
 from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.groups import TaskGroups, merged_groups
 from batchqueue.spark.task.partials import decode, encode
@@ -68,6 +69,10 @@ class AttemptMessage:
     def size(self) -> int:
         """Bytes of the partials and groups."""
         return sum(map(len, self.partials)) + sum(len(groups.stream) for groups in self.groups)
+
+    def columns(self, job: AggregationJob) -> tuple[ColumnPartials, ...]:
+        """Return nothing: other tasks may have any key as well."""
+        return ()
 
     def objects(self, job: AggregationJob) -> Iterator[Metrics]:
         """Decode the partials that are not in groups."""

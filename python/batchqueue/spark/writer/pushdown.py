@@ -26,7 +26,7 @@ from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.steps import ArrowAggregation
 from batchqueue.spark.job.watermark import Watermark
 from batchqueue.spark.task.arrow import to_arrow
-from batchqueue.spark.task.columns import declared_partials
+from batchqueue.spark.task.columns import ColumnPartials, declared_partials
 from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.groups import TaskGroups
 from batchqueue.spark.task.message import AttemptSummary
@@ -64,19 +64,35 @@ class SqlPartials:
         """Bytes of the tables."""
         return sum(table.nbytes for table in self.tables)
 
-    def objects(self, job: AggregationJob) -> Iterator[Metrics]:
-        """Turn groups into partials."""
-        return self.metrics_of(pushdown_steps(job))
+    def columns(self, job: AggregationJob) -> list[ColumnPartials]:
+        """Turn groups of declared metrics into partials."""
+        return self.columns_of(pushdown_steps(job))
 
-    def metrics_of(self, steps: Sequence[ArrowAggregation]) -> Iterator[Metrics]:
-        """Turn groups into partials; `steps` are those of `tables`, in the same order."""
+    def objects(self, job: AggregationJob) -> Iterator[Metrics]:
+        """Turn other groups into partials."""
+        return self.objects_of(pushdown_steps(job))
+
+    def columns_of(self, steps: Sequence[ArrowAggregation]) -> list[ColumnPartials]:
+        """Turn groups of declared metrics into partials; `steps` are those of `tables`."""
+        return [
+            of_metric
+            for step, batch in self._batches(steps)
+            if not callable(step.metrics)
+            for of_metric in declared_partials(step, batch)
+        ]
+
+    def objects_of(self, steps: Sequence[ArrowAggregation]) -> Iterator[Metrics]:
+        """Turn other groups into partials; `steps` are those of `tables`."""
+        for step, batch in self._batches(steps):
+            if callable(step.metrics):
+                yield from step.metrics(batch)
+
+    def _batches(
+        self, steps: Sequence[ArrowAggregation]
+    ) -> Iterator[tuple[ArrowAggregation, pa.RecordBatch]]:
         for step, table in zip(steps, self.tables, strict=True):
             for batch in record_batches(table):
-                if callable(step.metrics):
-                    yield from step.metrics(batch)
-                else:
-                    for of_metric in declared_partials(step, batch):
-                        yield from of_metric
+                yield step, batch
 
 
 def pushdown_steps(job: AggregationJob) -> list[ArrowAggregation]:

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -123,7 +124,8 @@ class ShardedWrite:
                         self.epoch,
                         self.job.watermark,
                     )
-                    yield self._split(result.metrics_of([step]), result.summary)
+                    partials = chain(result.objects_of([step]), *result.columns_of([step]))
+                    yield self._split(partials, result.summary)
 
             return groups
 
