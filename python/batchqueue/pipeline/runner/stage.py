@@ -16,7 +16,7 @@ from batchqueue._signals import wait_for
 from batchqueue.config import BatchQueueConfig
 from batchqueue.pipeline.chunks.cutter import SizedBatch
 from batchqueue.pipeline.chunks.memory import RowsMeter
-from batchqueue.pipeline.chunks.origin import Origin
+from batchqueue.pipeline.chunks.origin import Origin, with_origin
 from batchqueue.pipeline.compiling import Route, StagePlan
 from batchqueue.pipeline.keying.partitioner import Partitioner
 from batchqueue.pipeline.runner.chunks import Chunk, Order
@@ -27,6 +27,8 @@ from batchqueue.policies import PartitionSelector
 from batchqueue.queue import BatchQueue
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from batchqueue.pipeline.runner.worker import Worker
 
 CHUNKS_PER_WORKER = 4
@@ -91,6 +93,10 @@ class Stage:
         # Otherwise any worker will do, and most stages have one.
         self._routes = plan.key is not None or plan.route is Route.SOURCE_PARTITION
         self._hashes = any(isinstance(step, StatefulStep) for step in plan.steps)
+        self._attaches_origins = plan.sink is not None and getattr(
+            plan.sink.sink, "needs_origins", True
+        )
+        self._pipeline = ""
         self._worker_of: dict[str, int] = {}
         self._orders: set[Order] = set()
         self._pause: str | None = None
@@ -100,6 +106,7 @@ class Stage:
     def start(self, pipeline: str, workers: "list[Worker]") -> None:
         """Start a thread for each worker."""
         self.workers = workers
+        self._pipeline = pipeline
         # Nothing takes partitions over: each keeps its thread, because of the order, and because
         # an operator may keep what only the thread that made it can use.
         self._queue = BatchQueue(
@@ -161,7 +168,7 @@ class Stage:
                 if items:
                     break
                 taken = self._wait_for_room(rows, size, None, None)
-            items.append(Chunk(taken, batch, size, origin))
+            items.append(self._chunk(taken, batch, size, origin))
             rows_in += rows
             bytes_in += size
         self.rows_in.add(rows_in)
@@ -180,8 +187,15 @@ class Stage:
             taken = self._wait_for_room(rows, size, worker, busy)
         self.rows_in.add(rows)
         self.bytes_in.add(size)
-        if self._queue is None or not self._queue.produce(Chunk(taken, batch, size, origin)):
+        item = self._chunk(taken, batch, size, origin)
+        if self._queue is None or not self._queue.produce(item):
             raise RunEnded
+
+    def _chunk(self, worker: int, batch: "pa.RecordBatch", size: int, origin: Origin) -> Chunk:
+        if self._attaches_origins:
+            # Here, and not where the sink is called: that would wait for it between two writes.
+            batch = with_origin(batch, self._pipeline, self.plan.source, origin)
+        return Chunk(worker, batch, size, origin)
 
     def order(
         self, what: "Callable[[Worker], Any]", workers: "list[Worker] | None" = None

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from batchqueue.pipeline.chunks.cutter import ChunkCutter, SizedBatch
-from batchqueue.pipeline.chunks.origin import Origin, with_origin
+from batchqueue.pipeline.chunks.origin import Origin
 from batchqueue.pipeline.contract import Sink, TransactionalSink
 from batchqueue.pipeline.cuts.recovery import Positions, StoredCut
 from batchqueue.pipeline.operators import Chain
@@ -165,7 +165,6 @@ class SinkWorker(Worker):
         self.sink = sink
         self.skips = False
         self._pipeline = pipeline
-        self._needs_origins = getattr(sink, "needs_origins", True)
 
     def open(self) -> StoredCut | None:
         """Prepare the sink; return its last cut, None if it has none or is not transactional."""
@@ -211,14 +210,8 @@ class SinkWorker(Worker):
             self.sink.commit(cut, positions)
 
     def _write(self, group: list[Chunk]) -> None:
-        stage, pipeline = self._stage, self._pipeline
-        source = stage.plan.source
-        if self._needs_origins:
-            batches = [with_origin(each.batch, pipeline, source, each.origin) for each in group]
-        else:
-            batches = [each.batch for each in group]
-        with stage.busy:
-            self.sink.write(batches)
+        with self._stage.busy:
+            self.sink.write([chunk.batch for chunk in group])
 
 
 def _groups(chunks: list[Chunk], batch_rows: int) -> Iterator[list[Chunk]]:
