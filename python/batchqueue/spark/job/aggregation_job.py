@@ -61,7 +61,8 @@ class AggregationJob:
         l1: Config of each attempt's queue; BLOCKING, without consumer or error handler. Default:
             two drain threads, because each core of an executor runs its own attempt, and no
             balancer, because a queue that lives for one attempt ends before its loads are known.
-        l2: Config of each commit's queue; the same rules apply.
+        l2: Config of each commit's queue, which declared metrics do not need; the same rules
+            apply.
         store_retry: How often and when a commit is retried while the store is busy or down.
             Default: 4 attempts, with waits of 1, 2 and 4 s. Then the query fails, and can be
             resumed. Only a `StoreUnavailableError` is retried.
