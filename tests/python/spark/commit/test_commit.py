@@ -336,7 +336,7 @@ def test_error_of_the_store_fails_the_commit_and_nothing_is_committed(
         yield broken("A", 0)
 
     messages = attempts(flights, store, items=items, metrics=metrics)
-    message = r"persist.*failed.*first error: StoreError: .*no such column: time_bucket"
+    message = r"persist.*failed.*first error: StoreError: .*no such column: stored.entity"
     with pytest.raises(SinkError, match=message):
         Commit(flight_job(store, items=items, metrics=metrics), OPTIONS, messages).apply_epoch(0)
     assert store.read(DEPARTURES, "flights") == []
