@@ -180,7 +180,7 @@ def rows_of(
         StoreError: An entity does not stand for values of the key columns, or there is no rank and
             a partial does not have one row.
     """
-    of_each = [item.to_rows() for item in partials.values()]
+    of_each = [list(item.to_rows()) for item in partials.values()]
     if not multi_row:
         for item, of_item in zip(partials.values(), of_each, strict=True):
             if len(of_item) != 1:

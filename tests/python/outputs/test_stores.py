@@ -265,6 +265,16 @@ def test_value_that_cannot_be_stored_is_an_error_and_nothing_is_written(store, i
     assert store.read(COUNT) == []
 
 
+def test_rows_of_a_kind_may_come_from_a_generator(store):
+    class Lazy(CountMetrics):
+        def to_rows(self):
+            yield [self.count]
+
+    merge(store, [Lazy("a", 0, 2)])
+    merge(store, [Lazy("a", 0, 3), Lazy("b", 0, 1)])
+    assert [(item.entity, item.count) for item in store.read(Lazy)] == [("a", 5), ("b", 1)]
+
+
 @pytest.mark.parametrize("rows", [0, 2])
 def test_kind_whose_partials_do_not_have_one_row_is_refused(store, rows):
     class Odd(CountMetrics):
