@@ -243,3 +243,18 @@ def test_memory_database_is_rejected():
     with pytest.raises(ConfigError, match="give it a file"):
         SqliteStore(":memory:")
     assert not Path(":memory:").exists()
+
+
+def test_transaction_that_only_loads_changes_nothing(store):
+    def state():
+        with sqlite3.connect(store.path) as connection:
+            return connection.execute("SELECT * FROM batchqueue_store").fetchall()
+
+    merge(store, [COUNT("a", 0, 2)])
+    before = state()
+    for _ in range(2):
+        with store.transaction() as transaction:
+            (found,) = transaction.load(COUNT, [("a", 0), ("b", 0)])
+        assert (found.count, state()) == (2, before)
+    merge(store, [COUNT("a", 0)])
+    assert state() != before

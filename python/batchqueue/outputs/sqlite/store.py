@@ -113,7 +113,7 @@ class SqliteStore(StoreBase):
             yield transaction
             transaction.check()
             with self._errors():
-                if connection.total_changes:
+                if transaction.has_changes:
                     enter_state(connection)
                 connection.execute("COMMIT")
 

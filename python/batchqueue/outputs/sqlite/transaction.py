@@ -60,6 +60,12 @@ class SqliteTransaction(StoreTransaction):
         self._errors = errors
         self._kept_summaries = kept_summaries
         self._tables: set[str] = set()
+        self._wanted = 0  # changes of the temporary table
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether it has changed what is stored."""
+        return self._connection.total_changes > self._wanted
 
     def load(self, metric_type: type[M], keys: Iterable[tuple[str, int]]) -> list[M]:
         """Return the stored partials of the given keys."""
@@ -69,8 +75,10 @@ class SqliteTransaction(StoreTransaction):
             sql = self._table(metric_type)
             execute = self._connection.execute
             execute(CREATE_WANTED_KEYS)
+            before = self._connection.total_changes
             execute(DELETE_WANTED_KEYS)
             self._connection.executemany(INSERT_WANTED_KEY, wanted)
+            self._wanted += self._connection.total_changes - before
             rows = execute(sql.select_wanted, (self._sink_id, metric_type.name)).fetchall()
             return grouped_partials(metric_type, all_from_sql(rows, metric_type), 2)
 

@@ -4,14 +4,15 @@ A group is merged by an `Aggregator` across all tasks before it becomes a metric
 number of objects is that of the distinct keys, however many tasks there are.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute
 
-from batchqueue.aggregation import Aggregation, Aggregator, Sum
+from batchqueue.aggregation import Aggregator, Metrics, Sum
 from batchqueue.aggregation.aggregator import MAX_GROUPS
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.declared import ROUNDING_OF
@@ -56,7 +57,24 @@ def task_groups(position: int, step: ArrowAggregation, partials: pa.RecordBatch)
     return TaskGroups(position, partials.num_rows * len(step.types), written(partials))
 
 
-def merged_groups(groups: Iterable[TaskGroups], steps: Sequence[ArrowStep]) -> list[ColumnPartials]:
+@dataclass(frozen=True)
+class MergedGroups:
+    """The groups of many tasks.
+
+    Attributes:
+        merged: Those that are merged.
+        of_tasks: Those of single tasks that do not merge in columns.
+    """
+
+    merged: list[ColumnPartials] = field(default_factory=list)
+    of_tasks: list[ColumnPartials] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Metrics]:
+        """Make the partials."""
+        return chain.from_iterable(chain(self.merged, self.of_tasks))
+
+
+def merged_groups(groups: Iterable[TaskGroups], steps: Sequence[ArrowStep]) -> MergedGroups:
     """Merge the groups of many tasks.
 
     Args:
@@ -66,32 +84,72 @@ def merged_groups(groups: Iterable[TaskGroups], steps: Sequence[ArrowStep]) -> l
     Raises:
         SinkError: A value does not fit the column of its metric.
     """
-    # `prepare` may give a column another type in another task; those meet as objects in the store.
-    alike: dict[tuple[int, pa.Schema], list[pa.RecordBatch]] = {}
+    # `prepare` may give a column another type in another task.
+    alike: dict[tuple[int, pa.Schema], _Merge] = {}
     for of_task in groups:
         partials = read_batch(of_task.stream)
-        alike.setdefault((of_task.step, partials.schema), []).append(partials)
-    found: list[ColumnPartials] = []
-    for (position, _), batches in alike.items():
-        step = steps[position]
-        assert isinstance(step, ArrowAggregation)
-        found += _merged(step, batches)
+        key = (of_task.step, partials.schema)
+        if key not in alike:
+            step = steps[of_task.step]
+            assert isinstance(step, ArrowAggregation)
+            alike[key] = _Merge(step)
+        alike[key].add(partials, of_task.stream)
+    several = {step for step, _ in alike if sum(step == other for other, _ in alike) > 1}
+    found = MergedGroups()
+    for (position, _), merge in alike.items():
+        merge.finish(found, is_alone=position not in several)
     return found
 
 
-def _merged(step: ArrowAggregation, batches: list[pa.RecordBatch]) -> list[ColumnPartials]:
-    """Merge partials of equal schemas."""
-    try:
-        groups = record_batches(without_rows(_result(counting_rows(step), batches)))
-        return [partials for batch in groups for partials in declared_partials(step, batch)]
-    except (OverflowError, SinkError) as error:
-        if len(batches) > 1:
-            # Of a sum that is too large, or too large for a float to be exact, those of the tasks
-            # may fit. The store adds them.
-            return [partials for batch in batches for partials in _merged(step, [batch])]
-        if isinstance(error, OverflowError):
-            raise overflow(error) from error
-        raise
+class _Merge:
+    """The groups of one step, of the tasks whose columns have the same types."""
+
+    def __init__(self, step: ArrowAggregation) -> None:
+        self._step = step
+        self._streams: list[bytes] = []
+        self._aggregator = _aggregator(step)
+        # Across tasks, a kind with its own way to combine is combined in that way.
+        self._is_built_in = all(
+            kind.combine.__module__.startswith("batchqueue.") for kind in step.types.values()
+        )
+
+    def add(self, partials: pa.RecordBatch, stream: bytes) -> None:
+        self._streams.append(stream)
+        if self._is_built_in:
+            self._aggregator.update(partials)
+
+    def finish(self, found: MergedGroups, *, is_alone: bool) -> None:
+        """Add what is merged; or else what the tasks have, which L2 combines.
+
+        Of a sum that is too large, or too large for a float to be exact, those of the tasks may
+        fit: it adds them without a limit.
+        """
+        if self._is_built_in:
+            try:
+                merged = _columns_of(self._step, self._aggregator)
+            except (OverflowError, SinkError) as error:
+                if len(self._streams) == 1:
+                    raise overflow(error) if isinstance(error, OverflowError) else error from error
+            else:
+                (found.merged if is_alone else found.of_tasks).extend(merged)
+                return
+        for stream in self._streams:
+            aggregator = _aggregator(self._step)
+            aggregator.update(read_batch(stream))
+            try:
+                found.of_tasks.extend(_columns_of(self._step, aggregator))
+            except OverflowError as error:
+                raise overflow(error) from error
+
+
+def _aggregator(step: ArrowAggregation) -> Aggregator:
+    # Each task had at most `max_groups`.
+    return Aggregator(replace(counting_rows(step), max_groups=MAX_GROUPS))
+
+
+def _columns_of(step: ArrowAggregation, aggregator: Aggregator) -> list[ColumnPartials]:
+    groups = record_batches(without_rows(_result(aggregator)))
+    return [partials for batch in groups for partials in declared_partials(step, batch)]
 
 
 def overflow(error: OverflowError) -> SinkError:
@@ -103,17 +161,17 @@ def overflow(error: OverflowError) -> SinkError:
     )
 
 
-def _result(aggregation: Aggregation, batches: list[pa.RecordBatch]) -> pa.Table:
-    """Merge partials of equal schemas, of which each task had at most `max_groups`."""
-    aggregator = Aggregator(replace(aggregation, max_groups=MAX_GROUPS))
-    aggregator.consume(batches)
+def _result(aggregator: Aggregator) -> pa.Table:
     result: Any = pa.Table.from_batches([aggregator.result()])
-    partials = aggregator.partials()
-    for name, measure in aggregation.measures.items():
-        fields = partials.column(name).type
-        if isinstance(measure, Sum) and fields.get_field_index("error") >= 0:
-            rounding = _rounding(result.column(name), partials.column(name))
-            result = result.append_column(ROUNDING_OF + name, rounding)
+    sums = [
+        name
+        for name, measure in aggregator.aggregation.measures.items()
+        if isinstance(measure, Sum) and pa.types.is_floating(result.column(name).type)
+    ]
+    partials: Any = aggregator.partials() if sums else None
+    for name in sums:
+        rounding = _rounding(result.column(name), partials.column(name))
+        result = result.append_column(ROUNDING_OF + name, rounding)
     return result
 
 

@@ -13,6 +13,7 @@ from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.steps import ArrowAggregation, ArrowHandler, Emit, HandlerFactory
 from batchqueue.spark.stage.stage import Stage
 from batchqueue.spark.task.bad_rows import RowReader
+from batchqueue.spark.task.columns import declared_partials
 from batchqueue.spark.task.groups import TaskGroups, merged_groups, overflow, task_groups
 from batchqueue.spark.task.null_keys import (
     counting_rows,
@@ -65,8 +66,7 @@ class L1Partials:
     def __iter__(self) -> Iterator[Metrics]:
         """Make all partials."""
         yield from self.objects
-        for of_metric in merged_groups(self.groups, self.job.arrow):
-            yield from of_metric
+        yield from merged_groups(self.groups, self.job.arrow)
 
 
 class L1:
@@ -145,14 +145,16 @@ class L1:
         """Return what the handlers emitted; call it after the queue has shut down."""
         groups: list[TaskGroups] = []
         for number, step, aggregator in self._aggregators:
-            found = _result_of(aggregator) if callable(step.metrics) else aggregator.partials()
-            if found is None:
+            if (result := _result_of(aggregator)) is None:
                 continue
-            kept, skipped = without_null_keys(pa.Table.from_batches([found]), step)
+            kept, skipped = without_null_keys(pa.Table.from_batches([result]), step)
             self.skipped += skipped
-            if callable(step.metrics):
-                for batch in record_batches(without_rows(kept)):
+            for batch in record_batches(without_rows(kept)):
+                if callable(step.metrics):
                     self._collected.extend(step.metrics(batch))
-            else:
-                groups += (task_groups(number, step, batch) for batch in record_batches(kept))
+                else:
+                    declared_partials(step, batch)  # what does not fit fails here
+            if not callable(step.metrics):
+                sent, _ = without_null_keys(pa.Table.from_batches([aggregator.partials()]), step)
+                groups += (task_groups(number, step, batch) for batch in record_batches(sent))
         return L1Partials(self._job, [*self._collected, *self.rows.dead_letters], groups)

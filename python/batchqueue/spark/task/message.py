@@ -84,7 +84,7 @@ class AttemptMessage:
         Raises:
             SinkError: As `merged_groups`.
         """
-        return chain(self.objects(job), *merged_groups(self.groups, job.arrow))
+        return chain(self.objects(job), merged_groups(self.groups, job.arrow))
 
 
 @infrequent_gc()

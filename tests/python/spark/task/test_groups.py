@@ -97,7 +97,7 @@ rows = st.fixed_dictionaries(
 
 def merged(messages: Sequence[AttemptMessage], step: ArrowAggregation) -> list[Metrics]:
     groups = [of_task for message in messages for of_task in message.groups]
-    return [item for partials in merged_groups(groups, [step]) for item in partials]
+    return list(merged_groups(groups, [step]))
 
 
 @settings(deadline=None)
@@ -160,9 +160,36 @@ def test_sum_that_is_too_large_in_one_task_is_refused() -> None:
     step = ArrowAggregation(keys=["city"], metrics={CENTS: Sum("cents")})
     task = pa.RecordBatch.from_pydict({"city": ["A"] * 2, "cents": [2**62] * 2})
     small = pa.RecordBatch.from_pydict({"city": ["A"], "cents": [1]})
-    messages = [message(job(step), each) for each in (small, task)]
+    assert len(merged([message(job(step), small)], step)) == 1
     with pytest.raises(SinkError, match=r"does not fit into int64, in a group of one task"):
-        merged(messages, step)
+        message(job(step), task)
+
+
+def test_what_does_not_merge_in_columns_is_combined_before_the_store(tmp_path: Path) -> None:
+    step = ArrowAggregation(keys=["city"], metrics={"total": Sum("cents"), "rows": Count()})
+    tasks = [
+        pa.RecordBatch.from_pydict({"city": ["A", "B", "C"], "cents": [2**52, 1, 2]})
+        for _ in range(6)
+    ]
+    summary = commit(job(step, tmp_path / "metrics.db"), tasks)
+    stages = summary["stages"]
+    assert summary["partials"] == stages["l2"]["consumed"] == 6 * 3 * 2
+    assert stages["persist"]["consumed"] == 3 * 2
+
+
+class Peak(SumMetrics):
+    def combine(self, other: Any) -> None:
+        self._sum = max(self._sum, other._sum)
+
+
+def test_kind_that_combines_in_its_own_way_does_so_across_tasks(tmp_path: Path) -> None:
+    peak = metric_type("peak", Peak)
+    step = ArrowAggregation(keys=["city"], metrics={peak: Sum("x")})
+    of = job(step, tmp_path / "metrics.db")
+    tasks = [pa.RecordBatch.from_pydict({"city": ["A"], "x": [x]}) for x in (1.0, 5.0, 2.0)]
+    commit(of, tasks)
+    (item,) = stored(of)
+    assert item.total == 5
 
 
 def test_large_values_cancel_across_tasks_and_epochs(tmp_path: Path) -> None:
