@@ -96,13 +96,13 @@ def merge_partials(
             for message in messages:
                 l2.produce_many(stored(message.objects(job)))
             found = merged_groups(groups, job.arrow)
-            for of_metric in found.of_tasks:
+            for of_metric in found.unmerged:
                 l2.produce_many(stored(of_metric))
         columns = [of_metric for message in messages for of_metric in message.columns(job)]
         for of_metric in chain(found.merged, columns):
             persist.produce_many(stored(of_metric))
     merged = sum(of_task.partials for of_task in groups) + sum(map(len, columns))
-    merged -= sum(map(len, found.of_tasks))
+    merged -= sum(map(len, found.unmerged))
     return MergeSummary(
         l2.summary.with_merged(merged),
         persist.summary,

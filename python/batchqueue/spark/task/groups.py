@@ -4,6 +4,7 @@ A group is merged by an `Aggregator` across all tasks before it becomes a metric
 number of objects is that of the distinct keys, however many tasks there are.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute
 
+from batchqueue._words import counted
 from batchqueue.aggregation import Aggregator, Metrics, Sum
 from batchqueue.aggregation.aggregator import MAX_GROUPS
 from batchqueue.spark.errors import SinkError
@@ -50,9 +52,9 @@ def task_groups(position: int, step: ArrowAggregation, partials: pa.RecordBatch)
         nulls = partials.column(key).null_count
         if nulls:
             raise SinkError(
-                f"the key column {key!r} of the metrics {', '.join(step.types)} is None in some "
-                "rows, which no store can hold: leave such rows out, or give "
-                "ArrowAggregation(null_keys='skip'), or a value that stands for null"
+                f"the key column {key!r} of the metrics {', '.join(step.types)} is null in "
+                f"{counted(nulls, 'group')}, and no store can hold a null key: leave such rows "
+                "out, or give ArrowAggregation(null_keys='skip'), or a value that stands for null"
             )
     return TaskGroups(position, partials.num_rows * len(step.types), written(partials))
 
@@ -63,15 +65,15 @@ class MergedGroups:
 
     Attributes:
         merged: Those that are merged.
-        of_tasks: Those of single tasks that do not merge in columns.
+        unmerged: Those that do not merge in columns: L2 combines them.
     """
 
     merged: list[ColumnPartials] = field(default_factory=list)
-    of_tasks: list[ColumnPartials] = field(default_factory=list)
+    unmerged: list[ColumnPartials] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Metrics]:
         """Make the partials."""
-        return chain.from_iterable(chain(self.merged, self.of_tasks))
+        return chain.from_iterable(chain(self.merged, self.unmerged))
 
 
 def merged_groups(groups: Iterable[TaskGroups], steps: Sequence[ArrowStep]) -> MergedGroups:
@@ -94,10 +96,10 @@ def merged_groups(groups: Iterable[TaskGroups], steps: Sequence[ArrowStep]) -> M
             assert isinstance(step, ArrowAggregation)
             alike[key] = _Merge(step)
         alike[key].add(partials, of_task.stream)
-    several = {step for step, _ in alike if sum(step == other for other, _ in alike) > 1}
+    schemas = Counter(position for position, _ in alike)
     found = MergedGroups()
     for (position, _), merge in alike.items():
-        merge.finish(found, is_alone=position not in several)
+        merge.finish(found, is_alone=schemas[position] == 1)
     return found
 
 
@@ -119,25 +121,20 @@ class _Merge:
             self._aggregator.update(partials)
 
     def finish(self, found: MergedGroups, *, is_alone: bool) -> None:
-        """Add what is merged; or else what the tasks have, which L2 combines.
-
-        Of a sum that is too large, or too large for a float to be exact, those of the tasks may
-        fit: it adds them without a limit.
-        """
+        """Add what is merged, or else what each task has."""
         if self._is_built_in:
             try:
                 merged = _columns_of(self._step, self._aggregator)
-            except (OverflowError, SinkError) as error:
-                if len(self._streams) == 1:
-                    raise overflow(error) if isinstance(error, OverflowError) else error from error
+            except (OverflowError, SinkError):
+                pass  # a sum that is too large, and those of the tasks may fit
             else:
-                (found.merged if is_alone else found.of_tasks).extend(merged)
+                (found.merged if is_alone else found.unmerged).extend(merged)
                 return
         for stream in self._streams:
             aggregator = _aggregator(self._step)
             aggregator.update(read_batch(stream))
             try:
-                found.of_tasks.extend(_columns_of(self._step, aggregator))
+                found.unmerged.extend(_columns_of(self._step, aggregator))
             except OverflowError as error:
                 raise overflow(error) from error
 
