@@ -17,7 +17,7 @@ STORES = (
     Mutant(
         "TransactionsNameTheirState",
         "outputs/sqlite/store.py",
-        "if connection.total_changes:",
+        "if transaction.has_changes:",
         "if False:",
         (f"{REPLACED_FILES} -k refused",),
     ),
