@@ -1,7 +1,7 @@
 //! The route: partitions, type → partition, type → handler.
 //!
 //! Partitions are only added, in place, and never move: growth keeps the old ones with their
-//! counters, owner words and words of the ready set, and a type keeps its partition until it has
+//! counters, owner words and ready bits, and a type keeps its partition until it has
 //! gone, so growth never reorders a type and never lets a second thread into its handler. Producers
 //! look up a type without any read-modify-write. The handler of a type is published separately, and
 //! a drain thread reads it after a take.
@@ -14,7 +14,7 @@
 //!
 //! | field | written by (under the control lock) | read by |
 //! |---|---|---|
-//! | `partitions`, `owners`, `words` | growth | all threads |
+//! | `partitions`, `owners`, `ready` | growth | all threads |
 //! | `type_table` | the registration of a new type, and its end | producers, drain threads |
 //! | `types[n].registered` | add, replace and remove a handler | drain threads, statistics |
 //! | `types[n].name` | the registration of a new type | statistics, supervisor |
@@ -34,7 +34,7 @@ use crate::config::{Config, Selector};
 use crate::control::ownership::OwnerWord;
 use crate::flow::handler::HandlerRef;
 use crate::flow::partition::Partition;
-use crate::flow::partition::ready::ReadyWord;
+use crate::flow::partition::ready::{ReadySet, Scan};
 use crate::flow::partition::segment::segment_size;
 use crate::flow::partition::segment_pool::SegmentPool;
 use crate::flow::route::idle_handlers::{IdleHandler, IdleHandlers};
@@ -85,7 +85,7 @@ pub(crate) struct Route<T> {
     /// each partition occupies separate cache lines.
     partitions: AppendOnly<Arc<Partition<T>>>,
     owners: AppendOnly<OwnerWord>,
-    words: AppendOnly<ReadyWord>,
+    ready: ReadySet,
     type_table: TypeTable<T>,
     types: AppendOnly<TypeRoute<T>>,
     spreads: AppendOnly<Spread>,
@@ -99,7 +99,7 @@ impl<T> Route<T> {
         Self {
             partitions: AppendOnly::new(),
             owners: AppendOnly::new(),
-            words: AppendOnly::new(),
+            ready: ReadySet::new(),
             type_table: TypeTable::new(),
             types: AppendOnly::new(),
             spreads: AppendOnly::new(),
@@ -196,15 +196,12 @@ impl<T> Route<T> {
         }
     }
 
-    pub(crate) fn word(&self, index: usize) -> Option<&ReadyWord> {
-        self.words.get(index)
-    }
-
-    pub(crate) fn word_count(&self) -> usize {
-        self.words.len()
-    }
-
     // ---- drain threads
+
+    /// The partitions that may have items, in one round that starts after `after`.
+    pub(crate) fn ready_after(&self, after: usize) -> Scan<'_> {
+        self.ready.scan(self.partition_count(), after)
+    }
 
     /// The handler for items of a type that were in `partition`.
     ///

@@ -2,105 +2,227 @@
 //!
 //! Written by producers (set, on the step from empty to non-empty, under the partition's gate) and
 //! by the thread inside the partition (clear before a take, set again when a take stops at its
-//! budget). Read by drain threads in search of work. 64 partitions share one word; growth adds
-//! words and never moves one.
+//! budget). Read by drain threads in search of work, several times for each item of a quiet queue.
+//!
+//! 64 partitions share one word. Words never move: they come in chunks, in which neighbours lie in
+//! different cache lines. So the words of a few hundred partitions are not written in one line, and
+//! those of thousands are read from a few.
 
 use crossbeam_utils::CachePadded;
 
-use crate::sync::{Arc, AtomicU64, Ordering};
+use crate::sync::{AppendOnly, Arc, AtomicU64, Ordering};
 
-pub(crate) const BITS: usize = u64::BITS as usize;
+const BITS: usize = u64::BITS as usize;
 
-/// One word of the ready set, for 64 consecutive partitions.
-pub(crate) type ReadyWord = Arc<CachePadded<AtomicU64>>;
+/// The cache lines of a chunk. One word is enough for the partitions of a model in loom.
+const LINES: usize = if cfg!(loom) { 1 } else { 8 };
 
-pub(crate) fn new_word() -> ReadyWord {
-    Arc::new(CachePadded::new(AtomicU64::new(0)))
+const WORDS_PER_LINE: usize = if cfg!(loom) { 1 } else { size_of::<CachePadded<u8>>() / 8 };
+
+const WORDS_PER_CHUNK: usize = LINES * WORDS_PER_LINE;
+
+#[derive(Debug)]
+struct Chunk([CachePadded<[AtomicU64; WORDS_PER_LINE]>; LINES]);
+
+impl Chunk {
+    fn new() -> Self {
+        let line = || std::array::from_fn(|_| AtomicU64::new(0));
+        Self(std::array::from_fn(|_| CachePadded::new(line())))
+    }
+
+    /// A word of the set that is in this chunk.
+    #[inline]
+    #[cfg_attr(loom, allow(clippy::modulo_one))] // one word
+    fn word(&self, index: usize) -> &AtomicU64 {
+        &self.0[index % LINES][index / LINES % WORDS_PER_LINE]
+    }
+}
+
+/// The bits of all partitions of a queue.
+pub(crate) struct ReadySet {
+    chunks: AppendOnly<Arc<Chunk>>,
+}
+
+impl ReadySet {
+    pub(crate) fn new() -> Self {
+        Self { chunks: AppendOnly::new() }
+    }
+
+    /// Returns the bit of a partition, for partitions in ascending order. One thread at a time adds
+    /// some, and only afterwards the others count them.
+    pub(crate) fn add(&self, partition: usize) -> ReadyBit {
+        let (word, mask) = (partition / BITS, 1 << (partition % BITS));
+        let number = word / WORDS_PER_CHUNK;
+        if number == self.chunks.len() {
+            self.chunks.push(Arc::new(Chunk::new()));
+        }
+        let Some(chunk) = self.chunks.get(number).cloned() else {
+            unreachable!("partition {partition} comes before those of earlier chunks")
+        };
+        ReadyBit { chunk, word, mask }
+    }
+
+    /// The partitions, of the first `count`, whose bit is set, in one round that starts after
+    /// `after` and ends with it.
+    ///
+    /// Words are read lazily: a scan that stops early costs only the words that it read.
+    pub(crate) fn scan(&self, count: usize, after: usize) -> Scan<'_> {
+        let words = count.div_ceil(BITS);
+        let bit = after % BITS;
+        // The first word is visited twice: its upper bits at the beginning, its lower bits at the
+        // end.
+        let upper = if bit + 1 == BITS { 0 } else { u64::MAX << (bit + 1) };
+        let word = after / BITS % words.max(1);
+        let left = if words == 0 { 0 } else { words + 1 };
+        Scan { set: self, chunk: None, words, word, left, mask: upper, lower: !upper, bits: 0 }
+    }
+}
+
+/// See [`ReadySet::scan`].
+pub(crate) struct Scan<'a> {
+    set: &'a ReadySet,
+    /// The chunk of the last word, after its number.
+    chunk: Option<(usize, &'a Chunk)>,
+    words: usize,
+    /// The word that `bits` are left of, or else the one that is read next.
+    word: usize,
+    /// Visits left, of which the last is that of the first word's lower bits.
+    left: usize,
+    /// Which bits count in the word that is read next.
+    mask: u64,
+    lower: u64,
+    /// Bits that were read and are not visited.
+    bits: u64,
+}
+
+impl Scan<'_> {
+    /// Reads words up to one that has bits. Returns `false` if there is none.
+    fn advance(&mut self) -> bool {
+        while self.left > 0 {
+            let (number, mask) = (self.word / WORDS_PER_CHUNK, self.mask);
+            if self.chunk.is_none_or(|(known, _)| known != number) {
+                self.chunk = self.set.chunks.get(number).map(|chunk| (number, &**chunk));
+            }
+            // Acquire: pairs with the Release of `ReadyBit::set`.
+            let word =
+                self.chunk.map_or(0, |(_, chunk)| chunk.word(self.word).load(Ordering::Acquire));
+            self.left -= 1;
+            self.mask = if self.left == 1 { self.lower } else { u64::MAX };
+            self.bits = word & mask;
+            if self.bits != 0 {
+                return true;
+            }
+            self.step();
+        }
+        false
+    }
+
+    fn step(&mut self) {
+        self.word = if self.word + 1 == self.words { 0 } else { self.word + 1 };
+    }
+}
+
+impl Iterator for Scan<'_> {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        if self.bits == 0 && !self.advance() {
+            return None;
+        }
+        let partition = self.word * BITS + self.bits.trailing_zeros() as usize;
+        self.bits &= self.bits - 1;
+        if self.bits == 0 {
+            self.step();
+        }
+        Some(partition)
+    }
 }
 
 /// The bit of one partition.
 #[derive(Debug)]
 pub(crate) struct ReadyBit {
-    word: ReadyWord,
+    chunk: Arc<Chunk>,
+    word: usize,
     mask: u64,
 }
 
 impl ReadyBit {
-    pub(crate) fn new(word: ReadyWord, partition: usize) -> Self {
-        Self { word, mask: 1 << (partition % BITS) }
+    fn word(&self) -> &AtomicU64 {
+        self.chunk.word(self.word)
     }
 
     pub(crate) fn set(&self) {
-        // Release: pairs with the Acquire of the scan in `ready_after`. Items are published by the
-        // gate, not by this store.
-        self.word.fetch_or(self.mask, Ordering::Release);
+        // Release: pairs with the Acquire of a scan. Items are published by the gate, not by this
+        // store.
+        self.word().fetch_or(self.mask, Ordering::Release);
     }
 
     /// Whether the bit is set. The caller has fenced.
     pub(crate) fn is_set(&self) -> bool {
         // Relaxed: ordered by the caller's fence.
-        self.word.load(Ordering::Relaxed) & self.mask != 0
+        self.word().load(Ordering::Relaxed) & self.mask != 0
     }
 
     /// Clears the bit. For the thread inside only; the caller fences before it takes.
     pub(crate) fn clear(&self) {
         // AcqRel: as a read-modify-write it continues the release sequence of a `set` on another
         // bit of the word.
-        self.word.fetch_and(!self.mask, Ordering::AcqRel);
+        self.word().fetch_and(!self.mask, Ordering::AcqRel);
     }
-}
-
-/// The partitions whose bit is set, in one round that starts after `after` and ends with it.
-///
-/// Words are read lazily: a scan that stops early costs only the words that it read.
-pub(crate) fn ready_after<'a>(
-    word: impl Fn(usize) -> Option<&'a ReadyWord>,
-    words: usize,
-    after: usize,
-) -> impl Iterator<Item = usize> {
-    let (first, bit) = (after / BITS % words.max(1), after % BITS);
-    // The first word is visited twice: its upper bits at the beginning, its lower bits at the end.
-    let upper = if bit + 1 == BITS { 0 } else { u64::MAX << (bit + 1) };
-    let visits = (0..=words).map(move |step| {
-        let mask = if step == 0 {
-            upper
-        } else if step == words {
-            !upper
-        } else {
-            u64::MAX
-        };
-        ((first + step) % words.max(1), mask)
-    });
-    visits.flat_map(move |(index, mask)| {
-        // Acquire: pairs with the Release of `ReadyBit::set`.
-        let mut bits = word(index).map_or(0, |word| word.load(Ordering::Acquire)) & mask;
-        std::iter::from_fn(move || {
-            if bits == 0 {
-                return None;
-            }
-            let bit = bits.trailing_zeros() as usize;
-            bits &= bits - 1;
-            Some(index * BITS + bit)
-        })
-    })
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
     use super::*;
 
-    #[test]
-    fn a_scan_visits_each_ready_partition_once() {
-        let words: Vec<ReadyWord> = (0..3).map(|_| new_word()).collect();
-        for partition in [0, 5, 63, 64, 70, 130, 191] {
-            ReadyBit::new(words[partition / BITS].clone(), partition).set();
+    const CHUNK: usize = WORDS_PER_CHUNK * BITS;
+
+    proptest! {
+        #[test]
+        fn a_scan_visits_each_ready_partition_once(
+            count in prop_oneof![0..200_usize, CHUNK - 70..CHUNK + 70, 0..3 * CHUNK],
+            ready in prop::collection::btree_set(0..3 * CHUNK, 0..60),
+            cleared in prop::collection::btree_set(0..3 * CHUNK, 0..60),
+            near in prop::collection::btree_set(0..130_usize, 0..60),
+            after in 0..3 * CHUNK,
+        ) {
+            let set = ReadySet::new();
+            let bits: Vec<_> = (0..count).map(|partition| set.add(partition)).collect();
+            let of = |some: &BTreeSet<usize>| {
+                some.iter().copied().filter(|&partition| partition < count).collect::<BTreeSet<_>>()
+            };
+            let mut expected = of(&ready);
+            expected.extend(of(&near));
+            for &partition in &expected {
+                bits[partition].set();
+            }
+            for partition in of(&cleared) {
+                bits[partition].clear();
+                expected.remove(&partition);
+            }
+            let after = after % count.max(1);
+            let behind = expected.range(after + 1..).copied();
+            let round: Vec<_> = behind.chain(expected.range(..=after).copied()).collect();
+            prop_assert_eq!(set.scan(count, after).collect::<Vec<_>>(), round);
+            let set_bits = bits.iter().enumerate().filter(|(_, bit)| bit.is_set());
+            let set_bits: BTreeSet<_> = set_bits.map(|(partition, _)| partition).collect();
+            prop_assert_eq!(set_bits, expected);
         }
-        let scan =
-            |after| ready_after(|index| words.get(index), words.len(), after).collect::<Vec<_>>();
-        assert_eq!(scan(5), [63, 64, 70, 130, 191, 0, 5]);
-        assert_eq!(scan(63), [64, 70, 130, 191, 0, 5, 63]);
-        assert_eq!(scan(191), [0, 5, 63, 64, 70, 130, 191]);
-        assert_eq!(scan(131), [191, 0, 5, 63, 64, 70, 130]);
-        assert_eq!(ready_after(|_| None, 0, 7).count(), 0);
+    }
+
+    #[test]
+    fn neighbouring_words_are_in_different_lines() {
+        let set = ReadySet::new();
+        let bits: Vec<_> = (0..LINES * BITS).map(|partition| set.add(partition)).collect();
+        let lines: BTreeSet<_> = bits
+            .iter()
+            .map(|bit| std::ptr::from_ref(bit.word()) as usize / size_of::<CachePadded<u8>>())
+            .collect();
+        assert_eq!(lines.len(), LINES);
     }
 }

@@ -190,7 +190,7 @@ mod loom_tests {
     use loom::thread;
 
     use crate::flow::desk::lane::Since;
-    use crate::flow::partition::ready::{ReadyBit, new_word};
+    use crate::flow::partition::ready::ReadySet;
     use crate::flow::partition::segment_pool::SegmentPool;
     use crate::flow::partition::{Partition, Stop};
     use crate::sync::{Arc, Instant};
@@ -201,7 +201,7 @@ mod loom_tests {
     #[test]
     fn loom_unchoke_while_a_producer_goes_to_wait() {
         model(3, || {
-            let (ready, pool) = (ReadyBit::new(new_word(), 0), Arc::new(SegmentPool::new(1)));
+            let (ready, pool) = (ReadySet::new().add(0), Arc::new(SegmentPool::new(1)));
             let partition = Arc::new(Partition::new(0, ready, 1, 1, pool));
             let lane = {
                 let mut lanes = partition.lanes.lock();

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use crate::flow::desk::lanes::Lanes;
 use crate::flow::partition::gate::Access;
 use crate::flow::partition::put_time::PutTime;
-use crate::flow::partition::ready::{ReadyBit, new_word};
+use crate::flow::partition::ready::ReadySet;
 use crate::flow::partition::segment::{Segment, TakenSegments, segment_size};
 use crate::flow::partition::segment_pool::{SegmentCache, SegmentPool};
 use crate::flow::partition::slow_counts::Attempt;
@@ -96,7 +96,7 @@ struct Both {
 
 impl Both {
     fn new(buffer_size: usize, max_batch_items: usize) -> Self {
-        let bit = ReadyBit::new(new_word(), 0);
+        let bit = ReadySet::new().add(0);
         let segment = segment_size(buffer_size, max_batch_items);
         let pool = Arc::new(SegmentPool::new(segment));
         Self {
@@ -306,7 +306,7 @@ fn a_segment_ends_where_a_batch_does_that_waits_for_it() {
     // Of an item that ends one batch and begins another, the rest is as old as the item.
     for (put, expected) in [(single, [9, 5]), (run, [9, 5]), (weighted, [7, 7])] {
         let (clock, pool) = (StoppedClock::stop(), Arc::new(SegmentPool::new(100)));
-        let partition = Partition::new(0, ReadyBit::new(new_word(), 0), 1_000, 100, pool.clone());
+        let partition = Partition::new(0, ReadySet::new().add(0), 1_000, 100, pool.clone());
         partition.let_linger();
         partition.quieten(9, 0, || true);
         for items in [4, 3, 5, 2] {
@@ -349,7 +349,7 @@ impl Item for Large {
 fn a_take_leaves_little_memory_behind() {
     for items in [1, 100, 256, 300, 512] {
         let pool = Arc::new(SegmentPool::new(256));
-        let partition = Partition::new(0, ReadyBit::new(new_word(), 0), 1_000, 256, pool.clone());
+        let partition = Partition::new(0, ReadySet::new().add(0), 1_000, 256, pool.clone());
         for _ in 0..items {
             assert!(partition.put(Large([0; 1_024]), || false).is_ok());
         }

@@ -6,7 +6,6 @@ use crate::config::Config;
 use crate::control::ownership::OwnerWord;
 use crate::flow::handler::HandlerRef;
 use crate::flow::partition::Partition;
-use crate::flow::partition::ready::{BITS, ReadyBit, new_word};
 use crate::flow::partition::segment::segment_size;
 use crate::item::TypeKey;
 use crate::sync::{Arc, AtomicUsize, Mutex, PublishedOption};
@@ -16,17 +15,10 @@ impl<T> Route<T> {
     pub(crate) fn grow(&self, config: &Config, threads: usize, wanted: usize) {
         let segment = segment_size(config.buffer_size, config.max_batch_items);
         for index in self.partition_count()..wanted {
-            if index / BITS == self.word_count() {
-                self.words.push(new_word());
-            }
-            let Some(word) = self.words.get(index / BITS).cloned() else {
-                unreachable!("just added")
-            };
             self.owners.push(OwnerWord::owned(index % threads));
-            let ready = ReadyBit::new(word, index);
             let partition = Partition::new(
                 index,
-                ready,
+                self.ready.add(index),
                 config.buffer_size,
                 segment,
                 self.segment_pool.clone(),

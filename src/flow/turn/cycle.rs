@@ -15,7 +15,6 @@ use crate::control::thread_slots::ThreadSlot;
 use crate::flow::desk::call::Round;
 use crate::flow::handler::consumption::Consumption;
 use crate::flow::handler::drop_items::DropPanics;
-use crate::flow::partition::ready::ready_after;
 use crate::flow::partition::segment::TakenSegments;
 use crate::flow::partition::segment_pool::SegmentCache;
 use crate::flow::turn::idle_policy::after_thin_cycle;
@@ -310,8 +309,7 @@ pub(super) fn to_take<T: Item>(
         let count = route.partition_count();
         (1..=count).map(move |step| (last_served + step) % count)
     });
-    let ready =
-        (!closing).then(|| ready_after(|index| route.word(index), route.word_count(), last_served));
+    let ready = (!closing).then(|| route.ready_after(last_served));
     all.into_iter()
         .flatten()
         .chain(ready.into_iter().flatten())

@@ -3,7 +3,7 @@
 use loom::thread;
 
 use super::*;
-use crate::flow::partition::ready::{ReadyBit, new_word};
+use crate::flow::partition::ready::ReadySet;
 use crate::flow::partition::segment_pool::SegmentPool;
 use crate::sync::Mutex;
 use crate::testing::loom::{model, model_by_turns};
@@ -22,8 +22,9 @@ impl World {
             usage: Mutex::new(TableUse::default()),
             partitions: AppendOnly::new(),
         };
+        let ready = ReadySet::new();
         for index in 0..partitions {
-            let (ready, pool) = (ReadyBit::new(new_word(), index), Arc::new(SegmentPool::new(1)));
+            let (ready, pool) = (ready.add(index), Arc::new(SegmentPool::new(1)));
             world.partitions.push(Arc::new(Partition::new(index, ready, 1, 1, pool)));
         }
         types.for_each(|number| world.insert(number));

@@ -3,13 +3,13 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::flow::partition::ready::{ReadyBit, new_word};
+use crate::flow::partition::ready::ReadySet;
 use crate::flow::partition::segment_pool::SegmentPool;
 
 fn partitions(count: usize) -> AppendOnly<Arc<Partition<u64>>> {
-    let partitions = AppendOnly::new();
+    let (partitions, ready) = (AppendOnly::new(), ReadySet::new());
     for index in 0..count {
-        let (ready, pool) = (ReadyBit::new(new_word(), index), Arc::new(SegmentPool::new(1)));
+        let (ready, pool) = (ready.add(index), Arc::new(SegmentPool::new(1)));
         partitions.push(Arc::new(Partition::new(index, ready, 1, 1, pool)));
     }
     partitions
