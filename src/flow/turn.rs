@@ -55,41 +55,41 @@ impl<T: Item> DrainTask<T> {
     /// One turn after the other, until enough is taken or every partition had its turn.
     pub(super) fn take_turns(
         &mut self,
+        shared: &Arc<Shared<T>>,
         first: usize,
         closing: bool,
         known_before: usize,
         began: Instant,
     ) -> Round {
-        let shared = self.shared.clone();
         let mut round = Round::default();
         let (thread, hosted) = (self.index, self.was_hosted);
         let others =
-            to_take(&shared, thread, self.last_served, closing).filter(|&index| index != first);
+            to_take(shared, thread, self.last_served, closing).filter(|&index| index != first);
         let most = shared.config.max_batch_items;
         // Not in loom, which has no clock.
         let most_in_cycle = if cfg!(loom) { most } else { most.max(ITEMS_IN_QUICK_CYCLE) };
         let mut passed_over = false;
         for index in std::iter::once(first).chain(others) {
-            if !closing && is_host_free(&shared, thread, index) == hosted {
+            if !closing && is_host_free(shared, thread, index) == hosted {
                 // The next cycle starts with it, whatever else this one takes.
                 passed_over = true;
                 continue;
             }
             let calls = round.calls;
             let budget = most.min(most_in_cycle - round.taken);
-            let mut visit = self.turn(&shared, index, Step::Take(budget), closing, known_before);
+            let mut visit = self.turn(shared, index, Step::Take(budget), closing, known_before);
             round.taken += visit.taken;
             round.takes += usize::from(visit.taken > 0);
             // Each lane that is ready now has its turn. What becomes ready meanwhile waits for the
             // next cycle: the end of the last call has set the bit.
             let mut left = visit.ready;
             while let Some(in_hand) = visit.in_hand {
-                self.call(&shared, in_hand, &mut round);
+                self.call(shared, in_hand, &mut round);
                 if left == 0 {
                     break;
                 }
                 left -= 1;
-                visit = self.turn(&shared, index, Step::Submit, closing, known_before);
+                visit = self.turn(shared, index, Step::Submit, closing, known_before);
             }
             if round.calls > calls && !passed_over {
                 self.last_served = index;
@@ -132,7 +132,7 @@ impl<T: Item> DrainTask<T> {
     /// Enters a partition, takes, submits, and leaves.
     fn turn(
         &mut self,
-        shared: &Shared<T>,
+        shared: &Arc<Shared<T>>,
         index: usize,
         step: Step,
         closing: bool,
@@ -156,7 +156,7 @@ impl<T: Item> DrainTask<T> {
             }
             Step::Submit => TakenItems { items: 0, may_be_awaited: false },
         };
-        let in_hand = self.submit(&mut lanes, index, known_before, patience);
+        let in_hand = self.submit(shared, &mut lanes, index, known_before, patience);
         let ready = lanes.count_ready();
         if closing && !lanes.is_empty() {
             // The partition is finished when they have ended.
@@ -215,12 +215,12 @@ impl<T: Item> DrainTask<T> {
     /// Submits the ready lanes, up to the first whose desk is free: its job is in hand then.
     fn submit(
         &mut self,
+        shared: &Arc<Shared<T>>,
         lanes: &mut Lanes<T>,
         partition: usize,
         known_before: usize,
         mut patience: Patience,
     ) -> Option<InHand<T>> {
-        let shared = &self.shared.clone();
         while let Some(lane) = lanes.next_ready() {
             let key = lanes.key(lane);
             if lanes.is_dead(lane) {

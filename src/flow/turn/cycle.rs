@@ -125,7 +125,7 @@ impl<T: Item> DrainTask<T> {
             // do not.
             let hosted = closing || !is_host_free(&shared, self.index, first);
             self.was_hosted = hosted;
-            let mut work = || round = self.take_turns(first, closing, known, start);
+            let mut work = || round = self.take_turns(&shared, first, closing, known, start);
             if hosted { shared.host.enter(&mut work) } else { shared.host.leave(&mut work) }
         }
         let worked = round.calls > 0 || round.taken > 0;
