@@ -17,7 +17,7 @@ use crate::flow::handler::consumption::Consumption;
 use crate::flow::handler::drop_items::DropPanics;
 use crate::flow::partition::segment::TakenSegments;
 use crate::flow::partition::segment_pool::SegmentCache;
-use crate::flow::turn::idle_policy::after_thin_cycle;
+use crate::flow::turn::idle_policy::{LoneCycles, after_thin_cycle};
 use crate::flow::turn::timers::Timers;
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
@@ -54,6 +54,7 @@ pub(crate) struct DrainTask<T: Item> {
     pub(super) empty_cycles: u32,
     /// The rest after the last thin cycle.
     pub(super) thin_rest: Duration,
+    pub(super) lone_cycles: LoneCycles,
     /// Pressure was signalled, and a partition of this thread was under pressure, or had lanes, at
     /// the last check.
     pub(super) is_pressed: bool,
@@ -80,6 +81,7 @@ impl<T: Item> DrainTask<T> {
             last_served: 0,
             empty_cycles: 0,
             thin_rest: Duration::ZERO,
+            lone_cycles: LoneCycles::default(),
             is_pressed: false,
             was_hosted: false,
             has_idle_handlers: false,
@@ -140,8 +142,12 @@ impl<T: Item> DrainTask<T> {
         self.quiescent_point();
         self.log_lines();
         if worked {
-            self.empty_cycles = 0;
             let took = began.map_or(Duration::ZERO, time_since);
+            if let Some(began) = began {
+                let rest = self.thin_rest.max(self.shared.config.min_idle);
+                self.lone_cycles.note(self.empty_cycles, began, took, rest);
+            }
+            self.empty_cycles = 0;
             let rest = after_thin_cycle(
                 &self.shared.config,
                 self.shared.threads_per_core,

@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::control::scheduler::SleepKind;
-use crate::sync::Duration;
+use crate::sync::{Duration, Instant};
 
 /// Caps the doublings of the sleep, so that the shift cannot overflow.
 const MAX_DOUBLINGS: u32 = 20;
@@ -21,6 +21,44 @@ pub(crate) fn after_empty_cycle(config: &Config, empty_cycles: u32) -> (SleepKin
     let doublings = empty_cycles.min(MAX_DOUBLINGS);
     let sleep = config.min_idle.max(MIN_SLEEP).saturating_mul(1 << doublings);
     (SleepKind::Sleep, sleep.min(config.max_idle.max(MIN_SLEEP)))
+}
+
+/// After so many lone cycles in a row a thread does not rest.
+const LONE_CYCLES: u32 = 4;
+
+/// Cycles in a row whose items came after the rest that followed the cycle before, so that none
+/// gathered in it.
+///
+/// For a trickle of items a rest is one more wake-up for each of them: the thread wakes up from the
+/// rest, finds nothing, and sleeps. So it goes to sleep immediately, until items come at shorter
+/// intervals again.
+#[derive(Debug, Default)]
+pub(crate) struct LoneCycles {
+    count: u32,
+    ended: Option<Instant>,
+}
+
+impl LoneCycles {
+    /// A cycle that began at `began` and took `took` has worked, after so many empty cycles. `rest`
+    /// is what the thread rests after a cycle.
+    pub(crate) fn note(
+        &mut self,
+        empty_cycles: u32,
+        began: Instant,
+        took: Duration,
+        rest: Duration,
+    ) {
+        // The first empty cycle stands for the rest, and the second one found nothing.
+        let is_lone = empty_cycles > 1
+            && self.ended.is_some_and(|ended| began.saturating_duration_since(ended) > rest);
+        self.count = if is_lone { self.count.saturating_add(1) } else { 0 };
+        self.ended = Some(began + took);
+    }
+
+    /// Whether a thread would rest in vain. Not in loom, which has no clock.
+    pub(crate) fn make_rests_idle(&self) -> bool {
+        !cfg!(loom) && self.count >= LONE_CYCLES
+    }
 }
 
 /// The longest sleep where no handler has `on_idle`.
@@ -93,6 +131,26 @@ mod tests {
         assert_eq!(plan(Duration::from_millis(200)), sleeps);
         assert_eq!(plan(Duration::from_secs(60)), [60_000; 8]);
         assert_eq!(plan(Duration::ZERO)[0], 1);
+    }
+
+    #[test]
+    fn rests_are_idle_after_lone_cycles_in_a_row() {
+        let [rest, took] = [5, 1].map(Duration::from_millis);
+        let (mut cycles, mut ended) = (LoneCycles::default(), Instant::now());
+        let mut idle_after = |empty_cycles, gap| {
+            let began = ended + gap;
+            ended = began + took;
+            cycles.note(empty_cycles, began, took, rest);
+            cycles.make_rests_idle()
+        };
+        assert!(!idle_after(2, 2 * rest), "the first one");
+        for gap in [rest, Duration::ZERO] {
+            let idle: Vec<_> = (0..=LONE_CYCLES).map(|_| idle_after(2, 2 * rest)).collect();
+            assert_eq!(idle, [false, false, false, true, true]);
+            assert!(!idle_after(2, gap), "the item came within a rest");
+        }
+        assert!((0..LONE_CYCLES).all(|_| !idle_after(1, 2 * rest)), "found after the rest");
+        assert!((0..LONE_CYCLES).all(|_| !idle_after(0, 2 * rest)), "without a pause");
     }
 
     #[test]

@@ -18,10 +18,17 @@ impl<T: Item> DrainTask<T> {
     /// Prepares to sleep after a thin or empty cycle. Returns `None` if there is something to do
     /// after all.
     pub(crate) fn prepare_sleep(&mut self, after: Cycle) -> Option<(SleepAttempt<'_>, Duration)> {
-        let (mut kind, mut limit) = after_empty_cycle(&self.shared.config, self.empty_cycles);
         if after == Cycle::Thin || self.empty_cycles == 0 {
             self.segment_cache.begin_idle();
+            if self.lone_cycles.make_rests_idle() {
+                // As if it had rested already, and nothing had come.
+                self.empty_cycles = 1;
+                if after == Cycle::Thin {
+                    return None;
+                }
+            }
         }
+        let (mut kind, mut limit) = after_empty_cycle(&self.shared.config, self.empty_cycles);
         if after == Cycle::Thin {
             if self.shared.flushes.are_waiting() {
                 return None;

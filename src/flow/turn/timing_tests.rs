@@ -206,3 +206,37 @@ fn each_try_counts_as_a_call_and_only_the_first_has_waited() {
     let (_, types) = &queue.shared.histograms()[0];
     assert_eq!((types.calls.count(), types.batch_items.sum(), types.waits.count()), (2, 4, 1));
 }
+
+/// How long a thread rests after a batch.
+const REST: Duration = Duration::from_micros(100);
+
+impl Queue {
+    /// Puts a batch when the thread has slept for longer than a rest, and returns how often it
+    /// pauses until it sleeps again.
+    fn pauses_after_late_batch(&mut self) -> usize {
+        std::thread::sleep(2 * REST);
+        for number in 0..2 {
+            self.shared.produce(Number(SHORT, number), None, None, &mut Wait).unwrap();
+        }
+        self.task.wake_up();
+        let mut pauses = 0;
+        loop {
+            let cycle = self.task.cycle();
+            let Some((attempt, limit)) = self.task.prepare_sleep(cycle) else { continue };
+            attempt.leave();
+            pauses += 1;
+            if limit > REST {
+                return pauses;
+            }
+            self.task.wake_up();
+        }
+    }
+}
+
+#[test]
+fn a_thread_does_not_rest_after_batches_that_come_at_long_intervals() {
+    let config = Config { min_idle: REST, max_idle: REST, ..up_to(2) };
+    let mut queue = Queue::new(config, 0);
+    let pauses: Vec<_> = (0..8).map(|_| queue.pauses_after_late_batch()).collect();
+    assert_eq!(pauses, [2, 2, 2, 2, 1, 1, 1, 1]);
+}
