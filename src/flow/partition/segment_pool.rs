@@ -3,8 +3,9 @@
 //! Drain threads empty segments, and takes and producers need new ones. Memory that passes through
 //! the allocator is returned to the system in between, and faulted in again page by page.
 //!
-//! What is kept is bounded in bytes: 4 KiB in each partition, 512 KiB for each drain thread, 2 MiB
-//! for all producers of a queue. An idle queue gives the last two back, half of it each second.
+//! What is kept is bounded in bytes: 4 KiB in each idle partition, 512 KiB for each drain thread,
+//! 2 MiB for all producers of a queue. An idle queue gives the last two back, half of it each
+//! second.
 //!
 //! The one emptied last is used first: it is still in a cache.
 //!
@@ -21,6 +22,10 @@ pub(crate) const KEPT_CAPACITY: usize = 256;
 
 /// The same in bytes, for larger items: each partition of a queue may have such a segment.
 const KEPT_BYTES: usize = 4 << 10;
+
+/// The largest segment of full size that a take leaves in a busy partition, up to the next turn
+/// that finds nothing there.
+const MOST_LEFT_BYTES: usize = 16 << 10;
 
 /// The most emptied segments that a drain thread keeps: 512 KiB.
 const MAX_OWN: usize = 128;
@@ -68,6 +73,11 @@ impl<T> SegmentPool<T> {
     /// have more than the capacity of a new one.
     fn largest(&self) -> usize {
         self.segment_size.next_power_of_two()
+    }
+
+    /// A segment of full size for a busy partition, unless it is too large to be left there.
+    fn full_size(&self) -> Option<Vec<T>> {
+        (self.largest().saturating_mul(size_of::<T>()) <= MOST_LEFT_BYTES).then(|| self.segment())
     }
 
     fn most(&self) -> usize {
@@ -134,6 +144,12 @@ impl<T> SegmentCache<T> {
     /// `size` items if that is less.
     pub(crate) fn segment(&mut self, size: usize) -> Vec<T> {
         self.own.pop().unwrap_or_else(|| Vec::with_capacity(size.min(kept_capacity::<T>())))
+    }
+
+    /// An empty segment of full size, to be left in a partition that would grow one to that size,
+    /// unless that is too large.
+    pub(crate) fn full_size(&self) -> Option<Vec<T>> {
+        self.pool.full_size()
     }
 
     #[cfg(all(test, not(loom)))]

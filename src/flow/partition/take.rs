@@ -104,10 +104,18 @@ impl<T: Item> Partition<T> {
             let put_at = gate.put_at;
             return Opened::Last(Segment { items: Vec::new(), weight: 0, put_at });
         }
-        // Also an empty one that is large, after a full one was sealed: its partition may get no
-        // more items for long.
-        let small = segment_cache.segment(self.segment_size);
-        let open = self.replace_open(&mut gate, small);
+        // Also an empty one that is large: its partition may get no more items for long.
+        let next = if gate.open.len() > kept_capacity::<T>()
+            && let Some(full_size) = segment_cache.full_size()
+        {
+            // It would grow to that again, under the gate. The next turn takes it back if nothing
+            // has come.
+            self.ready.set();
+            full_size
+        } else {
+            segment_cache.segment(self.segment_size)
+        };
+        let open = self.replace_open(&mut gate, next);
         gate.withdraw_plan();
         // Stored before the gate is released: a put that still saw the old `taken` would find the
         // partition not empty, and set no bit.

@@ -11,7 +11,7 @@ use crate::flow::partition::gate::Access;
 use crate::flow::partition::put_time::PutTime;
 use crate::flow::partition::ready::ReadySet;
 use crate::flow::partition::segment::{Segment, TakenSegments, segment_size};
-use crate::flow::partition::segment_pool::{SegmentCache, SegmentPool};
+use crate::flow::partition::segment_pool::{SegmentCache, SegmentPool, kept_capacity};
 use crate::flow::partition::slow_counts::Attempt;
 use crate::flow::partition::{Partition, Signal, Stop};
 use crate::item::{Item, TypeKey};
@@ -361,4 +361,29 @@ fn a_take_leaves_little_memory_behind() {
         let left = partition.gate.lock().open.capacity() * size_of::<Large>();
         assert!(left <= 4_096, "{left} bytes after {items} items");
     }
+}
+
+#[test]
+fn a_busy_partition_keeps_a_full_segment_until_a_turn_finds_nothing() {
+    let pool = Arc::new(SegmentPool::new(512));
+    let partition = Partition::new(0, ReadySet::new().add(0), 10_000, 512, pool.clone());
+    let mut segment_cache = SegmentCache::new(pool);
+    let mut turn = |items: usize| {
+        for _ in 0..items {
+            assert!(partition.put(Numbers(0..1), || false).is_ok());
+        }
+        partition.begin_take();
+        let mut segments = TakenSegments::new();
+        let taken = partition.take(usize::MAX, &mut segments, &mut segment_cache).items;
+        assert_eq!(taken, items);
+        (partition.gate.lock().open.capacity(), partition.is_ready())
+    };
+    let kept = kept_capacity::<Numbers>();
+    assert_eq!(turn(kept), (kept, false));
+    assert_eq!(turn(kept + 1), (512, true));
+    assert_eq!(turn(1_000), (512, true), "the last segment has 488 items");
+    assert_eq!(turn(1), (kept, false));
+    assert_eq!(turn(kept + 1), (512, true));
+    assert_eq!(turn(0), (kept, false));
+    assert_eq!(turn(0), (kept, false));
 }
