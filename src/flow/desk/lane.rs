@@ -143,10 +143,11 @@ impl Since {
 pub(super) struct Lane<T> {
     pub(super) key: TypeKey,
     pub(super) state: State,
-    /// The job, if it was tried and failed: it comes before the tail.
-    pub(super) failed: Option<Job<T>>,
+    /// The job, if it was tried and failed: it comes before the tail. In a box, as what it owes is:
+    /// few lanes have one, and every batch moves a lane.
+    pub(super) failed: Option<Box<Job<T>>>,
     pub(super) tail: Batch<T>,
-    pub(super) owed: Option<Owed>,
+    pub(super) owed: Option<Box<Owed>>,
     /// That of the items of the job.
     pub(super) start: Since,
     /// The runs of items that the tail consists of, by weight.
@@ -238,7 +239,7 @@ impl<T> Lane<T> {
 
     /// The items that no thread has in hand, by weight.
     pub(super) fn held(&self) -> usize {
-        self.failed.as_ref().map_or(0, Job::weight) + self.tail.len()
+        self.failed.as_ref().map_or(0, |job| job.weight()) + self.tail.len()
     }
 
     pub(super) fn lingers(&self) -> bool {

@@ -276,7 +276,8 @@ impl<T> Lanes<T> {
     {
         self.set_state(index, State::Running(desk));
         let lane = &mut self.all[index];
-        let job = lane.failed.take().unwrap_or_else(|| {
+        let failed = lane.failed.take().map(|failed| *failed);
+        let job = failed.unwrap_or_else(|| {
             let owed = lane.owed.take();
             let most = owed.as_ref().map_or(most, |owed| owed.items.min(most));
             let put_at = measures().then(|| lane.tail_start().put_at.into());
@@ -361,7 +362,7 @@ impl<T> Lanes<T> {
         if rule_off(Rule::FailedToHead) {
             lane.append_failed(job);
         } else {
-            lane.failed = Some(job);
+            lane.failed = Some(Box::new(job));
         }
         self.set_state(index, state);
     }

@@ -72,14 +72,14 @@ impl<T> Lanes<T> {
         let Some(lane) = self.find(key).map(|lane| &mut self.all[lane]) else { return };
         let items = lane.tail.len() + queued;
         if lane.failed.is_none() && (1..full).contains(&items) {
-            lane.owed = Some(owed(items));
+            lane.owed = Some(Box::new(owed(items)));
         }
     }
 
     /// What a removed handler still gets of a lane.
     pub(in crate::flow) fn owed(&self, lane: usize) -> Option<&Owed> {
         let lane = &self.all[lane];
-        lane.owed.as_ref().filter(|_| lane.failed.is_none())
+        lane.owed.as_deref().filter(|_| lane.failed.is_none())
     }
 
     /// When the first item of a lane's next batch was put, or before; `None` if that was tried
