@@ -195,7 +195,8 @@ pub struct Config {
     /// What a full partition does. Default: the producer waits.
     pub strategy: BufferStrategy,
     /// How long a drain thread rests after its first empty cycle, so that batches form; also
-    /// between cycles of quick, tiny batches. Zero: it never rests. Default: 5 ms.
+    /// between cycles of quick, tiny batches. It does not rest while items arrive too far apart for
+    /// a batch to form. Zero: it never rests. Default: 5 ms.
     pub min_idle: Duration,
     /// The longest sleep of an idle drain thread between two calls of `on_idle`. Rests between
     /// cycles of tiny batches grow up to it while those would take more than a third of the cores.

@@ -118,7 +118,7 @@ mod real {
         }
     }
 
-    /// The time that deadlines and what lingers are compared with. A test may move it.
+    /// The time that deadlines, cycles and what lingers are compared with. A test may move it.
     #[cfg(not(test))]
     #[inline]
     pub(crate) fn now() -> Instant {
@@ -129,7 +129,7 @@ mod real {
     pub(crate) use crate::testing::clock::now;
 
     pub(crate) fn time_since(start: Instant) -> Duration {
-        start.elapsed()
+        now().saturating_duration_since(start)
     }
 
     /// A point in time at which something is due.

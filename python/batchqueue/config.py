@@ -90,8 +90,8 @@ class BatchQueueConfig(Generic[T]):
             rows whose tag has none. It is chosen when an item is enqueued. Default: None, such
             items count as unhandled, with a line in the log.
         min_idle_ms: How long a drain thread rests after its first empty cycle, so that a batch can
-            form; also between cycles with quick, tiny batches. It does not where a few batches in
-            a row came later than that. 0 means no rest. Default: 5 ms.
+            form; also between cycles with quick, tiny batches. It does not rest while items arrive
+            too far apart for a batch to form. 0 means no rest. Default: 5 ms.
         max_idle_ms: The longest sleep of an idle drain thread between two calls of `on_idle`. Rests
             between cycles with tiny batches grow up to this time while such cycles would use more
             than a third of the cores. Default: 200 ms.

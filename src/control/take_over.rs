@@ -157,14 +157,14 @@ impl<T: Item> Shared<T> {
     }
 
     /// Whether the owner of a partition has something to do in it.
-    fn has_work(&self, partition: &Partition<T>, closing: bool) -> bool {
+    pub(crate) fn has_work(&self, partition: &Partition<T>, closing: bool) -> bool {
         if partition.is_finished() {
             return false;
         }
         // What is queued behind the only lane of a partition waits for the lane.
         let is_blocked = partition.has_lanes() && self.has_one_type(partition);
         partition.waits_for_owner()
-            || partition.is_ready() && !is_blocked
+            || partition.is_ready() && !is_blocked && partition.has_queued()
             || closing && !partition.waits_for_calls()
     }
 

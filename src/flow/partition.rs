@@ -223,6 +223,11 @@ impl<T> Partition<T> {
         gate.pushed() == self.taken()
     }
 
+    /// Whether something is queued. A partition may be ready without: see `take.rs`.
+    pub(crate) fn has_queued(&self) -> bool {
+        !self.is_empty(&mut self.gate.lock())
+    }
+
     /// The items taken so far.
     pub(crate) fn taken(&self) -> u64 {
         // Acquire: pairs with the Release in `store_taken`.

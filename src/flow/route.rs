@@ -1,10 +1,10 @@
 //! The route: partitions, type → partition, type → handler.
 //!
 //! Partitions are only added, in place, and never move: growth keeps the old ones with their
-//! counters, owner words and ready bits, and a type keeps its partition until it has
-//! gone, so growth never reorders a type and never lets a second thread into its handler. Producers
-//! look up a type without any read-modify-write. The handler of a type is published separately, and
-//! a drain thread reads it after a take.
+//! counters, owner words and ready bits, and a type keeps its partition until it has gone, so
+//! growth never reorders a type and never lets a second thread into its handler. Producers look up
+//! a type without any read-modify-write. The handler of a type is published separately, and a drain
+//! thread reads it after a take.
 //!
 //! A type that has gone leaves its partitions, its place in `types` and its spread to later types.
 //! A producer that had looked it up before may still put an item into the partition. So a partition

@@ -143,8 +143,8 @@ impl Since {
 pub(super) struct Lane<T> {
     pub(super) key: TypeKey,
     pub(super) state: State,
-    /// The job, if it was tried and failed: it comes before the tail. In a box, as what it owes is:
-    /// few lanes have one, and every batch moves a lane.
+    /// The job, if it was tried and failed: it comes before the tail. Boxed, like `owed`: few lanes
+    /// have either, and every batch moves its lane.
     pub(super) failed: Option<Box<Job<T>>>,
     pub(super) tail: Batch<T>,
     pub(super) owed: Option<Box<Owed>>,

@@ -2,11 +2,12 @@
 //!
 //! Written by producers (set, on the step from empty to non-empty, under the partition's gate) and
 //! by the thread inside the partition (clear before a take, set again when a take stops at its
-//! budget). Read by drain threads in search of work, several times for each item of a quiet queue.
+//! budget, or leaves a segment behind that the next turn takes back). Read by drain threads in
+//! search of work, several times for each item of a quiet queue.
 //!
 //! 64 partitions share one word. Words never move: they come in chunks, in which neighbours lie in
-//! different cache lines. So the words of a few hundred partitions are not written in one line, and
-//! those of thousands are read from a few.
+//! different cache lines. So producers of a few hundred partitions do not share a line, while a
+//! scan of thousands reads few lines.
 
 use crossbeam_utils::CachePadded;
 
@@ -48,8 +49,8 @@ impl ReadySet {
         Self { chunks: AppendOnly::new() }
     }
 
-    /// Returns the bit of a partition, for partitions in ascending order. One thread at a time adds
-    /// some, and only afterwards the others count them.
+    /// Returns the bit of a partition. Called for partitions in ascending order, by one thread at a
+    /// time, and before others can count them.
     pub(crate) fn add(&self, partition: usize) -> ReadyBit {
         let (word, mask) = (partition / BITS, 1 << (partition % BITS));
         let number = word / WORDS_PER_CHUNK;
@@ -84,7 +85,7 @@ pub(crate) struct Scan<'a> {
     /// The chunk of the last word, after its number.
     chunk: Option<(usize, &'a Chunk)>,
     words: usize,
-    /// The word that `bits` are left of, or else the one that is read next.
+    /// The word that `bits` came from while any are left; otherwise the next to read.
     word: usize,
     /// Visits left, of which the last is that of the first word's lower bits.
     left: usize,

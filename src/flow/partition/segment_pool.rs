@@ -3,16 +3,16 @@
 //! Drain threads empty segments, and takes and producers need new ones. Memory that passes through
 //! the allocator is returned to the system in between, and faulted in again page by page.
 //!
-//! What is kept is bounded in bytes: 4 KiB in each idle partition, 512 KiB for each drain thread,
-//! 2 MiB for all producers of a queue. An idle queue gives the last two back, half of it each
-//! second.
+//! What is kept is bounded in bytes: 4 KiB in a partition where the last take found nothing, 16 KiB
+//! in the others, 512 KiB for each drain thread, 2 MiB in the pool of a queue. An idle queue gives
+//! the last two back, half of it each second.
 //!
 //! The one emptied last is used first: it is still in a cache.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
 //! | `SegmentCache.own`, `idle` | its drain thread | the same |
-//! | `SegmentPool` | drain threads with a surplus | sealing producers, the idle drain thread |
+//! | `SegmentPool` | drain threads with a surplus | sealing producers, drain threads |
 
 use crate::sync::{Arc, Duration, Instant, QuickMutex};
 
@@ -23,8 +23,8 @@ pub(crate) const KEPT_CAPACITY: usize = 256;
 /// The same in bytes, for larger items: each partition of a queue may have such a segment.
 const KEPT_BYTES: usize = 4 << 10;
 
-/// The largest segment of full size that a take leaves in a busy partition, up to the next turn
-/// that finds nothing there.
+/// The largest full-size segment, in bytes, that a take may leave in a busy partition, until a turn
+/// finds nothing there.
 const MOST_LEFT_BYTES: usize = 16 << 10;
 
 /// The most emptied segments that a drain thread keeps: 512 KiB.
@@ -75,9 +75,11 @@ impl<T> SegmentPool<T> {
         self.segment_size.next_power_of_two()
     }
 
-    /// A segment of full size for a busy partition, unless it is too large to be left there.
-    fn full_size(&self) -> Option<Vec<T>> {
-        (self.largest().saturating_mul(size_of::<T>()) <= MOST_LEFT_BYTES).then(|| self.segment())
+    /// Whether a take may leave full-size segments behind, which are larger than those that it
+    /// leaves in any partition.
+    fn may_be_left(&self) -> bool {
+        let bytes = self.largest().saturating_mul(size_of::<T>());
+        (1..self.segment_size).contains(&kept_capacity::<T>()) && bytes <= MOST_LEFT_BYTES
     }
 
     fn most(&self) -> usize {
@@ -146,10 +148,10 @@ impl<T> SegmentCache<T> {
         self.own.pop().unwrap_or_else(|| Vec::with_capacity(size.min(kept_capacity::<T>())))
     }
 
-    /// An empty segment of full size, to be left in a partition that would grow one to that size,
-    /// unless that is too large.
+    /// An empty full-size segment for a busy partition, if there is one and it may be left there.
+    /// Nothing is allocated, because the caller holds a gate.
     pub(crate) fn full_size(&self) -> Option<Vec<T>> {
-        self.pool.full_size()
+        if self.pool.may_be_left() { self.pool.pooled() } else { None }
     }
 
     #[cfg(all(test, not(loom)))]
@@ -260,6 +262,25 @@ mod tests {
         }
         let got = segment_cache.pool.segment();
         assert_eq!(got.as_ptr(), last);
+    }
+
+    /// Whether a take may leave a segment of `segment_size` items of `T` behind.
+    fn leaves<T>(segment_size: usize) -> bool {
+        let mut segment_cache = SegmentCache::<T>::new(Arc::new(SegmentPool::new(segment_size)));
+        let full_size = Vec::with_capacity(segment_size);
+        segment_cache.own.resize_with(MAX_OWN, Vec::new);
+        segment_cache.keep(full_size);
+        segment_cache.full_size().is_some()
+    }
+
+    #[test]
+    fn a_take_leaves_full_segments_of_up_to_16_kib_behind() {
+        assert!(leaves::<[u8; 16]>(1_024));
+        assert!(!leaves::<[u8; 16]>(1_025), "it may have grown to 2,048 items");
+        assert!(leaves::<[u8; 32]>(500));
+        assert!(!leaves::<[u8; 33]>(500));
+        assert!(!leaves::<[u8; 16]>(KEPT_CAPACITY), "no larger than what is left anyway");
+        assert!(!leaves::<[u8; 5_000]>(3), "a partition keeps none so large");
     }
 
     /// The bytes that a thread and a queue keep of segments with so many items of `T`.

@@ -49,7 +49,7 @@ impl<T: Item> Partition<T> {
     ) -> TakenItems {
         let mut taken = TakenItems { items: 0, may_be_awaited: false };
         while taken.items < budget {
-            let sealed = match self.take_open(segment_cache) {
+            let sealed = match self.take_open(!segments.is_empty(), segment_cache) {
                 Opened::Last(open) => {
                     taken.items += open.weight;
                     if open.items.is_empty() {
@@ -90,8 +90,8 @@ impl<T: Item> Partition<T> {
     }
 
     /// Takes, under the gate, the open segment, which is the last, unless sealed ones come before
-    /// it.
-    fn take_open(&self, segment_cache: &mut SegmentCache<T>) -> Opened<T> {
+    /// it. `was_full`: this take brought sealed ones already.
+    fn take_open(&self, was_full: bool, segment_cache: &mut SegmentCache<T>) -> Opened<T> {
         let mut gate = self.gate.lock();
         gate.end_quiet();
         // Relaxed: only the thread inside touches it.
@@ -104,17 +104,17 @@ impl<T: Item> Partition<T> {
             let put_at = gate.put_at;
             return Opened::Last(Segment { items: Vec::new(), weight: 0, put_at });
         }
-        // Also an empty one that is large: its partition may get no more items for long.
-        let next = if gate.open.len() > kept_capacity::<T>()
-            && let Some(full_size) = segment_cache.full_size()
-        {
-            // It would grow to that again, under the gate. The next turn takes it back if nothing
-            // has come.
+        // A small segment of a busy partition would grow to full size again, under the gate. Where
+        // items linger, the turn that takes it back would make the partition loud.
+        let is_busy = was_full || gate.open.len() > kept_capacity::<T>();
+        let full_size = if is_busy && !gate.lingers { segment_cache.full_size() } else { None };
+        if full_size.is_some() {
+            // The next turn takes it back if nothing has come.
             self.ready.set();
-            full_size
-        } else {
-            segment_cache.segment(self.segment_size)
-        };
+        }
+        // A small one also replaces an empty one that is large: the partition may get no more items
+        // for long.
+        let next = full_size.unwrap_or_else(|| segment_cache.segment(self.segment_size));
         let open = self.replace_open(&mut gate, next);
         gate.withdraw_plan();
         // Stored before the gate is released: a put that still saw the old `taken` would find the

@@ -354,7 +354,10 @@ fn a_take_leaves_little_memory_behind() {
             assert!(partition.put(Large([0; 1_024]), || false).is_ok());
         }
         let (mut segments, mut segment_cache) = (TakenSegments::new(), SegmentCache::new(pool));
+        segment_cache.keep(Vec::with_capacity(256));
+        partition.begin_take();
         assert_eq!(partition.take(usize::MAX, &mut segments, &mut segment_cache).items, items);
+        assert!(!partition.is_ready());
         assert!(
             segments.iter().flat_map(|segment| &segment.items).all(|item| item.0 == [0; 1_024])
         );
@@ -368,20 +371,22 @@ fn a_busy_partition_keeps_a_full_segment_until_a_turn_finds_nothing() {
     let pool = Arc::new(SegmentPool::new(512));
     let partition = Partition::new(0, ReadySet::new().add(0), 10_000, 512, pool.clone());
     let mut segment_cache = SegmentCache::new(pool);
-    let mut turn = |items: usize| {
+    let turn = |segment_cache: &mut SegmentCache<Numbers>, items: usize| {
         for _ in 0..items {
             assert!(partition.put(Numbers(0..1), || false).is_ok());
         }
         partition.begin_take();
         let mut segments = TakenSegments::new();
-        let taken = partition.take(usize::MAX, &mut segments, &mut segment_cache).items;
-        assert_eq!(taken, items);
+        assert_eq!(partition.take(usize::MAX, &mut segments, segment_cache).items, items);
         (partition.gate.lock().open.capacity(), partition.is_ready())
     };
     let kept = kept_capacity::<Numbers>();
+    assert_eq!(turn(&mut segment_cache, kept + 1), (kept, false), "there is none of full size");
+    (0..9).for_each(|_| segment_cache.keep(Vec::with_capacity(512)));
+    let mut turn = |items| turn(&mut segment_cache, items);
     assert_eq!(turn(kept), (kept, false));
     assert_eq!(turn(kept + 1), (512, true));
-    assert_eq!(turn(1_000), (512, true), "the last segment has 488 items");
+    assert_eq!(turn(512 + 1), (512, true), "one full segment, and an item");
     assert_eq!(turn(1), (kept, false));
     assert_eq!(turn(kept + 1), (512, true));
     assert_eq!(turn(0), (kept, false));

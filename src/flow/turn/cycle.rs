@@ -22,7 +22,7 @@ use crate::flow::turn::timers::Timers;
 use crate::item::Item;
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
-use crate::sync::{Arc, Duration, Instant, time_since};
+use crate::sync::{Arc, Duration, Instant, now, time_since};
 use crate::thread_context::this_thread;
 
 /// How long a drain thread with work stays inside its host: a fifth of the interpreter's switch
@@ -120,7 +120,7 @@ impl<T: Item> DrainTask<T> {
         let first = self.partitions_to_take(closing).next();
         let (mut round, mut began) = (Round::default(), None);
         if let Some(first) = first {
-            let start = Instant::now();
+            let start = now();
             began = Some(start);
             let shared = self.shared.clone();
             // While closing, a cycle checks all partitions, those that need the host and those that
@@ -143,11 +143,6 @@ impl<T: Item> DrainTask<T> {
         self.log_lines();
         if worked {
             let took = began.map_or(Duration::ZERO, time_since);
-            if let Some(began) = began {
-                let rest = self.thin_rest.max(self.shared.config.min_idle);
-                self.lone_cycles.note(self.empty_cycles, began, took, rest);
-            }
-            self.empty_cycles = 0;
             let rest = after_thin_cycle(
                 &self.shared.config,
                 self.shared.threads_per_core,
@@ -156,6 +151,11 @@ impl<T: Item> DrainTask<T> {
                 took,
                 self.thin_rest,
             );
+            if let Some(began) = began {
+                let rest = rest.unwrap_or(self.shared.config.min_idle);
+                self.lone_cycles.note(self.empty_cycles, began, took, rest);
+            }
+            self.empty_cycles = 0;
             match rest.filter(|_| !closing) {
                 Some(rest) => {
                     self.thin_rest = rest;

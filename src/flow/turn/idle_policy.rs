@@ -23,11 +23,11 @@ pub(crate) fn after_empty_cycle(config: &Config, empty_cycles: u32) -> (SleepKin
     (SleepKind::Sleep, sleep.min(config.max_idle.max(MIN_SLEEP)))
 }
 
-/// After so many lone cycles in a row a thread does not rest.
+/// After this many consecutive lone cycles a thread stops resting.
 const LONE_CYCLES: u32 = 4;
 
-/// Cycles in a row whose items came after the rest that followed the cycle before, so that none
-/// gathered in it.
+/// Consecutive cycles whose items arrived only after the preceding rest would have ended, so that
+/// nothing gathered in it.
 ///
 /// For a trickle of items a rest is one more wake-up for each of them: the thread wakes up from the
 /// rest, finds nothing, and sleeps. So it goes to sleep immediately, until items come at shorter
@@ -35,12 +35,13 @@ const LONE_CYCLES: u32 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct LoneCycles {
     count: u32,
-    ended: Option<Instant>,
+    /// When the last cycle with work ended, and how long the thread rests after it.
+    last: Option<(Instant, Duration)>,
 }
 
 impl LoneCycles {
-    /// A cycle that began at `began` and took `took` has worked, after so many empty cycles. `rest`
-    /// is what the thread rests after a cycle.
+    /// A cycle that began at `began` and took `took` has worked, after so many empty cycles. The
+    /// thread rests for `rest` after it, or not at all.
     pub(crate) fn note(
         &mut self,
         empty_cycles: u32,
@@ -50,13 +51,15 @@ impl LoneCycles {
     ) {
         // The first empty cycle stands for the rest, and the second one found nothing.
         let is_lone = empty_cycles > 1
-            && self.ended.is_some_and(|ended| began.saturating_duration_since(ended) > rest);
+            && self.last.is_some_and(|(ended, rest)| {
+                !rest.is_zero() && began.saturating_duration_since(ended) > rest
+            });
         self.count = if is_lone { self.count.saturating_add(1) } else { 0 };
-        self.ended = Some(began + took);
+        self.last = Some((began + took, rest));
     }
 
-    /// Whether a thread would rest in vain. Not in loom, which has no clock.
-    pub(crate) fn make_rests_idle(&self) -> bool {
+    /// Whether a rest would gather nothing. Not in loom, which has no clock.
+    pub(crate) fn make_rests_futile(&self) -> bool {
         !cfg!(loom) && self.count >= LONE_CYCLES
     }
 }
@@ -134,23 +137,27 @@ mod tests {
     }
 
     #[test]
-    fn rests_are_idle_after_lone_cycles_in_a_row() {
+    fn rests_are_futile_after_lone_cycles_in_a_row() {
         let [rest, took] = [5, 1].map(Duration::from_millis);
         let (mut cycles, mut ended) = (LoneCycles::default(), Instant::now());
-        let mut idle_after = |empty_cycles, gap| {
+        let mut futile_after = |empty_cycles, gap, rest| {
             let began = ended + gap;
             ended = began + took;
             cycles.note(empty_cycles, began, took, rest);
-            cycles.make_rests_idle()
+            cycles.make_rests_futile()
         };
-        assert!(!idle_after(2, 2 * rest), "the first one");
+        assert!(!futile_after(2, 2 * rest, rest), "the first one");
         for gap in [rest, Duration::ZERO] {
-            let idle: Vec<_> = (0..=LONE_CYCLES).map(|_| idle_after(2, 2 * rest)).collect();
-            assert_eq!(idle, [false, false, false, true, true]);
-            assert!(!idle_after(2, gap), "the item came within a rest");
+            let futile: Vec<_> =
+                (0..=LONE_CYCLES).map(|_| futile_after(2, 2 * rest, rest)).collect();
+            assert_eq!(futile, [false, false, false, true, true]);
+            assert!(!futile_after(2, gap, rest), "the item came within a rest");
         }
-        assert!((0..LONE_CYCLES).all(|_| !idle_after(1, 2 * rest)), "found after the rest");
-        assert!((0..LONE_CYCLES).all(|_| !idle_after(0, 2 * rest)), "without a pause");
+        for (empty_cycles, rest) in [(1, rest), (0, rest), (2, Duration::ZERO), (2, 2 * rest)] {
+            futile_after(0, Duration::ZERO, rest);
+            let gap = Duration::from_millis(10);
+            assert!((0..LONE_CYCLES).all(|_| !futile_after(empty_cycles, gap, rest)));
+        }
     }
 
     #[test]

@@ -20,8 +20,8 @@ impl<T: Item> DrainTask<T> {
     pub(crate) fn prepare_sleep(&mut self, after: Cycle) -> Option<(SleepAttempt<'_>, Duration)> {
         if after == Cycle::Thin || self.empty_cycles == 0 {
             self.segment_cache.begin_idle();
-            if self.lone_cycles.make_rests_idle() {
-                // As if it had rested already, and nothing had come.
+            if self.lone_cycles.make_rests_futile() {
+                // Proceed as if it had rested and nothing had arrived.
                 self.empty_cycles = 1;
                 if after == Cycle::Thin {
                     return None;

@@ -7,7 +7,7 @@ use crate::control::scheduler::sleeper;
 use crate::control::spares::Spares;
 use crate::control::thread_slots::ThreadSlots;
 use crate::flow::handler::consumption::Consumption;
-use crate::flow::turn::cycle::DrainTask;
+use crate::flow::turn::cycle::{Cycle, DrainTask};
 use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Mutex};
 use crate::testing::clock::StoppedClock;
@@ -54,10 +54,13 @@ struct Queue {
 
 impl Queue {
     fn new(config: Config, failures: usize) -> Self {
+        Self::without_delay(Config { max_delay: Some(DELAY), ..config }, failures)
+    }
+
+    fn without_delay(config: Config, failures: usize) -> Self {
         let (sleeper, waker) = sleeper();
         let slots = ThreadSlots::new(vec![waker], Spares::new(1, Vec::new()));
-        let partitions = PartitionPolicy::Fixed(1);
-        let config = Config { partitions, max_delay: Some(DELAY), ..config };
+        let config = Config { partitions: PartitionPolicy::Fixed(1), ..config };
         let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
         let shared = Shared::new("q".to_owned(), config, by_handler, None, host, slots, None);
         let shared = Arc::new(shared);
@@ -208,16 +211,19 @@ fn each_try_counts_as_a_call_and_only_the_first_has_waited() {
 }
 
 /// How long a thread rests after a batch.
-const REST: Duration = Duration::from_micros(100);
+const REST: Duration = Duration::from_millis(5);
 
 impl Queue {
-    /// Puts a batch when the thread has slept for longer than a rest, and returns how often it
-    /// pauses until it sleeps again.
-    fn pauses_after_late_batch(&mut self) -> usize {
-        std::thread::sleep(2 * REST);
-        for number in 0..2 {
-            self.shared.produce(Number(SHORT, number), None, None, &mut Wait).unwrap();
-        }
+    fn put_many(&self, items: usize) {
+        let items: Vec<_> = (0..).map(|number| Number(SHORT, number)).take(items).collect();
+        self.shared.produce_many(&mut items.into_iter(), None, &mut Wait).unwrap();
+    }
+
+    /// Puts a batch `gap` after the last one, and returns how often the thread pauses until it
+    /// sleeps again.
+    fn pauses_after_batch(&mut self, gap: Duration) -> usize {
+        self.clock.advance(gap);
+        self.put_many(self.shared.config.max_batch_items);
         self.task.wake_up();
         let mut pauses = 0;
         loop {
@@ -235,8 +241,42 @@ impl Queue {
 
 #[test]
 fn a_thread_does_not_rest_after_batches_that_come_at_long_intervals() {
-    let config = Config { min_idle: REST, max_idle: REST, ..up_to(2) };
-    let mut queue = Queue::new(config, 0);
-    let pauses: Vec<_> = (0..8).map(|_| queue.pauses_after_late_batch()).collect();
-    assert_eq!(pauses, [2, 2, 2, 2, 1, 1, 1, 1]);
+    // After a small batch it rests without an empty cycle, after a large one with it.
+    for items in [2, 300] {
+        let config = Config { min_idle: REST, max_idle: 2 * REST, ..up_to(items) };
+        let mut queue = Queue::new(config, 0);
+        let mut pauses = |gap: Duration| [(); 6].map(|()| queue.pauses_after_batch(gap)).to_vec();
+        assert_eq!(pauses(REST + TICK), [2, 2, 2, 2, 1, 1], "batches of {items}");
+        assert_eq!(pauses(REST), [2; 6], "a rest would gather items");
+        assert_eq!(pauses(2 * REST), [2, 2, 2, 1, 1, 1]);
+    }
+}
+
+/// A partition that was busy is ready once more without an item. No other thread takes that over.
+#[test]
+fn an_idle_thread_takes_large_segments_back() {
+    let config = Config { buffer_size: 100_000, ..up_to(10_000) };
+    let mut queue = Queue::without_delay(config, 0);
+    for _ in 0..2 {
+        queue.put_many(600);
+        assert_eq!(queue.task.cycle(), Cycle::Worked);
+    }
+    let shared = queue.shared.clone();
+    let partition = shared.route.partition(0);
+    assert!(partition.is_ready());
+    assert!(!shared.has_work(partition, false));
+    queue.task.cycle();
+    assert!(!partition.is_ready());
+}
+
+/// A turn that takes a large segment back would end the quiet of the partition.
+#[test]
+fn a_partition_whose_items_linger_keeps_no_large_segment() {
+    let mut queue = Queue::new(Config { buffer_size: 100_000, ..up_to(10_000) }, 0);
+    for batches in 1..=3 {
+        queue.put_many(600);
+        queue.task.cycle();
+        assert!(!queue.shared.route.partition(0).is_ready());
+        assert_eq!(queue.after(DELAY).len(), batches);
+    }
 }
