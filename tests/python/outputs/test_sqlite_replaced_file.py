@@ -165,6 +165,32 @@ def test_file_with_a_part_of_its_log_is_opened(store, older):
     assert (mark(store), counts(store)["4"]) == (5, 6)
 
 
+def test_file_of_a_checkpoint_that_was_killed_is_opened(store):
+    """It begins with the new number of pages, and ends before the last ones.
+
+    SQLite takes it for damaged if it reads it alone, and repairs it with the log.
+    """
+    epoch(store, 0)
+    reader = sqlite3.connect(store.path)  # it keeps the log from being removed
+    reader.execute("SELECT count(*) FROM sqlite_master").fetchall()
+    with store.transaction() as transaction:
+        transaction.merge([COUNT(f"new {key}", 0) for key in KEYS])
+        transaction.record("query", 1, {"rows": len(KEYS)})
+    before, log = store.path.read_bytes(), log_of(store).read_bytes()
+    reader.close()
+    assert mark(store) == 1
+    assert not log_of(store).exists()
+    after = store.path.read_bytes()
+    page_bytes = 4_096
+    added = (len(after) - len(before)) // page_bytes
+    assert added > 20
+    for pages in (1, 2, len(before) // page_bytes, len(before) // page_bytes + added // 2):
+        written = pages * page_bytes
+        store.path.write_bytes(after[:written] + before[written:])
+        log_of(store).write_bytes(log)
+        assert (mark(store), len(counts(store))) == (1, 2 * len(KEYS))
+
+
 def test_log_of_a_store_that_was_never_in_its_file_is_opened(store):
     with sqlite3.connect(store.path) as connection:
         connection.execute("PRAGMA journal_mode = WAL")

@@ -34,7 +34,7 @@ CREATE_STATE = (
 # and the length and the types of its columns.
 _LOG_HEADER_BYTES, _FRAME_HEADER_BYTES = 32, 24
 _LOG_BEGINS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
-_LEAF, _ONE_ROW = 0x0D, b"\x00\x01"
+_LEAF, _ONE_ROW = b"\x0d", b"\x00\x01"
 _ROW_BEGINS = bytes([81, 1, 5, 0, 37, 77, 77]) + _FORMAT.encode()
 _NAME_BYTES = 32
 
@@ -45,6 +45,14 @@ _ATTEMPTS = 20
 class _State(NamedTuple):
     previous: str
     name: str
+
+
+class _Frame(NamedTuple):
+    """A state in a log, and the page that has it."""
+
+    state: _State
+    page: int
+    page_bytes: int
 
 
 def enter_state(connection: sqlite3.Connection) -> None:
@@ -69,7 +77,7 @@ def check_log(path: Path) -> None:
             return
         with suppress(OSError):  # SQLite will report what cannot be read
             in_file, beginning = _state_in(database), _beginning_of(log)
-            states = list(_committed(log))
+            states = [frame.state for frame in _committed(log)]
             if not states or in_file in (states[0].previous, *(state.name for state in states)):
                 return
             # Another process may have begun the log anew since the file was read.
@@ -98,13 +106,23 @@ def _size(path: Path) -> int:
 
 def _state_in(database: Path) -> str:
     """Return the state in a file without its log; zeros if it has none, or cannot be read."""
-    with (
-        suppress(sqlite3.DatabaseError),
-        closing(sqlite3.connect(f"{database.as_uri()}?immutable=1", uri=True)) as connection,
-    ):
-        row = connection.execute(f"SELECT state FROM {STORE_TABLE}").fetchone()
-        return _NO_STATE if row is None else str(row[0])
-    return _NO_STATE
+    address = f"{database.as_uri()}?immutable=1"
+    try:
+        with closing(sqlite3.connect(address, uri=True)) as connection:
+            row = connection.execute(f"SELECT state FROM {STORE_TABLE}").fetchone()
+            return _NO_STATE if row is None else str(row[0])
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
+            return _NO_STATE  # no such table
+    # A checkpoint puts the new number of pages into the file first, and the last pages at its end.
+    # While it runs, or if it was killed, the file alone looks damaged.
+    frame = next(_committed(log_of(database)), None)
+    if frame is None:
+        return _NO_STATE
+    with database.open("rb") as file:
+        file.seek((frame.page - 1) * frame.page_bytes)
+        state = _state_on(file.read(frame.page_bytes))
+    return _NO_STATE if state is None else state.name
 
 
 def _beginning_of(log: Path) -> bytes:
@@ -112,19 +130,19 @@ def _beginning_of(log: Path) -> bytes:
         return file.read(_LOG_HEADER_BYTES)
 
 
-def _committed(log: Path) -> Iterator[_State]:
+def _committed(log: Path) -> Iterator[_Frame]:
     """Return the states of the committed transactions in a log, the oldest first."""
     with log.open("rb") as file:
         header = file.read(_LOG_HEADER_BYTES)
         page_bytes, salts = int.from_bytes(header[8:12], "big"), header[16:24]
         if header[:4] not in _LOG_BEGINS or not 512 <= page_bytes <= 65_536:
             return
-        open_states: list[_State] = []
+        open_states: list[_Frame] = []
         frame_bytes = _FRAME_HEADER_BYTES + page_bytes
         while len(frame := file.read(frame_bytes)) == frame_bytes and frame[8:16] == salts:
             state = _state_on(frame[_FRAME_HEADER_BYTES:])
             if state is not None:
-                open_states.append(state)
+                open_states.append(_Frame(state, int.from_bytes(frame[:4], "big"), page_bytes))
             if frame[4:8] != bytes(4):  # the last page of a transaction
                 yield from open_states
                 open_states.clear()
@@ -132,7 +150,7 @@ def _committed(log: Path) -> Iterator[_State]:
 
 def _state_on(page: bytes) -> _State | None:
     """Return the row of the table, if a page has it."""
-    if page[0] != _LEAF or page[3:5] != _ONE_ROW:
+    if page[:1] != _LEAF or page[3:5] != _ONE_ROW:
         return None
     start = int.from_bytes(page[8:10], "big")
     if not page.startswith(_ROW_BEGINS, start):

@@ -29,6 +29,13 @@ STORES = (
         (f"{REPLACED_FILES} -k part_of_its_log",),
     ),
     Mutant(
+        "FileOfAKilledCheckpointHasAState",
+        "outputs/sqlite/state.py",
+        "frame = next(_committed(log_of(database)), None)",
+        "frame = None",
+        (f"{REPLACED_FILES} -k killed_is_opened",),
+    ),
+    Mutant(
         "RestoreWaitsForNobody",
         "outputs/sqlite/copies.py",
         "fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, *_SHARED_BYTES)",
