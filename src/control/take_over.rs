@@ -58,8 +58,10 @@ impl<T: Item> Shared<T> {
         for partition in self.route.partitions().filter(|each| self.has_work(each, closing)) {
             match self.route.owner(partition.index).load() {
                 Owner::Owned(owner) if seen.is_away(owner) => {
-                    held_up.push((partition.index, owner));
-                    load[owner] += 1;
+                    if Self::is_held_up(partition, closing) {
+                        held_up.push((partition.index, owner));
+                        load[owner] += 1;
+                    }
                 }
                 owner => load[owner.wanted()] += 1,
             }
@@ -157,15 +159,21 @@ impl<T: Item> Shared<T> {
     }
 
     /// Whether the owner of a partition has something to do in it.
-    pub(crate) fn has_work(&self, partition: &Partition<T>, closing: bool) -> bool {
+    fn has_work(&self, partition: &Partition<T>, closing: bool) -> bool {
         if partition.is_finished() {
             return false;
         }
         // What is queued behind the only lane of a partition waits for the lane.
         let is_blocked = partition.has_lanes() && self.has_one_type(partition);
         partition.waits_for_owner()
-            || partition.is_ready() && !is_blocked && partition.has_queued()
+            || partition.is_ready() && !is_blocked
             || closing && !partition.waits_for_calls()
+    }
+
+    /// Whether another thread could do the work in a partition that seems to have some: it may be
+    /// ready without an item. Not asked of all partitions, because it locks the gate.
+    pub(crate) fn is_held_up(partition: &Partition<T>, closing: bool) -> bool {
+        closing || partition.waits_for_owner() || partition.has_queued()
     }
 
     /// Lets spare threads go that have had no partition for a while.

@@ -97,7 +97,7 @@ pub(crate) struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    /// Reads words up to one that has bits. Returns `false` if there is none.
+    /// Reads words up to one that has bits. Returns `false` after the last word.
     fn advance(&mut self) -> bool {
         while self.left > 0 {
             let (number, mask) = (self.word / WORDS_PER_CHUNK, self.mask);

@@ -381,7 +381,11 @@ fn a_busy_partition_keeps_a_full_segment_until_a_turn_finds_nothing() {
         (partition.gate.lock().open.capacity(), partition.is_ready())
     };
     let kept = kept_capacity::<Numbers>();
-    assert_eq!(turn(&mut segment_cache, kept + 1), (kept, false), "there is none of full size");
+    assert_eq!(
+        turn(&mut segment_cache, kept + 1),
+        (kept, false),
+        "no full-size segment exists yet"
+    );
     (0..9).for_each(|_| segment_cache.keep(Vec::with_capacity(512)));
     let mut turn = |items| turn(&mut segment_cache, items);
     assert_eq!(turn(kept), (kept, false));

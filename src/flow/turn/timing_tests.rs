@@ -264,7 +264,7 @@ fn an_idle_thread_takes_large_segments_back() {
     let shared = queue.shared.clone();
     let partition = shared.route.partition(0);
     assert!(partition.is_ready());
-    assert!(!shared.has_work(partition, false));
+    assert!(!Shared::is_held_up(partition, false));
     queue.task.cycle();
     assert!(!partition.is_ready());
 }
