@@ -146,6 +146,7 @@ class TestStress:
                 owns(worker, 1)
             send(streams, 40)
             eventually(lambda: got.count == 40, "all are handled")
+            eventually(lambda: lag(streams) == 0, "and committed")
             assert [worker.metrics().handled for worker in workers] == [10] * 4
         assert got.is_in_order()
 
