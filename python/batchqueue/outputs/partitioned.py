@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchqueue.aggregation import Metrics
+from batchqueue.aggregation.metrics import Row
 from batchqueue.outputs.layout import (
     Layout,
     PartialKey,
@@ -96,6 +97,16 @@ class PartitionedTransaction(StoreTransaction):
                 for row in typed_rows(layout, partials):
                     table[self._start(row[2])][row[:3]].append(row)
                 self._changed = True
+
+    def save_rows(self, metric_type: type[Metrics], rows: Sequence[Row]) -> None:
+        """Store partials that come as rows under keys that the store does not have."""
+        with self._step():
+            name = metric_type.name
+            table = self._changes.setdefault(table_layout(metric_type), {})
+            for row in rows:
+                changes = table.setdefault(self._start(row[1]), {})
+                changes[name, row[0], row[1]] = [(name, *row)]
+            self._changed = True
 
     def delete(
         self, before: int, *, since: int = FIRST_BUCKET, keep: Collection[type[Metrics]] = ()

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from batchqueue.aggregation import MergeBuffer, Metrics
+from batchqueue.aggregation.metrics import Row
 from batchqueue.exceptions import BatchQueueError, ConfigError
 
 M = TypeVar("M", bound=Metrics)
@@ -30,6 +31,9 @@ class StoreUnavailableError(StoreError):
 
 FIRST_BUCKET = -(2**63)
 """The first time bucket that there can be."""
+
+_ROWS_AT_ONCE = 2_000
+"""Rows that are looked up together: what is made of them stays in the cache of a core."""
 
 UNMARKED = "unmarked"
 """The query id of the mark that stands for all epochs which were recorded without a mark."""
@@ -75,6 +79,49 @@ class StoreTransaction(ABC):
             for metric_type, keys in merged.keys().items():
                 merged.accept_all(self.load(metric_type, keys))
             self.save(merged.drain())
+
+    def merge_rows(self, metric_type: type[Metrics], rows: Sequence[Row]) -> None:
+        """Combine partials that come as rows with what is stored, as `merge` does with objects.
+
+        No object is made of a partial whose key is new to the store.
+
+        Args:
+            metric_type: A metric whose partials have one row each, stored as it is: `to_rows`
+                returns what `from_rows` got.
+            rows: The partials, with the columns of `MetricsReader.read_table` and values of their
+                types.
+        """
+        with self.guarded():
+            if len({row[:2] for row in rows}) < len(rows):
+                self.merge(_partials_of(metric_type, rows))
+            elif not self.may_have(metric_type):
+                self.save_rows(metric_type, rows)
+            else:
+                for first in range(0, len(rows), _ROWS_AT_ONCE):
+                    self._merge_rows(metric_type, rows[first : first + _ROWS_AT_ONCE])
+
+    def _merge_rows(self, metric_type: type[Metrics], rows: Sequence[Row]) -> None:
+        keys = [row[:2] for row in rows]
+        stored = {item.key: item for item in self.load(metric_type, keys)}
+        known = [row for row, key in zip(rows, keys, strict=True) if key in stored]
+        merged = _partials_of(metric_type, known)
+        for partial in merged:
+            partial.combine(stored[partial.key])
+        self.save(merged)
+        if len(merged) < len(rows):
+            new = [row for row, key in zip(rows, keys, strict=True) if key not in stored]
+            self.save_rows(metric_type, new)
+
+    def may_have(self, metric_type: type[Metrics]) -> bool:
+        """Return False if the sink is known to have no partial of a metric; True by default."""
+        return True
+
+    def save_rows(self, metric_type: type[Metrics], rows: Sequence[Row]) -> None:
+        """Store partials that come as rows, as those of `merge_rows`, under keys new to the store.
+
+        By default `save` stores them as objects.
+        """
+        self.save(_partials_of(metric_type, rows))
 
     def applied(self, query_id: str, batch_id: int) -> bool:
         """Return whether the ledger has this epoch, or a later epoch of the same query."""
@@ -263,3 +310,9 @@ class MetricsStore(Protocol):
             StoreUnavailableError: It is down, or other writers kept it busy for too long.
         """
         ...
+
+
+def _partials_of(metric_type: type[M], rows: Sequence[Row]) -> list[M]:
+    """Make partials of one row each, which have the columns of `MetricsReader.read_table`."""
+    make, first = metric_type.from_rows, 2 + len(metric_type.key_columns)
+    return [make(row[0], row[1], [row[first:]]) for row in rows]

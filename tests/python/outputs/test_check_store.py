@@ -52,6 +52,17 @@ class AddsInsteadOfReplacing(FileTransaction):
                 there.combine(item)
 
 
+class ReplacesWhatComesAsRows(FileTransaction):
+    def merge_rows(self, metric_type, rows):
+        self.save_rows(metric_type, rows)
+
+
+class LosesNaNInRows(FileTransaction):
+    def save_rows(self, metric_type, rows):
+        plain = [tuple(None if value != value else value for value in row) for row in rows]
+        super().save_rows(metric_type, plain)
+
+
 class KeepsRowsOfAnEmptyPartial(FileTransaction):
     def save(self, metrics):
         super().save([item for item in metrics if item.to_rows()])
@@ -116,6 +127,8 @@ class RoundsNumbers(FileTransaction):
     ("mutant", "words"),
     [
         (AddsInsteadOfReplacing, ["the one before it is still there"]),
+        (ReplacesWhatComesAsRows, ["after call 2 of merge_rows()"]),
+        (LosesNaNInRows, ["was merged as a row, and comes back as"]),
         (KeepsRowsOfAnEmptyPartial, ["a ranking without entries was saved"]),
         (ForgetsMarks, ["mark"]),
         (LowersMarks, ["mark"]),

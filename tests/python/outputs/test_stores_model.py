@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batchqueue.aggregation import CountMetrics, MaxMetrics, Ranking, SumMetrics, metric_type
+from batchqueue.outputs.testing.model import row_of
 
 COUNT = metric_type("model.count", CountMetrics)
 OTHER_COUNT = metric_type("model.other_count", CountMetrics)
@@ -31,6 +32,7 @@ ITEMS = st.one_of(
 )
 STEPS = st.one_of(
     st.tuples(st.just("merge"), st.lists(ITEMS, max_size=8)),
+    st.tuples(st.just("merge_rows"), st.lists(ITEMS, max_size=8)),
     st.tuples(st.just("save"), st.lists(ITEMS, max_size=8)),
     st.tuples(st.just("record"), st.tuples(st.sampled_from(["p", "q"]), st.booleans())),
     st.tuples(
@@ -106,6 +108,11 @@ def apply(transaction: Any, model: Model, step: tuple[str, Any]) -> None:
     elif name == "delete":
         before, since = argument
         assert transaction.delete(before, since=since) == model.delete(before, since)
+    elif name == "merge_rows":
+        for kind in TYPES:
+            items = [item for item in argument if type(item) is kind and not kind.multi_row]
+            transaction.merge_rows(kind, list(map(row_of, items)))
+            model.merge(items)
     elif name == "clear":
         model.clear(None)
         transaction.clear()

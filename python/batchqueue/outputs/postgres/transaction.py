@@ -103,19 +103,14 @@ class PostgresTransaction(StoreTransaction):
         """Store partials, replacing those of the same type and key."""
         with self._statements() as cursor:
             for layout, partials in by_layout(metrics).items():
-                sql = table_sql(self._schema, layout)
-                self._need_table(cursor, layout, sql)
-                self._stage(
-                    cursor,
-                    sql.create_staging,
-                    sql.staging,
-                    sql.copy_types,
-                    typed_rows(layout, partials),
-                )
-                if layout.multi_row:  # a partial may have fewer rows than before
-                    self._stage_keys(cursor, partials)
-                    _run(cursor, sql.delete_keys, self._sink_id)
-                _run(cursor, sql.upsert, self._sink_id)
+                replaced = partials if layout.multi_row else ()
+                self._upsert(cursor, layout, typed_rows(layout, partials), replaced)
+
+    def save_rows(self, metric_type: type[Metrics], rows: Sequence[Row]) -> None:
+        """Store partials that come as rows under keys that the store does not have."""
+        with self._statements() as cursor:
+            layout = table_layout(metric_type)
+            self._upsert(cursor, layout, ((metric_type.name, *row) for row in rows))
 
     def rows(self, selection: Selection) -> Iterator[Row]:
         """Yield the rows of a selection of this sink, with the columns of `read_table`."""
@@ -267,6 +262,29 @@ class PostgresTransaction(StoreTransaction):
         self._stage(cursor, CREATE_KEYS, "pg_temp.batchqueue_keys", KEYS_COPY_TYPES, keys)
         # Autovacuum skips temporary tables, and without statistics the join might read all rows.
         _run(cursor, "ANALYZE pg_temp.batchqueue_keys")
+
+    def _upsert(
+        self,
+        cursor: Cursor[Any],
+        layout: Layout,
+        rows: Iterable[Row],
+        replaced: Collection[PartialKey] = (),
+    ) -> None:
+        """Store rows of a table in place of those with the same key.
+
+        Args:
+            cursor: A cursor of the connection.
+            layout: The table.
+            rows: The rows.
+            replaced: Keys of which no other rows stay: a partial may have fewer than before.
+        """
+        sql = table_sql(self._schema, layout)
+        self._need_table(cursor, layout, sql)
+        self._stage(cursor, sql.create_staging, sql.staging, sql.copy_types, rows)
+        if replaced:
+            self._stage_keys(cursor, replaced)
+            _run(cursor, sql.delete_keys, self._sink_id)
+        _run(cursor, sql.upsert, self._sink_id)
 
     def _stage(
         self,

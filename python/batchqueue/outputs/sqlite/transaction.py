@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from batchqueue.aggregation import Metrics
+from batchqueue.aggregation.metrics import Row
 from batchqueue.outputs.layout import KEY_COLUMNS, Layout, check_keys, is_name, quoted
 from batchqueue.outputs.reading import (
     StoredMetric,
@@ -28,7 +29,7 @@ from batchqueue.outputs.sqlite.schema import (
     table_sql,
 )
 from batchqueue.outputs.sqlite.state import CREATE_STATE
-from batchqueue.outputs.sqlite.values import all_from_sql, stored_rows
+from batchqueue.outputs.sqlite.values import all_from_sql, rows_to_sql, stored_rows
 from batchqueue.outputs.store import FIRST_BUCKET, Epoch, StoreTransaction, to_json
 
 M = TypeVar("M", bound=Metrics)
@@ -91,6 +92,24 @@ class SqliteTransaction(StoreTransaction):
                 if metric_type.multi_row:  # a partial may have fewer rows than before
                     self._connection.executemany(sql.delete_key, latest)
                 self._connection.executemany(sql.insert, stored_rows(metric_type, latest))
+
+    def may_have(self, metric_type: type[Metrics]) -> bool:
+        """Return whether the sink has a partial of a metric."""
+        with self._statements():
+            self._table(metric_type)
+            found = self._connection.execute(
+                f"SELECT 1 FROM {quoted(metric_type.table)} WHERE sink = ? AND metric = ? LIMIT 1",
+                (self._sink_id, metric_type.name),
+            )
+            return found.fetchone() is not None
+
+    def save_rows(self, metric_type: type[Metrics], rows: Sequence[Row]) -> None:
+        """Store partials that come as rows under keys that the store does not have."""
+        with self._statements():
+            sql = self._table(metric_type)
+            stored = rows_to_sql(metric_type, rows)
+            head = (self._sink_id, metric_type.name)
+            self._connection.executemany(sql.insert, ((*head, *row) for row in stored))
 
     def raise_mark(self, query_id: str, batch_id: int) -> None:
         """Set the mark of a query."""

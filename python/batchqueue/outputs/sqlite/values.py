@@ -1,6 +1,6 @@
 """Values as SQLite holds them: decimals as text, bools as 0 and 1, NaN as a blob."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cache
 from itertools import chain
@@ -32,20 +32,50 @@ def stored_rows(
     if metric_type.key_columns:
         first = len(heads[0]) - len(metric_type.key_columns) if heads else 0
         heads = [(*head[:first], *map(key_in_sql, head[first:])) for head in heads]
-    odd = _kinds_unlike_sql(metric_type)
-    values = list(chain.from_iterable(rows))
-    # A NaN is not equal to itself.
-    if odd or not set(map(type, values)) <= _KEPT or not all(map(eq, values, values)):
+    if not _are_kept(metric_type, rows):
         rows = [
-            tuple(
-                value
-                if type(value) in _KEPT and value == value  # noqa: PLR0124 - false for NaN
-                else _checked(value, metric_type, head[2:4])
-                for value in (row if not odd else _in_sql(metric_type, row, odd))
-            )
+            _stored_values(metric_type, row, head[2:4])
             for head, row in zip(heads, rows, strict=True)
         ]
     return ((*head, *row) for head, row in zip(heads, rows, strict=True))
+
+
+def rows_to_sql(metric_type: type[Metrics], rows: Sequence[Row]) -> Sequence[Row]:
+    """Convert rows with the columns of `read_table`: the inverse of `all_from_sql`.
+
+    Raises:
+        StoreError: A value is of another type.
+    """
+    if not metric_type.key_columns and _are_kept(metric_type, rows):
+        return rows
+    first = 2 + len(metric_type.key_columns)
+    return [
+        (
+            *row[:2],
+            *map(key_in_sql, row[2:first]),
+            *_stored_values(metric_type, row[first:], row[:2]),
+        )
+        for row in rows
+    ]
+
+
+def _are_kept(metric_type: type[Metrics], rows: Sequence[Row]) -> bool:
+    """Return whether SQLite keeps all values as they are."""
+    values = list(chain.from_iterable(rows))
+    # A NaN is not equal to itself.
+    is_plain = set(map(type, values)) <= _KEPT and all(map(eq, values, values))
+    return is_plain and not _kinds_unlike_sql(metric_type)
+
+
+def _stored_values(metric_type: type[Metrics], row: Row, key: tuple[Any, ...]) -> Row:
+    """Return the values of a row as SQLite holds them."""
+    odd = _kinds_unlike_sql(metric_type)
+    return tuple(
+        value
+        if type(value) in _KEPT and value == value  # noqa: PLR0124 - false for NaN
+        else _checked(value, metric_type, key)
+        for value in (_in_sql(metric_type, row, odd) if odd else row)
+    )
 
 
 @cache

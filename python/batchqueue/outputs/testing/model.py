@@ -94,6 +94,13 @@ class Model:
         return sorted(items, key=lambda item: item.key)
 
 
+def row_of(item: Metrics) -> tuple[Any, ...]:
+    """Return a partial of one row as `merge_rows` takes it."""
+    values = zip(type(item).columns.values(), *item.to_rows(), strict=True)
+    typed = (value if value is None else kind(value) for kind, value in values)
+    return (*item.key, *item.key_values, *typed)
+
+
 def _price(number: int) -> Decimal:
     """Return a decimal with up to 19 digits before the point and 18 after it."""
     return Decimal((int(number < 0), tuple(map(int, str(number**3)[-37:].strip("-"))), -18))
@@ -108,7 +115,15 @@ class History:
     def step(self, transaction: StoreTransaction, model: Model) -> tuple[str, Returned]:
         """Make one change; return its name, and what was returned."""
         change: Callable[[StoreTransaction, Model], Returned] = self._chance.choice(
-            [self._merge, self._merge, self._save, self._record, self._describe, self._delete]
+            [
+                self._merge,
+                self._merge,
+                self._merge_rows,
+                self._save,
+                self._record,
+                self._describe,
+                self._delete,
+            ]
         )
         return change.__name__.strip("_"), change(transaction, model)
 
@@ -139,6 +154,16 @@ class History:
         items = self._items()
         transaction.merge(copy.deepcopy(items))
         model.merge(items)
+        return None, None
+
+    def _merge_rows(self, transaction: StoreTransaction, model: Model) -> Returned:
+        by_kind: dict[type[Metrics], list[Metrics]] = {}
+        for item in self._items():
+            if not item.multi_row:
+                by_kind.setdefault(type(item), []).append(item)
+        for kind, items in by_kind.items():
+            transaction.merge_rows(kind, list(map(row_of, items)))
+            model.merge(items)
         return None, None
 
     def _save(self, transaction: StoreTransaction, model: Model) -> Returned:

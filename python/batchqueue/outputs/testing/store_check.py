@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NoReturn
 
 from batchqueue.aggregation import CountMetrics, Metrics
@@ -29,6 +31,7 @@ from batchqueue.outputs.testing.model import (
     WORST,
     History,
     Model,
+    row_of,
 )
 
 _SINKS = ("check/store", "check store 'ä'")
@@ -63,6 +66,7 @@ def check_store(make: Callable[[], MetricsStore]) -> None:
     for step in (
         check.prepares_and_pickles,
         check.keeps_values,
+        check.combines_rows,
         check.rolls_back,
         check.refuses_after_an_error,
         check.guards_marks,
@@ -109,19 +113,41 @@ class _StoreCheck:
         keys = [(entity, bucket) for entity in ("", " ", "k" * 500) for bucket in _LIMITS]
         items += [COUNT(*key, number) for number, key in enumerate(keys)]
         wanted = [repr(item) for item in items]
+        rows = [(type(item), row_of(item)) for item in items]
         with self.make().transaction(_SINKS[0]) as transaction:
             transaction.save(items)
+        self.compare_values(items, wanted, "saved")
         with self.make().transaction(_SINKS[0]) as transaction:
-            for item, shown in zip(items, wanted, strict=True):
-                found = transaction.load(type(item), [item.key])
-                if [repr(part) for part in found] != [shown]:
-                    self.fail(f"{shown} was saved, and comes back as {found!r}")
+            transaction.clear()
+            for kind, of_kind in groupby(rows, itemgetter(0)):
+                transaction.merge_rows(kind, [row for _, row in of_kind])
+        self.compare_values(items, wanted, "merged as a row")
+        with self.make().transaction(_SINKS[0]) as transaction:
             for item in (WORST("r", 0, 1, "x"), WORST("r", 0, None, "nothing ranked")):
                 transaction.save([item])
             if transaction.load(WORST, [("r", 0)]):
                 self.fail(
                     "a ranking without entries was saved, and the one before it is still there"
                 )
+
+    def combines_rows(self) -> None:
+        """Partials that come as rows are combined with what is stored, and with each other."""
+        model, steps = Model(), ([("a", 1), ("b", 2)], [("b", 3), ("A", 4)], [("A", 5), ("A", 6)])
+        for number, step in enumerate(steps):
+            items = [COUNT(entity, 0, count) for entity, count in step]
+            model.merge(items)
+            with self.make().transaction(_SINKS[0]) as transaction:
+                transaction.merge_rows(COUNT, list(map(row_of, items)))
+                self.compare(transaction, model, f"after call {number + 1} of merge_rows()")
+        self.compare_stored(_SINKS[0], model, "after merge_rows()")
+
+    def compare_values(self, items: Sequence[Metrics], wanted: Sequence[str], how: str) -> None:
+        """Compare what is stored of each partial with how it looked before."""
+        with self.make().transaction(_SINKS[0]) as transaction:
+            for item, shown in zip(items, wanted, strict=True):
+                found = transaction.load(type(item), [item.key])
+                if [repr(part) for part in found] != [shown]:
+                    self.fail(f"{shown} was {how}, and comes back as {found!r}")
 
     def keeps_key_columns(self) -> None:
         """Key columns are stored beside the entity, and rows can be selected by them."""
@@ -133,8 +159,10 @@ class _StoreCheck:
             for is_open in (False, True)
         ]
         items = [BY_PLACE(place, 0, number) for number, place in enumerate(places)]
+        saved, as_rows = items[::2], items[1::2]
         with self.make().transaction(_SINKS[0]) as transaction:
-            transaction.save(items)
+            transaction.save(saved)
+            transaction.merge_rows(BY_PLACE, list(map(row_of, as_rows)))
         with self.make().transaction(_SINKS[0]) as transaction:
             found = transaction.load(BY_PLACE, [item.key for item in items])
             self.same("load(check_store.by_place)", _by_key(found), _by_key(items), "after save()")

@@ -1,10 +1,11 @@
 """Which keys an epoch changes, listed in its transaction if the job asks for it."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from batchqueue.aggregation import Metrics
+from batchqueue.aggregation.metrics import Row
 from batchqueue.outputs import (
     BadRows,
     ChangedKeys,
@@ -47,6 +48,14 @@ class Changes:
         for item in metrics:
             if not isinstance(item, BadRows):
                 self._keys.setdefault(item.name, set()).add(item.key)
+
+    def merge_rows(
+        self, transaction: StoreTransaction, metric_type: type[Metrics], rows: Sequence[Row]
+    ) -> None:
+        """Merge partials that come as rows into a transaction, and take their keys."""
+        if self._job.changed_keys:
+            self._keys.setdefault(metric_type.name, set()).update((row[0], row[1]) for row in rows)
+        transaction.merge_rows(metric_type, rows)
 
     def add_stored(self, options: SinkOptions) -> None:
         """Add the keys that a write is about to delete, some of which may not come again.

@@ -3,12 +3,11 @@
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from batchqueue._words import counted
-from batchqueue.aggregation import Metrics
 from batchqueue.outputs import BadRows, ChangedKeys, StoreTransaction
 from batchqueue.outputs.base import final_before
 from batchqueue.spark.commit.admission import (
@@ -25,6 +24,7 @@ from batchqueue.spark.commit.conflicts import (
     check_rows,
     check_shards,
 )
+from batchqueue.spark.commit.destination import Destination
 from batchqueue.spark.commit.epoch_summary import epoch_summary, log_line
 from batchqueue.spark.commit.final_buckets import FinalBuckets
 from batchqueue.spark.commit.merging import Partials, merge_partials
@@ -36,7 +36,6 @@ from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.stage.process import CpuMeter, infrequent_gc
 from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.message import check_size
-from batchqueue.spark.task.replaced import within
 
 T = TypeVar("T")
 
@@ -327,15 +326,11 @@ class Commit:
         commit_bytes = sum(message.size for message in self.messages)
         check_size(commit_bytes, self.options)
 
-        def stored(metrics: Iterable[Metrics]) -> Iterable[Metrics]:
-            return within(final.sorted_out(metrics), self.options.replaced)
-
         merged = merge_partials(
             self.job,
             f"{self.job.name}-{query_id}-{batch_id}",
             self.messages,
-            stored,
-            lambda: changes.writer(transaction),
+            Destination(transaction, final, changes, self.options.replaced),
         )
         replaced = _interval(self.options)
         attempts = [message.summary for message in self.messages]

@@ -3,11 +3,16 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute
+
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs import BadRows, StoreTransaction
 from batchqueue.outputs.base import FINAL_BEFORE, final_before
 from batchqueue.spark.job.watermark import Watermark
 from batchqueue.spark.task.message import AttemptSummary
+
+_compute: Any = pyarrow.compute  # its type hints lack functions
 
 
 class FinalBuckets:
@@ -53,6 +58,15 @@ class FinalBuckets:
                 if self.drops:
                     continue
             yield item
+
+    def has_late(self, time_buckets: pa.Array) -> bool:
+        """Return whether a partial for one of these time buckets would be late."""
+        if self.before is None or not self._is_stream:
+            return False
+        late = _compute.and_(
+            _compute.less(time_buckets, self.before), _compute.not_equal(time_buckets, 0)
+        )
+        return bool(_compute.any(late).as_py())
 
     def summary(self, attempts: Sequence[AttemptSummary]) -> dict[str, Any]:
         """Return what the summary of the epoch says: the mark never goes back.

@@ -1,14 +1,14 @@
 """The partials of all tasks of an epoch meet, and go to the store."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
 
 from batchqueue import SupportsConsume
 from batchqueue.aggregation import L2PersistenceWorker, Metrics
-from batchqueue.outputs import StoreWriter
 from batchqueue.presets import sql_batch
+from batchqueue.spark.commit.destination import Destination
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.stage.stage import Stage
 from batchqueue.spark.stage.stage_summary import StageSummary
@@ -65,29 +65,27 @@ class MergeSummary:
 
 
 def merge_partials(
-    job: AggregationJob,
-    name: str,
-    messages: Sequence[Partials],
-    stored: Callable[[Iterable[Metrics]], Iterable[Metrics]],
-    writer: Callable[[], StoreWriter],
+    job: AggregationJob, name: str, messages: Sequence[Partials], destination: Destination
 ) -> MergeSummary:
     """Merge the partials of all tasks, and write them.
 
-    Those of declared metrics are merged in columns, the others as objects by the queue of L2.
+    Those of declared metrics are merged in columns, and go to the store as rows where they can; the
+    others are merged as objects by the queue of L2.
 
     Args:
         job: The job.
         name: What the names of the queues begin with.
         messages: One for each task.
-        stored: Passes on the partials that are stored.
-        writer: Makes what takes the merged partials.
+        destination: Where they go.
 
     Raises:
         SinkError: A partial was lost, or does not fit.
+        StoreError: The store does not take the rows.
     """
     groups = [of_task for message in messages for of_task in message.groups]
+    stored = destination.stored
     # The L2 stage ends first, so the store writer still takes what its workers emit at close.
-    with Stage(f"{name}-persist", sql_batch(writer, writers=1)) as persist:
+    with Stage(f"{name}-persist", sql_batch(destination.writer, writers=1)) as persist:
         workers: dict[type | str, SupportsConsume[Any]] = {
             metric_type: L2PersistenceWorker(persist.produce_many)
             for metric_type in job.stored_metrics
@@ -99,12 +97,18 @@ def merge_partials(
             for of_metric in found.unmerged:
                 l2.produce_many(stored(of_metric))
         columns = [of_metric for message in messages for of_metric in message.columns(job)]
+        as_rows = []
         for of_metric in chain(found.merged, columns):
-            persist.produce_many(stored(of_metric))
+            if destination.takes_as_rows(of_metric):
+                as_rows.append(of_metric)
+            else:
+                persist.produce_many(stored(of_metric))
+    for of_metric in as_rows:
+        destination.merge_rows(of_metric)
     merged = sum(of_task.partials for of_task in groups) + sum(map(len, columns))
     merged -= sum(map(len, found.unmerged))
     return MergeSummary(
         l2.summary.with_merged(merged),
-        persist.summary,
+        persist.summary.with_merged(sum(map(len, as_rows))),
         l2.drain_cpu_s + persist.drain_cpu_s,
     )

@@ -4,14 +4,26 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute
 
-from batchqueue.aggregation import Metrics, Window, bucket_start
-from batchqueue.aggregation.entities import ESCAPE, SEPARATOR
-from batchqueue.outputs.rows import ARROW_TYPES
+from batchqueue.aggregation import (
+    CountMetrics,
+    MaxMetrics,
+    MeanMetrics,
+    Metrics,
+    MinMetrics,
+    SumMetrics,
+    Window,
+    bucket_start,
+)
+from batchqueue.aggregation.entities import ESCAPE, SEPARATOR, key_values
+from batchqueue.aggregation.metrics import Row
+from batchqueue.outputs import StoreError
+from batchqueue.outputs.rows import ARROW_TYPES, values_of
 from batchqueue.outputs.values import described
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.declared import key_types, value_columns
@@ -21,6 +33,11 @@ _compute: Any = pyarrow.compute  # its type hints lack functions
 
 EVERYTHING = "all"
 """The entity of a declared metric without keys."""
+
+
+_KINDS: tuple[Any, ...] = (CountMetrics, SumMetrics, MeanMetrics, MaxMetrics, MinMetrics)
+_STORED_AS_MADE = {(kind.from_rows.__func__, kind.to_rows) for kind in _KINDS}
+"""The ways of kinds whose `to_rows` returns what `from_rows` got."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +60,31 @@ class ColumnPartials:
 
     def __len__(self) -> int:
         return len(self.entities)
+
+    @property
+    def are_rows(self) -> bool:
+        """Whether each partial is one row, stored as it is."""
+        made: Any = self.metric.from_rows
+        is_as_made = (made.__func__, self.metric.to_rows) in _STORED_AS_MADE
+        return is_as_made and not (self.entities.null_count or self.time_buckets.null_count)
+
+    def rows(self) -> list[Row]:
+        """Return the rows of partials that `are_rows`, by entity, with the columns of `read_table`.
+
+        Raises:
+            StoreError: An entity does not stand for values of the key columns.
+        """
+        entities, columns = self.entities.to_pylist(), self.metric.key_columns
+        keys: Iterable[Any] = ()
+        if columns:
+            try:
+                keys = zip(*(key_values(columns, entity) for entity in entities), strict=True)
+            except ValueError as error:
+                raise StoreError(f"metric {self.metric.name}: {error}") from error
+        values = map(values_of, self.values)
+        rows = list(zip(entities, self.time_buckets.to_pylist(), *keys, *values, strict=True))
+        rows.sort(key=itemgetter(0))  # stores keep them in this order, and insert them quicker so
+        return rows
 
     def __iter__(self) -> Iterator[Metrics]:
         """Make the partials."""

@@ -1,10 +1,16 @@
 """The results of a write that replaces time buckets are for these only."""
 
 from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute
 
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs import BadRows
 from batchqueue.spark.errors import SinkError
+
+_compute: Any = pyarrow.compute  # its type hints lack functions
 
 
 def within(metrics: Iterable[Metrics], replaced: range | None) -> Iterable[Metrics]:
@@ -18,6 +24,14 @@ def within(metrics: Iterable[Metrics], replaced: range | None) -> Iterable[Metri
     if replaced is None:
         return metrics
     return (_checked(item, replaced) for item in metrics)
+
+
+def are_within(time_buckets: pa.Array, replaced: range | None) -> bool:
+    """Return whether all time buckets are among those that are replaced, if any are."""
+    if replaced is None or len(time_buckets) == 0:
+        return True
+    ends = _compute.min_max(time_buckets).as_py()
+    return bool(replaced.start <= ends["min"] and ends["max"] < replaced.stop)
 
 
 def _checked(item: Metrics, replaced: range) -> Metrics:

@@ -1,0 +1,175 @@
+"""Declared metrics go from Arrow columns to the store as rows, with the same result as objects."""
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from batchqueue.aggregation import (
+    Count,
+    CountMetrics,
+    Distinct,
+    Max,
+    MaxMetrics,
+    Mean,
+    Metrics,
+    Min,
+    Quantiles,
+    Sum,
+    SumMetrics,
+    Window,
+    metric_type,
+)
+from batchqueue.outputs import StoreError
+from batchqueue.spark import AggregationJob, ArrowAggregation, SinkError
+from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.task.attempt import run_attempt
+from batchqueue.spark.task.columns import ColumnPartials
+from batchqueue.spark.task.context import EpochId
+
+OPTIONS = SinkOptions(sink_id="rows", on_new_query=None, txn_id=None, max_commit_bytes=10_000_000)
+CENTS = metric_type("cents", SumMetrics, columns={"total": int})
+PRICE = metric_type("price", SumMetrics, columns={"total": Decimal})
+LATEST = metric_type("latest", MaxMetrics, columns={"value": str})
+IS_OPEN = metric_type("is open", MaxMetrics, columns={"value": bool})
+MEASURES: dict[Any, Any] = {
+    "rows": Count(),
+    "weights": Count("weight"),
+    "weight": Sum("weight"),
+    "mean": Mean("weight"),
+    "heaviest": Max("weight"),
+    "lightest": Min("weight"),
+    "quantiles": Quantiles("weight"),
+    "names": Distinct("name"),
+    CENTS: Sum("cents"),
+    PRICE: Sum("price"),
+    LATEST: Max("name"),
+    IS_OPEN: Max("is_open"),
+}
+BY_NAME = ArrowAggregation(keys=["name"], time=Window("at", 60), metrics=MEASURES)
+KEYS: dict[str, Any] = {"name": str, "number": int, "day": date, "is_open": bool}
+ROUTES = metric_type("routes", CountMetrics, keys=KEYS)
+BY_KEYS = ArrowAggregation(keys=KEYS, time=Window("at", 60), metrics={ROUTES: Count()})
+
+
+def job(store: Any, **changes: Any) -> AggregationJob:
+    parts: dict[str, Any] = {"name": "rows", "arrow": [BY_NAME, BY_KEYS], "store": store}
+    return AggregationJob(**{**parts, **changes})
+
+
+def rows(seed: int, count: int = 60) -> pa.RecordBatch:
+    chance = random.Random(seed)
+    weights = (0.1, 1e300, -1e300, math.nan, math.inf, -0.0, None)
+    columns = {
+        "name": pa.array([chance.choice(("", "a|b", "ä\\", "c")) for _ in range(count)]),
+        "number": pa.array([chance.choice((-(2**63), 7)) for _ in range(count)], pa.int64()),
+        "day": pa.array([chance.choice((date(1, 1, 1), date(2024, 2, 29))) for _ in range(count)]),
+        "is_open": pa.array([chance.random() < 0.5 for _ in range(count)]),
+        "at": pa.array([chance.randrange(60 * seed, 60 * seed + 120) for _ in range(count)]),
+        "weight": pa.array([chance.choice(weights) for _ in range(count)], pa.float64()),
+        "cents": pa.array([chance.randrange(-(2**50), 2**50) for _ in range(count)]),
+        "price": pa.array([Decimal(chance.randrange(10**9)).scaleb(-2) for _ in range(count)]),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def apply_epoch(of: AggregationJob, number: int) -> dict[str, Any]:
+    epoch = EpochId("q", number)
+    tasks = [rows(number), rows(number + 1)]
+    messages = [run_attempt(of, OPTIONS, [batch], epoch) for batch in tasks]
+    return Commit(of, OPTIONS, messages).apply_epoch(number)
+
+
+def contents(store: Any) -> dict[str, list[str]]:
+    types = [*BY_NAME.types.values(), ROUTES]
+    return {kind.name: list(map(repr, store.read(kind, "rows"))) for kind in types}
+
+
+def counts(summary: dict[str, Any]) -> dict[str, Any]:
+    return {stage: summary["stages"][stage]["consumed"] for stage in ("l2", "persist")}
+
+
+def test_rows_have_the_same_result_as_objects(
+    any_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each epoch has keys of the one before, and new ones."""
+    store, found = any_store, []
+    for are_rows in (True, False):
+        if not are_rows:
+            monkeypatch.setattr(ColumnPartials, "are_rows", False)
+        with store.transaction("rows") as transaction:
+            transaction.clear()
+        summaries = [apply_epoch(job(store), number) for number in range(3)]
+        found.append((contents(store), list(map(counts, summaries))))
+    for name in found[0][0]:
+        assert found[0][0][name] == found[1][0][name]
+    assert found[0][1] == found[1][1]
+    assert len(found[0][0]["rows"]) > 8
+
+
+def no_objects(_: ColumnPartials) -> Iterator[Metrics]:
+    raise AssertionError("partials became objects")
+
+
+def test_no_objects_are_made_of_rows(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = {name: of for name, of in MEASURES.items() if name not in ("quantiles", "names")}
+    by_name = ArrowAggregation(keys=["name"], time=Window("at", 60), metrics=plain)
+    monkeypatch.setattr(ColumnPartials, "__iter__", no_objects)
+    summary = apply_epoch(job(store, arrow=[by_name, BY_KEYS]), 0)
+    assert summary["stages"]["persist"]["consumed"] == sum(
+        len(store.read(kind, "rows")) for kind in [*by_name.types.values(), ROUTES]
+    )
+
+
+def test_kind_that_changes_its_rows_gets_objects(store: Any) -> None:
+    class Doubled(CountMetrics):
+        __slots__ = ()
+
+        def to_rows(self) -> list[tuple[Any, ...]]:
+            return [(2 * self.count,)]
+
+        def copy(self) -> Any:
+            return type(self)(*self.key, self.count)
+
+    doubled = metric_type("doubled", Doubled)
+    step = ArrowAggregation(keys=["name"], time=Window("at", 60), metrics={doubled: Count()})
+    apply_epoch(job(store, arrow=[step]), 0)
+    assert sum(item.count for item in store.read(doubled, "rows")) == 2 * 120
+
+
+def test_changed_keys_of_rows_are_listed(store: Any) -> None:
+    of = job(store, changed_keys=True)
+    apply_epoch(of, 0)
+    before = contents(store)
+    apply_epoch(of, 1)
+    _, changed = store.changed("rows")
+    added = [item.key for item in store.read(ROUTES, "rows") if repr(item) not in before["routes"]]
+    assert changed.keys["routes"] == added
+    assert len(changed.keys) == len(MEASURES) + 1
+
+
+@pytest.mark.parametrize("replaced", [range(60), range(60, 120)])
+def test_rows_outside_of_what_is_replaced_are_refused(store: Any, replaced: range) -> None:
+    options = replace(OPTIONS, txn_id="t", replaced=replaced)
+    of = job(store, arrow=[BY_KEYS])
+    commit = Commit(of, options, [run_attempt(of, OPTIONS, [rows(0)], None)])
+    with pytest.raises(SinkError, match=r"and `replace` is from \d+ until before \d+"):
+        commit.apply_batch(overwrite=False)
+    assert contents(store)["routes"] == []
+    replacing = replace(options, replaced=range(120))
+    replace(commit, options=replacing).apply_batch(overwrite=False)
+    assert sum(item.count for item in store.read(ROUTES, "rows")) == 60
+
+
+def test_entity_without_values_of_its_key_columns_is_refused() -> None:
+    broken = pa.array(["no separator"])
+    columns = ColumnPartials(ROUTES, broken, pa.array([0]), (pa.array([1]),), pa.array([0, 1]))
+    with pytest.raises(StoreError, match="metric routes: the entity 'no separator' does not stand"):
+        columns.rows()
