@@ -48,10 +48,10 @@ def wanted_values(selection: Selection) -> list[tuple[str, list[str | int]]]:
 
 
 def wanted_table(number: int) -> tuple[str, str]:
-    """Return the statements that make a temporary table of wanted values, and add one."""
+    """Return the statements that make a temporary table of wanted values, and add to it."""
     table = f"{_WANTED_TABLE}_{number}"
     create = f"CREATE TEMP TABLE {table} (value PRIMARY KEY) WITHOUT ROWID"
-    return create, f"INSERT OR IGNORE INTO {table} VALUES (?)"
+    return create, f"INSERT OR IGNORE INTO {table}"
 
 
 _WANTED_TABLE = "batchqueue_wanted"
@@ -62,11 +62,11 @@ CREATE_WANTED_KEYS = (
     "PRIMARY KEY (entity, time_bucket)) WITHOUT ROWID"
 )
 DELETE_WANTED_KEYS = f"DELETE FROM {_WANTED_KEYS}"
-INSERT_WANTED_KEY = f"INSERT OR IGNORE INTO {_WANTED_KEYS} VALUES (?, ?)"
+INSERT_WANTED_KEYS = f"INSERT OR IGNORE INTO {_WANTED_KEYS}"
 
 
 class TableSql(NamedTuple):
-    """The statements for the table of a kind of metrics."""
+    """The statements for the table of a kind of metrics; `insert` ends before its values."""
 
     create: str
     select_wanted: str
@@ -109,8 +109,7 @@ def table_sql(metric_type: type[Metrics]) -> TableSql:
         f"{', stored.rank' if metric_type.multi_row else ''}",
         select=f"SELECT {order}, {columns} FROM {table} WHERE sink = ? AND metric = ?",
         delete_key=f"DELETE FROM {table} WHERE {same_key}",
-        insert=f"INSERT OR REPLACE INTO {table} ({', '.join([*keys, *keyed, *values])}) "
-        f"VALUES ({', '.join('?' * (len(keys) + len(keyed) + len(values)))})",
+        insert=f"INSERT OR REPLACE INTO {table} ({', '.join([*keys, *keyed, *values])})",
     )
 
 

@@ -13,6 +13,7 @@ from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.base import StoreBase
 from batchqueue.outputs.reading import Selection, StoredMetric
 from batchqueue.outputs.sqlite.connection import connected, connected_for_reading, sqlite_errors
+from batchqueue.outputs.sqlite.inserting import insert_rows
 from batchqueue.outputs.sqlite.schema import (
     EPOCHS_TABLE,
     MARKS_TABLE,
@@ -171,7 +172,7 @@ class SqliteStore(StoreBase):
             for number, (_, values) in enumerate(wanted_values(selection)):
                 create, add = wanted_table(number)
                 connection.execute(create)
-                connection.executemany(add, ((value,) for value in values))
+                insert_rows(connection, add, ((value,) for value in values))
             metric_type = selection.metric_type
             columns, first = metric_type.key_columns, 3 if metric_type.multi_row else 2
             for found in connection.execute(*select_rows(selection)):

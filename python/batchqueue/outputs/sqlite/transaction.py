@@ -16,13 +16,14 @@ from batchqueue.outputs.reading import (
     name_and_table,
     stored_type,
 )
+from batchqueue.outputs.sqlite.inserting import insert_rows
 from batchqueue.outputs.sqlite.schema import (
     CREATE_LEDGER,
     CREATE_MARKS,
     CREATE_WANTED_KEYS,
     DELETE_WANTED_KEYS,
     EPOCHS_TABLE,
-    INSERT_WANTED_KEY,
+    INSERT_WANTED_KEYS,
     MARKS_TABLE,
     SINK_TABLES,
     TableSql,
@@ -78,7 +79,7 @@ class SqliteTransaction(StoreTransaction):
             execute(CREATE_WANTED_KEYS)
             before = self._connection.total_changes
             execute(DELETE_WANTED_KEYS)
-            self._connection.executemany(INSERT_WANTED_KEY, wanted)
+            insert_rows(self._connection, INSERT_WANTED_KEYS, wanted)
             self._wanted += self._connection.total_changes - before
             rows = execute(sql.select_wanted, (self._sink_id, metric_type.name)).fetchall()
             return grouped_partials(metric_type, all_from_sql(rows, metric_type), 2)
@@ -91,7 +92,7 @@ class SqliteTransaction(StoreTransaction):
                 latest = {(self._sink_id, item.name, *item.key): item for item in group}
                 if metric_type.multi_row:  # a partial may have fewer rows than before
                     self._connection.executemany(sql.delete_key, latest)
-                self._connection.executemany(sql.insert, stored_rows(metric_type, latest))
+                insert_rows(self._connection, sql.insert, stored_rows(metric_type, latest))
 
     def may_have(self, metric_type: type[Metrics]) -> bool:
         """Return whether the sink has a partial of a metric."""
@@ -109,7 +110,7 @@ class SqliteTransaction(StoreTransaction):
             sql = self._table(metric_type)
             stored = rows_to_sql(metric_type, rows)
             head = (self._sink_id, metric_type.name)
-            self._connection.executemany(sql.insert, ((*head, *row) for row in stored))
+            insert_rows(self._connection, sql.insert, ((*head, *row) for row in stored))
 
     def raise_mark(self, query_id: str, batch_id: int) -> None:
         """Set the mark of a query."""

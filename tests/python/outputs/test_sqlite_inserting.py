@@ -1,0 +1,33 @@
+"""Rows of any number and width are inserted, each once, within the limits of an old SQLite."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from batchqueue.outputs.sqlite.inserting import insert_rows
+
+
+@pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 250])
+@pytest.mark.parametrize("width", [1, 7, 499, 501, 999])
+def test_rows_are_inserted_once_and_in_order(count, width):
+    names = [f"c{number}" for number in range(width)]
+    rows = [tuple(range(first, first + width)) for first in range(count)]
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 999)
+        connection.execute(f"CREATE TABLE t ({', '.join(names)})")
+        statements = []
+        connection.set_trace_callback(statements.append)
+        insert_rows(connection, "INSERT INTO t", iter(rows))
+        connection.set_trace_callback(None)
+        assert connection.execute("SELECT * FROM t ORDER BY rowid").fetchall() == rows
+    inserts = [each for each in statements if each.startswith("INSERT")]
+    assert len(inserts) <= count // min(100, 999 // width) + min(100, 999 // width)
+
+
+def test_later_row_replaces_an_earlier_one():
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE t (k PRIMARY KEY, v)")
+        rows = [(number % 7, number) for number in range(250)]
+        insert_rows(connection, "INSERT OR REPLACE INTO t", rows)
+        assert dict(connection.execute("SELECT * FROM t")) == dict(rows)
