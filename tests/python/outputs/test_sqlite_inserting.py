@@ -9,20 +9,24 @@ from batchqueue.outputs.sqlite.inserting import insert_rows
 
 
 @pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 250])
-@pytest.mark.parametrize("width", [1, 7, 499, 501, 999])
-def test_rows_are_inserted_once_and_in_order(count, width):
-    names = [f"c{number}" for number in range(width)]
+@pytest.mark.parametrize("width", [1, 7, 499, 501, 997])
+@pytest.mark.parametrize("head", [(), ("a", "b")])
+def test_rows_are_inserted_once_and_in_order(count, width, head):
+    names = [f"c{number}" for number in range(len(head) + width)]
     rows = [tuple(range(first, first + width)) for first in range(count)]
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 999)
         connection.execute(f"CREATE TABLE t ({', '.join(names)})")
         statements = []
         connection.set_trace_callback(statements.append)
-        insert_rows(connection, "INSERT INTO t", iter(rows))
+        insert_rows(connection, "INSERT INTO t", iter(rows), head)
         connection.set_trace_callback(None)
-        assert connection.execute("SELECT * FROM t ORDER BY rowid").fetchall() == rows
+        assert connection.execute("SELECT * FROM t ORDER BY rowid").fetchall() == [
+            (*head, *row) for row in rows
+        ]
     inserts = [each for each in statements if each.startswith("INSERT")]
-    assert len(inserts) <= count // min(100, 999 // width) + min(100, 999 // width)
+    at_once = min(100, (999 - len(head)) // width)
+    assert len(inserts) == count // at_once + count % at_once
 
 
 def test_later_row_replaces_an_earlier_one():

@@ -13,27 +13,33 @@ _MOST_ROWS = 100
 
 
 def insert_rows(
-    connection: sqlite3.Connection, insert: str, rows: Iterable[tuple[Any, ...]]
+    connection: sqlite3.Connection,
+    insert: str,
+    rows: Iterable[tuple[Any, ...]],
+    head: tuple[Any, ...] = (),
 ) -> None:
     """Insert rows, all of the same length.
 
     Args:
         connection: Inside a transaction: a row that fails may follow others.
-        insert: A statement up to VALUES.
+        insert: A statement up to the values.
         rows: The rows.
+        head: Values that come first in each row; none by default.
     """
     rows = list(rows)
     if not rows:
         return
     width = len(rows[0])
-    at_once = min(_MOST_ROWS, _MOST_VALUES // width)
-    whole = len(rows) // at_once * at_once if at_once else 0
-    one = f"({', '.join('?' * width)})"
-    if whole:
-        values = list(chain.from_iterable(rows[:whole]))
-        step = at_once * width
+    at_once = max(1, min(_MOST_ROWS, (_MOST_VALUES - len(head)) // width))
+    whole = len(rows) // at_once * at_once
+    for count, some in ((at_once, rows[:whole]), (1, rows[whole:])):
+        # The head is bound once for all rows of a statement.
+        columns = [*"?" * len(head), *(f"column{number + 1}" for number in range(width))]
+        values = ", ".join([f"({', '.join('?' * width)})"] * count)
         connection.executemany(
-            f"{insert} VALUES {', '.join([one] * at_once)}",
-            (values[first : first + step] for first in range(0, len(values), step)),
+            f"{insert} SELECT {', '.join(columns)} FROM (VALUES {values})",
+            (
+                [*head, *chain.from_iterable(some[first : first + count])]
+                for first in range(0, len(some), count)
+            ),
         )
-    connection.executemany(f"{insert} VALUES {one}", rows[whole:])

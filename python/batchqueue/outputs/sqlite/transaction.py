@@ -89,10 +89,11 @@ class SqliteTransaction(StoreTransaction):
         with self._statements():
             for metric_type, group in groupby(metrics, key=_type):
                 sql = self._table(metric_type)
-                latest = {(self._sink_id, item.name, *item.key): item for item in group}
+                latest = {item.key: item for item in group}
+                head = (self._sink_id, metric_type.name)
                 if metric_type.multi_row:  # a partial may have fewer rows than before
-                    self._connection.executemany(sql.delete_key, latest)
-                insert_rows(self._connection, sql.insert, stored_rows(metric_type, latest))
+                    self._connection.executemany(sql.delete_key, ((*head, *key) for key in latest))
+                insert_rows(self._connection, sql.insert, stored_rows(metric_type, latest), head)
 
     def may_have(self, metric_type: type[Metrics]) -> bool:
         """Return whether the sink has a partial of a metric."""
@@ -108,9 +109,8 @@ class SqliteTransaction(StoreTransaction):
         """Store partials that come as rows under keys that the store does not have."""
         with self._statements():
             sql = self._table(metric_type)
-            stored = rows_to_sql(metric_type, rows)
             head = (self._sink_id, metric_type.name)
-            insert_rows(self._connection, sql.insert, ((*head, *row) for row in stored))
+            insert_rows(self._connection, sql.insert, rows_to_sql(metric_type, rows), head)
 
     def raise_mark(self, query_id: str, batch_id: int) -> None:
         """Set the mark of a query."""

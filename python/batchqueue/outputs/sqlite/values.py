@@ -20,33 +20,39 @@ _KEPT = {int, float, str, type(None)}
 
 
 def stored_rows(
-    metric_type: type[Metrics], metrics: Mapping[tuple[Any, ...], Metrics]
-) -> Iterator[tuple[Any, ...]]:
-    """Convert partials to rows: their keys, and key columns and values as SQLite holds them.
+    metric_type: type[Metrics], metrics: Mapping[tuple[str, int], Metrics]
+) -> Iterator[Row]:
+    """Convert partials, by their keys, to rows with the columns of `read_table` as SQLite has them.
 
     Raises:
         StoreError: A key or a value is of another type.
     """
-    check_keys(metric_type.name, [item.key for item in metrics.values()])
+    check_keys(metric_type.name, metrics)
     heads, rows = rows_of(metrics, multi_row=metric_type.multi_row)
     if metric_type.key_columns:
         first = len(heads[0]) - len(metric_type.key_columns) if heads else 0
         heads = [(*head[:first], *map(key_in_sql, head[first:])) for head in heads]
     if not _are_kept(metric_type, rows):
         rows = [
-            _stored_values(metric_type, row, head[2:4])
+            _stored_values(metric_type, row, head[:2])
             for head, row in zip(heads, rows, strict=True)
         ]
     return ((*head, *row) for head, row in zip(heads, rows, strict=True))
 
 
 def rows_to_sql(metric_type: type[Metrics], rows: Sequence[Row]) -> Sequence[Row]:
-    """Convert rows with the columns of `read_table`: the inverse of `all_from_sql`.
+    """Convert rows with the columns of `read_table`, and values of their types.
 
     Raises:
-        StoreError: A value is of another type.
+        StoreError: A value does not fit its column.
     """
-    if not metric_type.key_columns and _are_kept(metric_type, rows):
+    kinds = metric_type.columns.values()
+    floats = [position for position, kind in enumerate(kinds, 2) if kind is float]
+    if not (
+        metric_type.key_columns
+        or _kinds_unlike_sql(metric_type)
+        or any(_has_nan([row[position] for row in rows]) for position in floats)
+    ):
         return rows
     first = 2 + len(metric_type.key_columns)
     return [
@@ -62,9 +68,12 @@ def rows_to_sql(metric_type: type[Metrics], rows: Sequence[Row]) -> Sequence[Row
 def _are_kept(metric_type: type[Metrics], rows: Sequence[Row]) -> bool:
     """Return whether SQLite keeps all values as they are."""
     values = list(chain.from_iterable(rows))
-    # A NaN is not equal to itself.
-    is_plain = set(map(type, values)) <= _KEPT and all(map(eq, values, values))
+    is_plain = set(map(type, values)) <= _KEPT and not _has_nan(values)
     return is_plain and not _kinds_unlike_sql(metric_type)
+
+
+def _has_nan(values: Sequence[Any]) -> bool:
+    return not all(map(eq, values, values))
 
 
 def _stored_values(metric_type: type[Metrics], row: Row, key: tuple[Any, ...]) -> Row:
