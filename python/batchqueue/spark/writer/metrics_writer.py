@@ -205,7 +205,9 @@ class MetricsWriter:
     def _prepare(self, df: "DataFrame") -> "DataFrame":
         self._job.check_columns(df.columns)
         open_store(self._job)
-        return self._with_instants(with_columns_read(df, self._job))
+        if self._l1 == "tasks":  # of a groupBy, Spark knows what is read
+            df = with_columns_read(df, self._job)
+        return self._with_instants(df)
 
     def _with_instants(self, df: "DataFrame") -> "DataFrame":
         return cast_to_instants(df)
