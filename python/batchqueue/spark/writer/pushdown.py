@@ -9,6 +9,7 @@ import pyarrow as pa
 from batchqueue import ConfigError
 from batchqueue._words import a_type, counted
 from batchqueue.aggregation import (
+    Aggregation,
     Count,
     DistinctSketch,
     First,
@@ -249,7 +250,22 @@ def _plan(
         measures.append(fn.count_if(~fn.coalesce(known, fn.lit(False))).alias(_UNKNOWN_TAGS))
     if watermark is not None:
         measures.append(_newest_in_sql(fn, watermark, df).alias(_NEWEST))
-    return df.groupBy(*keys).agg(fn.count(fn.lit(1)).alias(ROWS), *measures)
+    return df.groupBy(*keys).agg(_count_of_rows(fn, aggregation).alias(ROWS), *measures)
+
+
+def _count_of_rows(fn: Any, aggregation: Aggregation) -> "Column":
+    """Count rows by what is counted anyway, and nulls: another count would cost time for each row.
+
+    `count_if` would cost as much, since it adds a 0 for the others.
+    """
+    measures = aggregation.measures.values()
+    columns = [each.column for each in measures if isinstance(each, Sum | Mean)]
+    sql = "count(1)"
+    if columns and not any(isinstance(each, Count) and each.column is None for each in measures):
+        column = quoted(columns[0])
+        sql = f"count({column}) + count(CASE WHEN {column} IS NULL THEN 1 END)"
+    rows: Column = fn.expr(sql)
+    return rows
 
 
 def _newest_in_sql(fn: Any, watermark: Watermark, df: "DataFrame") -> "Column":
