@@ -46,6 +46,9 @@ WATCHED = --config 'target."cfg(all())".runner = ["$(PYTHON)", "scripts/deadline
 # make test-python PYTEST_WORKERS=0
 WORKERS = -n $(PYTEST_WORKERS) --no-loadscope-reorder --max-worker-restart=0
 
+# What runs for hours: the programs inside have deadlines.
+WITHOUT_DEADLINE := --timeout=0 --override-ini=faulthandler_timeout=0
+
 DOCS_TESTS := tests/python/docs
 
 # maturin installs into the environment that VIRTUAL_ENV names; nothing of the caller's own may leak
@@ -133,10 +136,10 @@ soak-rust: require-toolchain ## ten million random actions on the core; fewer: m
 	BATCHQUEUE_MODEL_ACTIONS=$(SOAK_ACTIONS) cargo test --locked --release --test it model:: -- --nocapture
 
 soak-python: $(VENV)/requirements $(VENV)/installed ## ten million random actions of several threads; fewer: make soak-python SOAK_ACTIONS=1000000
-	BATCHQUEUE_SOAK_ACTIONS=$(SOAK_ACTIONS) $(BIN)/python -m pytest -s tests/python/core/model/test_model_threads.py
+	BATCHQUEUE_SOAK_ACTIONS=$(SOAK_ACTIONS) $(BIN)/python -m pytest $(WITHOUT_DEADLINE) -s tests/python/core/model/test_model_threads.py
 
 soak-groups: $(VENV)/requirements $(VENV)/installed ## ten thousand random runs of the protocol of groups; fewer: make soak-groups SOAK_RUNS=1000
-	BATCHQUEUE_GROUPS_RUNS=$(SOAK_RUNS) $(BIN)/python -m pytest $(WORKERS) tests/python/groups/model tests/python/groups/redis/test_same_scripts.py
+	BATCHQUEUE_GROUPS_RUNS=$(SOAK_RUNS) $(BIN)/python -m pytest $(WITHOUT_DEADLINE) $(WORKERS) tests/python/groups/model tests/python/groups/redis/test_same_scripts.py
 
 # Both need a nightly toolchain: rustup toolchain install nightly --component miri,rust-src
 miri: ## unit tests of the core in Miri: undefined behaviour, data races; five minutes; needs nightly Rust
