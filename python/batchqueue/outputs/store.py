@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from batchqueue.aggregation import MergeBuffer, Metrics
 from batchqueue.aggregation.metrics import Row
@@ -31,9 +31,6 @@ class StoreUnavailableError(StoreError):
 
 FIRST_BUCKET = -(2**63)
 """The first time bucket that there can be."""
-
-_ROWS_AT_ONCE = 2_000
-"""Rows that are looked up together: what is made of them stays in the cache of a core."""
 
 UNMARKED = "unmarked"
 """The query id of the mark that stands for all epochs which were recorded without a mark."""
@@ -60,6 +57,9 @@ class StoreTransaction(ABC):
     failure: BaseException | None = None
     """The first error of a method; `None` if there was no error."""
 
+    rows_at_once: ClassVar[int] = 10_000
+    """How many rows `merge_rows` looks up together."""
+
     @abstractmethod
     def load(self, metric_type: type[M], keys: Iterable[tuple[str, int]]) -> list[M]:
         """Return the stored partials of the given (entity, time_bucket) keys."""
@@ -83,7 +83,7 @@ class StoreTransaction(ABC):
     def merge_rows(self, metric_type: type[Metrics], rows: Sequence[Row]) -> None:
         """Combine partials that come as rows with what is stored, as `merge` does with objects.
 
-        No object is made of a partial whose key is new to the store.
+        Those with new keys go to `save_rows`, the others become objects.
 
         Args:
             metric_type: A metric whose partials have one row each, stored as it is: `to_rows`
@@ -92,13 +92,14 @@ class StoreTransaction(ABC):
                 types.
         """
         with self.guarded():
-            if not _differ(rows):
+            has_own_merge = type(self).merge is not StoreTransaction.merge
+            if has_own_merge or not _differ(rows):
                 self.merge(_partials_of(metric_type, rows))
             elif not self.may_have(metric_type):
                 self.save_rows(metric_type, rows)
             else:
-                for first in range(0, len(rows), _ROWS_AT_ONCE):
-                    self._merge_rows(metric_type, rows[first : first + _ROWS_AT_ONCE])
+                for first in range(0, len(rows), self.rows_at_once):
+                    self._merge_rows(metric_type, rows[first : first + self.rows_at_once])
 
     def _merge_rows(self, metric_type: type[Metrics], rows: Sequence[Row]) -> None:
         keys = [row[:2] for row in rows]
@@ -107,7 +108,8 @@ class StoreTransaction(ABC):
         merged = _partials_of(metric_type, known)
         for partial in merged:
             partial.combine(stored[partial.key])
-        self.save(merged)
+        if merged:
+            self.save(merged)
         if len(merged) < len(rows):
             new = [row for row, key in zip(rows, keys, strict=True) if key not in stored]
             self.save_rows(metric_type, new)

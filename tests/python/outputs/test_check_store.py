@@ -9,6 +9,7 @@ import pytest
 from batchqueue.outputs import Selection
 from batchqueue.outputs.store import FIRST_BUCKET
 from batchqueue.outputs.testing import check_store
+from batchqueue.outputs.testing.model import COUNT
 from outputs_support.file_store import FileStore, FileTransaction, empty
 
 
@@ -40,6 +41,21 @@ def test_store_without_the_optional_methods_keeps_the_contract(tmp_path):
             return FileStore, (self.store.path,)
 
     check_store(Least)
+
+
+def test_transaction_with_its_own_merge_gets_objects(tmp_path):
+    merged = []
+
+    class OwnMerge(FileTransaction):
+        def merge(self, metrics):
+            merged.extend(metrics)
+
+    class Store(FileStore):
+        transaction_type = OwnMerge
+
+    with Store(tmp_path / "metrics").transaction() as transaction:
+        transaction.merge_rows(COUNT, [("a", 0, 7)])
+    assert merged == [COUNT("a", 0, 7)]
 
 
 class AddsInsteadOfReplacing(FileTransaction):

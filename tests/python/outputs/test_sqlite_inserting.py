@@ -35,3 +35,12 @@ def test_later_row_replaces_an_earlier_one():
         rows = [(number % 7, number) for number in range(250)]
         insert_rows(connection, "INSERT OR REPLACE INTO t", rows)
         assert dict(connection.execute("SELECT * FROM t")) == dict(rows)
+
+
+def test_row_of_another_length_is_refused():
+    """Its values must not shift into other rows, where another row lacks as many."""
+    rows = [(0, 0)] * 10 + [(1,), (2, 2, 2)] + [(0, 0)] * 200
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE t (a, b)")
+        with pytest.raises(sqlite3.ProgrammingError, match="Incorrect number of bindings"):
+            insert_rows(connection, "INSERT INTO t", rows)

@@ -108,6 +108,18 @@ def test_save_replaces_and_the_last_of_equal_keys_counts(store):
     assert store.read(WORST) == []
 
 
+def test_error_in_rows_ends_the_transaction(store):
+    def write():
+        with store.transaction() as transaction:
+            transaction.save([COUNT("a", 0, 1)])
+            with pytest.raises(TypeError):
+                transaction.merge_rows(COUNT, [(["not", "a", "text"], 0, 1)])
+
+    with pytest.raises(StoreError, match="rolled back after an earlier error"):
+        write()
+    assert store.read(COUNT) == []
+
+
 def test_load_finds_what_was_saved_before_and_in_this_transaction(store):
     merge(store, [COUNT(str(number), number % 7 * 86_400, number) for number in range(40_000)])
     with store.transaction() as transaction:

@@ -48,7 +48,10 @@ def wanted_values(selection: Selection) -> list[tuple[str, list[str | int]]]:
 
 
 def wanted_table(number: int) -> tuple[str, str]:
-    """Return the statements that make a temporary table of wanted values, and add to it."""
+    """Return the statements that make a temporary table of wanted values, and add to it.
+
+    The second one ends before its values.
+    """
     table = f"{_WANTED_TABLE}_{number}"
     create = f"CREATE TEMP TABLE {table} (value PRIMARY KEY) WITHOUT ROWID"
     return create, f"INSERT OR IGNORE INTO {table}"

@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from batchqueue.aggregation import Metrics
@@ -41,6 +42,8 @@ class SqliteTransaction(StoreTransaction):
 
     Wanted keys are in a temporary table, because the number of values of a statement has a limit.
     """
+
+    rows_at_once = 2_000  # what is made of them stays in the cache of a core
 
     def __init__(
         self,
@@ -94,6 +97,12 @@ class SqliteTransaction(StoreTransaction):
                 if metric_type.multi_row:  # a partial may have fewer rows than before
                     self._connection.executemany(sql.delete_key, ((*head, *key) for key in latest))
                 insert_rows(self._connection, sql.insert, stored_rows(metric_type, latest), head)
+
+    def merge_rows(self, metric_type: type[Metrics], rows: Sequence[Row]) -> None:
+        """Combine partials that come as rows with what is stored."""
+        with self.guarded():
+            # In the order of the table, neighbours are on the same pages.
+            super().merge_rows(metric_type, sorted(rows, key=itemgetter(0)))
 
     def may_have(self, metric_type: type[Metrics]) -> bool:
         """Return whether the sink has a partial of a metric."""

@@ -7,8 +7,10 @@ from typing import Any, Protocol
 
 from batchqueue import SupportsConsume
 from batchqueue.aggregation import L2PersistenceWorker, Metrics
+from batchqueue.outputs import StoreError
 from batchqueue.presets import sql_batch
 from batchqueue.spark.commit.destination import Destination
+from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.stage.stage import Stage
 from batchqueue.spark.stage.stage_summary import StageSummary
@@ -80,7 +82,6 @@ def merge_partials(
 
     Raises:
         SinkError: A partial was lost, or does not fit.
-        StoreError: The store does not take the rows.
     """
     groups = [of_task for message in messages for of_task in message.groups]
     stored = destination.stored
@@ -104,7 +105,13 @@ def merge_partials(
             else:
                 persist.produce_many(stored(of_metric))
     for of_metric in as_rows:
-        destination.merge_rows(of_metric)
+        try:
+            destination.merge_rows(of_metric)
+        except StoreError as error:
+            raise SinkError(
+                f"metric {of_metric.metric.name!r} was not stored, so nothing of this epoch is "
+                f"committed; first error: {type(error).__name__}: {error}"
+            ) from error
     merged = sum(of_task.partials for of_task in groups) + sum(map(len, columns))
     merged -= sum(map(len, found.unmerged))
     return MergeSummary(

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
-from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -35,9 +34,8 @@ EVERYTHING = "all"
 """The entity of a declared metric without keys."""
 
 
-_KINDS: tuple[Any, ...] = (CountMetrics, SumMetrics, MeanMetrics, MaxMetrics, MinMetrics)
-_STORED_AS_MADE = {(kind.from_rows.__func__, kind.to_rows) for kind in _KINDS}
-"""The ways of kinds whose `to_rows` returns what `from_rows` got."""
+_STORED_AS_MADE = {CountMetrics, SumMetrics, MeanMetrics, MaxMetrics, MinMetrics}
+"""Kinds whose `to_rows` returns what `from_rows` got. Kinds derived from them may change that."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +62,12 @@ class ColumnPartials:
     @property
     def are_rows(self) -> bool:
         """Whether each partial is one row, stored as it is."""
-        made: Any = self.metric.from_rows
-        is_as_made = (made.__func__, self.metric.to_rows) in _STORED_AS_MADE
-        return is_as_made and not (self.entities.null_count or self.time_buckets.null_count)
+        kind = next(cls for cls in self.metric.__mro__ if "made_by" not in vars(cls))
+        has_nulls = self.entities.null_count or self.time_buckets.null_count
+        return kind in _STORED_AS_MADE and not has_nulls
 
     def rows(self) -> list[Row]:
-        """Return the rows of partials that `are_rows`, by entity, with the columns of `read_table`.
+        """Return the rows of partials that `are_rows`, with the columns of `read_table`.
 
         Raises:
             StoreError: An entity does not stand for values of the key columns.
@@ -82,9 +80,7 @@ class ColumnPartials:
             except ValueError as error:
                 raise StoreError(f"metric {self.metric.name}: {error}") from error
         values = map(values_of, self.values)
-        rows = list(zip(entities, self.time_buckets.to_pylist(), *keys, *values, strict=True))
-        rows.sort(key=itemgetter(0))  # stores keep them in this order, and insert them quicker so
-        return rows
+        return list(zip(entities, self.time_buckets.to_pylist(), *keys, *values, strict=True))
 
     def __iter__(self) -> Iterator[Metrics]:
         """Make the partials."""

@@ -2,7 +2,9 @@
 
 import math
 import random
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import date
 from decimal import Decimal
@@ -26,7 +28,8 @@ from batchqueue.aggregation import (
     Window,
     metric_type,
 )
-from batchqueue.outputs import StoreError
+from batchqueue.outputs import StoreError, StoreTransaction
+from batchqueue.outputs.sqlite.transaction import SqliteTransaction
 from batchqueue.spark import AggregationJob, ArrowAggregation, SinkError
 from batchqueue.spark.commit.commit import Commit
 from batchqueue.spark.job.options import SinkOptions
@@ -100,6 +103,8 @@ def test_rows_have_the_same_result_as_objects(
     any_store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each epoch has keys of the one before, and new ones."""
+    for transaction_type in (StoreTransaction, SqliteTransaction):
+        monkeypatch.setattr(transaction_type, "rows_at_once", 3)
     store, found = any_store, []
     for are_rows in (True, False):
         if not are_rows:
@@ -128,20 +133,50 @@ def test_no_objects_are_made_of_rows(store: Any, monkeypatch: pytest.MonkeyPatch
     )
 
 
-def test_kind_that_changes_its_rows_gets_objects(store: Any) -> None:
-    class Doubled(CountMetrics):
-        __slots__ = ()
+class Doubled(CountMetrics):
+    """A kind that stores another number."""
 
-        def to_rows(self) -> list[tuple[Any, ...]]:
-            return [(2 * self.count,)]
+    __slots__ = ()
 
-        def copy(self) -> Any:
-            return type(self)(*self.key, self.count)
+    def to_rows(self) -> list[tuple[Any, ...]]:
+        return [(2 * self.count,)]
 
-    doubled = metric_type("doubled", Doubled)
-    step = ArrowAggregation(keys=["name"], time=Window("at", 60), metrics={doubled: Count()})
+    def copy(self) -> Any:
+        return type(self)(*self.key, self.count)
+
+
+class Shouted(CountMetrics):
+    """A kind that changes the key."""
+
+    __slots__ = ()
+
+    def __init__(self, entity: Any, time_bucket: int, count: int = 1) -> None:
+        super().__init__(entity.upper(), time_bucket, count)
+
+
+class Rounded(SumMetrics):
+    """A kind that stores the sum in thousands."""
+
+    __slots__ = ()
+
+    @property
+    def total(self) -> Any:
+        return round(super().total, -3)
+
+
+@pytest.mark.parametrize("kind", [Doubled, Shouted, Rounded])
+def test_kind_that_changes_its_rows_gets_objects(store: Any, kind: Any) -> None:
+    derived = metric_type("derived", kind)
+    measure = Sum("cents") if kind is Rounded else Count()
+    step = ArrowAggregation(keys=["name"], time=Window("at", 60), metrics={derived: measure})
     apply_epoch(job(store, arrow=[step]), 0)
-    assert sum(item.count for item in store.read(doubled, "rows")) == 2 * 120
+    found = store.read(derived, "rows")
+    if kind is Doubled:
+        assert sum(item.count for item in found) == 2 * 120
+    elif kind is Shouted:
+        assert {item.entity for item in found} == {"", "A|B", "Ä\\", "C"}
+    else:
+        assert {item.to_rows()[0][0] % 1_000 for item in found} == {0}
 
 
 def test_changed_keys_of_rows_are_listed(store: Any) -> None:
@@ -173,3 +208,13 @@ def test_entity_without_values_of_its_key_columns_is_refused() -> None:
     columns = ColumnPartials(ROUTES, broken, pa.array([0]), (pa.array([1]),), pa.array([0, 1]))
     with pytest.raises(StoreError, match="metric routes: the entity 'no separator' does not stand"):
         columns.rows()
+
+
+def test_store_that_does_not_take_rows_fails_the_commit(store: Any) -> None:
+    with closing(sqlite3.connect(store.path)) as other:
+        other.execute("CREATE TABLE count_metrics (count)")
+    counting = ArrowAggregation(keys=["name"], metrics={"rows": Count()})
+    message = "'rows' was not stored, so nothing of this epoch is committed; first error: StoreErr"
+    with pytest.raises(SinkError, match=message):
+        apply_epoch(job(store, arrow=[counting]), 0)
+    assert store.summaries("rows") == []
