@@ -46,7 +46,7 @@ WATCHED = --config 'target."cfg(all())".runner = ["$(PYTHON)", "scripts/deadline
 # make test-python PYTEST_WORKERS=0
 WORKERS = -n $(PYTEST_WORKERS) --no-loadscope-reorder --max-worker-restart=0
 
-# What runs for hours: the programs inside have deadlines.
+# A soak run lasts longer than a test may.
 WITHOUT_DEADLINE := --timeout=0 --override-ini=faulthandler_timeout=0
 
 DOCS_TESTS := tests/python/docs

@@ -17,26 +17,21 @@ from batchqueue.outputs.layout import (
     table_layout,
     typed_rows,
 )
+from batchqueue.outputs.postgres.ledger import milliseconds, run, tables_of_metrics
 from batchqueue.outputs.postgres.schema import (
     COLUMNS_OF,
     CREATE_KEYS,
     KEYS_COPY_TYPES,
-    LEDGER_TABLES,
     LIMITS,
     LOCK_TABLES,
     TableSql,
-    create_ledger,
-    layout_of,
     select_rows,
     table_sql,
 )
 from batchqueue.outputs.reading import (
     ROWS_AT_ONCE,
     Selection,
-    StoredMetric,
-    name_and_table,
     partials_of,
-    stored_type,
 )
 from batchqueue.outputs.store import FIRST_BUCKET, Epoch, StoreError, StoreTransaction, to_json
 
@@ -78,14 +73,14 @@ class PostgresTransaction(StoreTransaction):
             timeout_s: Seconds to wait for another writer, for this lock and for each later lock.
         """
         with self._statements() as cursor:
-            _run(cursor, LIMITS, _milliseconds(timeout_s))
+            run(cursor, LIMITS, milliseconds(timeout_s))
             sinks = f"{self._schema}.batchqueue_sinks"
-            _run(
+            run(
                 cursor,
                 f"INSERT INTO {sinks} (sink) VALUES (%s) ON CONFLICT DO NOTHING",
                 self._sink_id,
             )
-            _run(cursor, f"SELECT 1 FROM {sinks} WHERE sink = %s FOR UPDATE", self._sink_id)
+            run(cursor, f"SELECT 1 FROM {sinks} WHERE sink = %s FOR UPDATE", self._sink_id)
 
     def load(self, metric_type: type[M], keys: Iterable[tuple[str, int]]) -> list[M]:
         """Return the stored partials of the given keys."""
@@ -96,7 +91,7 @@ class PostgresTransaction(StoreTransaction):
             wanted = dict.fromkeys(keys)
             check_keys(metric_type.name, wanted)
             self._stage_keys(cursor, ((metric_type.name, *key) for key in wanted))
-            rows = _run(cursor, sql.select_keys, self._sink_id)
+            rows = run(cursor, sql.select_keys, self._sink_id)
             return partials_of(metric_type, rows)
 
     def save(self, metrics: Sequence[Metrics]) -> None:
@@ -131,7 +126,7 @@ class PostgresTransaction(StoreTransaction):
     def raise_mark(self, query_id: str, batch_id: int) -> None:
         """Set the mark of a query."""
         with self._statements() as cursor:
-            _run(
+            run(
                 cursor,
                 f"INSERT INTO {self._schema}.batchqueue_marks (sink, query_id, batch_id) "
                 "VALUES (%s, %s, %s) ON CONFLICT (sink, query_id) "
@@ -145,7 +140,7 @@ class PostgresTransaction(StoreTransaction):
         """Keep the summary of an epoch, and delete the oldest if there are too many."""
         epochs = f"{self._schema}.batchqueue_epochs"
         with self._statements() as cursor:
-            _run(
+            run(
                 cursor,
                 f"INSERT INTO {epochs} (sink, query_id, batch_id, summary) VALUES (%s, %s, %s, %s)",
                 self._sink_id,
@@ -153,7 +148,7 @@ class PostgresTransaction(StoreTransaction):
                 batch_id,
                 summary,
             )
-            _run(
+            run(
                 cursor,
                 f"DELETE FROM {epochs} WHERE sink = %s AND seq <= "
                 f"(SELECT seq FROM {epochs} WHERE sink = %s ORDER BY seq DESC LIMIT 1 OFFSET %s)",
@@ -169,14 +164,14 @@ class PostgresTransaction(StoreTransaction):
             "WHERE sink = %s AND query_id = %s"
         )
         with self._statements() as cursor:
-            row = _run(cursor, sql, self._sink_id, query_id).fetchone()
+            row = run(cursor, sql, self._sink_id, query_id).fetchone()
         return None if row is None else row[0]
 
     def known_queries(self) -> set[str]:
         """Return the ids of the queries with a mark."""
         sql = f"SELECT query_id FROM {self._schema}.batchqueue_marks WHERE sink = %s"
         with self._statements() as cursor:
-            return {query_id for (query_id,) in _run(cursor, sql, self._sink_id)}
+            return {query_id for (query_id,) in run(cursor, sql, self._sink_id)}
 
     def summaries(self, newest: int | None = None) -> list[Epoch]:
         """Return the newest summaries that are kept, in the order in which they were recorded."""
@@ -185,21 +180,21 @@ class PostgresTransaction(StoreTransaction):
             "WHERE sink = %s ORDER BY seq DESC LIMIT %s"
         )
         with self._statements() as cursor:
-            rows = _run(cursor, sql, self._sink_id, newest).fetchall()
+            rows = run(cursor, sql, self._sink_id, newest).fetchall()
         return [Epoch(*row) for row in reversed(rows)]
 
     def description(self) -> dict[str, Any] | None:
         """Return the description of the job that wrote last; `None` without a description."""
         sql = f"SELECT description FROM {self._schema}.batchqueue_sinks WHERE sink = %s"
         with self._statements() as cursor:
-            row = _run(cursor, sql, self._sink_id).fetchone()
+            row = run(cursor, sql, self._sink_id).fetchone()
         return None if row is None else row[0]
 
     def describe(self, description: Mapping[str, Any]) -> None:
         """Store a description of the job that writes."""
         sql = f"UPDATE {self._schema}.batchqueue_sinks SET description = %s WHERE sink = %s"
         with self._statements() as cursor:
-            _run(cursor, sql, to_json(description), self._sink_id)
+            run(cursor, sql, to_json(description), self._sink_id)
 
     def delete(
         self, before: int, *, since: int = FIRST_BUCKET, keep: Collection[type[Metrics]] = ()
@@ -211,13 +206,13 @@ class PostgresTransaction(StoreTransaction):
             for metric_type in keep:
                 table = quoted(table_layout(metric_type).table)
                 kept.setdefault(table, []).append(metric_type.name)
-            for table in _tables_of_metrics(cursor, self._schema):
+            for table in tables_of_metrics(cursor, self._schema):
                 sql = (
                     f"DELETE FROM {self._schema}.{table} "
                     "WHERE sink = %s AND time_bucket >= %s AND time_bucket < %s "
                     "AND metric <> ALL(%s)"
                 )
-                deleted += _run(
+                deleted += run(
                     cursor, sql, self._sink_id, since, before, kept.get(table, [])
                 ).rowcount
             return deleted
@@ -225,11 +220,11 @@ class PostgresTransaction(StoreTransaction):
     def clear(self) -> None:
         """Delete everything that this sink wrote."""
         with self._statements() as cursor:
-            tables = _tables_of_metrics(cursor, self._schema)
+            tables = tables_of_metrics(cursor, self._schema)
             for table in [*tables, "batchqueue_epochs", "batchqueue_marks"]:
-                _run(cursor, f"DELETE FROM {self._schema}.{table} WHERE sink = %s", self._sink_id)
+                run(cursor, f"DELETE FROM {self._schema}.{table} WHERE sink = %s", self._sink_id)
             sql = f"UPDATE {self._schema}.batchqueue_sinks SET description = NULL WHERE sink = %s"
-            _run(cursor, sql, self._sink_id)
+            run(cursor, sql, self._sink_id)
 
     @contextmanager
     def _statements(self) -> Iterator[Cursor[Any]]:
@@ -238,7 +233,7 @@ class PostgresTransaction(StoreTransaction):
 
     def _has_table(self, cursor: Cursor[Any], sql: TableSql) -> bool:
         if sql.name not in self._tables:
-            columns = dict(_run(cursor, COLUMNS_OF, sql.name).fetchall())
+            columns = dict(run(cursor, COLUMNS_OF, sql.name).fetchall())
             if not columns:
                 return False
             if not columns.items() >= sql.column_types.items():  # the owner may add columns
@@ -252,16 +247,16 @@ class PostgresTransaction(StoreTransaction):
     def _need_table(self, cursor: Cursor[Any], layout: Layout, sql: TableSql) -> None:
         if self._has_table(cursor, sql):
             return
-        _run(cursor, LOCK_TABLES, self._schema)
+        run(cursor, LOCK_TABLES, self._schema)
         if not self._has_table(cursor, sql):
-            _run(cursor, sql.create)
-            _run(cursor, f"INSERT INTO {self._schema}.batchqueue_tables VALUES (%s)", layout.table)
+            run(cursor, sql.create)
+            run(cursor, f"INSERT INTO {self._schema}.batchqueue_tables VALUES (%s)", layout.table)
             self._tables.add(sql.name)
 
     def _stage_keys(self, cursor: Cursor[Any], keys: Iterable[PartialKey]) -> None:
         self._stage(cursor, CREATE_KEYS, "pg_temp.batchqueue_keys", KEYS_COPY_TYPES, keys)
         # Autovacuum skips temporary tables, and without statistics the join might read all rows.
-        _run(cursor, "ANALYZE pg_temp.batchqueue_keys")
+        run(cursor, "ANALYZE pg_temp.batchqueue_keys")
 
     def _upsert(
         self,
@@ -283,8 +278,8 @@ class PostgresTransaction(StoreTransaction):
         self._stage(cursor, sql.create_staging, sql.staging, sql.copy_types, rows)
         if replaced:
             self._stage_keys(cursor, replaced)
-            _run(cursor, sql.delete_keys, self._sink_id)
-        _run(cursor, sql.upsert, self._sink_id)
+            run(cursor, sql.delete_keys, self._sink_id)
+        run(cursor, sql.upsert, self._sink_id)
 
     def _stage(
         self,
@@ -295,123 +290,9 @@ class PostgresTransaction(StoreTransaction):
         rows: Iterable[tuple[Any, ...]],
     ) -> None:
         """Replace the contents of a temporary table by rows."""
-        _run(cursor, f"TRUNCATE {table}" if table in self._staged else create)
+        run(cursor, f"TRUNCATE {table}" if table in self._staged else create)
         self._staged.add(table)
         with cursor.copy(f"COPY {table} FROM STDIN (FORMAT BINARY)".encode()) as copy:
             copy.set_types(types)
             for row in rows:
                 copy.write_row(row)
-
-
-def has_ledger(connection: Connection[Any], schema: str) -> bool:
-    """Return whether all tables of the ledger exist.
-
-    Args:
-        connection: The connection to use.
-        schema: Its quoted name.
-    """
-    tables = ", ".join("to_regclass(%s)" for _ in LEDGER_TABLES)
-    with connection.cursor() as cursor:
-        found = _run(
-            cursor, f"SELECT {tables}", *(f"{schema}.{table}" for table in LEDGER_TABLES)
-        ).fetchone()
-    return found is not None and None not in found
-
-
-def sinks_of(connection: Connection[Any], schema: str) -> list[str]:
-    """Return the ids of the sinks that have metrics, marks, summaries or a description.
-
-    Args:
-        connection: The connection to use.
-        schema: Its quoted name. It has a ledger.
-    """
-    with connection.cursor() as cursor:
-        of_metrics = map(quoted, _readable_tables(cursor, schema))
-        tables = ["batchqueue_marks", "batchqueue_epochs", *of_metrics]
-        # A sink that was cleared, or only opened, has a row without a description.
-        every = f"SELECT sink FROM {schema}.batchqueue_sinks WHERE description IS NOT NULL"
-        for table in tables:
-            every += f" UNION SELECT sink FROM {schema}.{table}"
-        return sorted(sink for (sink,) in _run(cursor, every).fetchall())
-
-
-def metrics_of(connection: Connection[Any], schema: str, sink_id: str) -> list[StoredMetric]:
-    """Return the metrics of a sink, ordered by their names.
-
-    Args:
-        connection: The connection to use.
-        schema: Its quoted name. It has a ledger.
-        sink_id: The sink.
-    """
-    metrics = []
-    with connection.cursor() as cursor:
-        for table in _readable_tables(cursor, schema):
-            name = f"{schema}.{quoted(table)}"
-            columns = _run(cursor, COLUMNS_OF, name).fetchall()
-            layout = layout_of(table, columns)
-            found = _run(
-                cursor,
-                "SELECT metric, count(*), min(time_bucket), max(time_bucket) "
-                f"FROM {name} WHERE sink = %s GROUP BY metric",
-                sink_id,
-            )
-            metrics += [
-                StoredMetric(stored_type(name, layout), *numbers) for name, *numbers in found
-            ]
-    return sorted(metrics, key=name_and_table)
-
-
-def need_ledger(connection: Connection[Any], schema: str, timeout_s: float) -> None:
-    """Create the schema and the tables of the ledger that are missing, and commit.
-
-    Args:
-        connection: The connection to use.
-        schema: Its quoted name.
-        timeout_s: Seconds to wait for another connection that does the same.
-    """
-    if not has_ledger(connection, schema):
-        with connection.cursor() as cursor:
-            _run(cursor, LIMITS, _milliseconds(timeout_s))
-            _run(cursor, LOCK_TABLES, schema)
-            # Only if missing: CREATE SCHEMA needs a right that this user may not have.
-            if _run(cursor, "SELECT to_regnamespace(%s)", schema).fetchone() == (None,):
-                _run(cursor, f"CREATE SCHEMA {schema}")
-            for statement in create_ledger(schema):
-                _run(cursor, statement)
-    connection.commit()
-
-
-def need_rights(connection: Connection[Any], schema: str) -> None:
-    """Check that this user may write to the ledger, by statements that change nothing.
-
-    Args:
-        connection: The connection to use.
-        schema: Its quoted name.
-    """
-    with connection.cursor() as cursor:
-        _run(cursor, f"UPDATE {schema}.batchqueue_sinks SET description = NULL WHERE false")
-        for table in ("batchqueue_marks", "batchqueue_epochs"):
-            _run(cursor, f"DELETE FROM {schema}.{table} WHERE false")
-
-
-def _milliseconds(timeout_s: float) -> str:
-    return str(max(1, round(timeout_s * 1_000)))  # 0 would disable the timeout
-
-
-def _tables_of_metrics(cursor: Cursor[Any], schema: str) -> list[str]:
-    """Return the quoted names of the tables that hold metrics."""
-    found = _run(cursor, f"SELECT name FROM {schema}.batchqueue_tables").fetchall()
-    return [quoted(name) for (name,) in found]
-
-
-def _readable_tables(cursor: Cursor[Any], schema: str) -> list[str]:
-    """Return the names of the tables of metrics that this user may read."""
-    sql = (
-        f"SELECT name FROM {schema}.batchqueue_tables "
-        "WHERE has_table_privilege(%s || '.' || quote_ident(name), 'SELECT')"
-    )
-    return [name for (name,) in _run(cursor, sql, schema).fetchall()]
-
-
-def _run(cursor: Cursor[Any], sql: str, *values: object) -> Cursor[Any]:
-    return cursor.execute(sql.encode(), values)

@@ -23,6 +23,7 @@ from batchqueue.aggregation import (
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, ArrowHandler, MetricsWriter
 from batchqueue.spark.writer.metrics_writer import with_columns_read
+from batchqueue.spark.writer.pushdown import plan_groups, pushdown_steps
 
 TOTAL = metric_type("total", SumMetrics, columns={"total": int})
 
@@ -68,6 +69,19 @@ def test_only_columns_of_the_aggregations_are_scanned(wide, store: SqliteStore, 
     assert scanned(with_columns_read(wide, declared)) == ["key", "n", "tag"]
     MetricsWriter(declared, l1=l1).write_batch(wide)
     assert {found.entity: found.total for found in store.read(TOTAL, "totals")} == {"x": 9, "y": 12}
+
+
+def test_groups_in_spark_sql_scan_no_other_columns(wide, store: SqliteStore) -> None:
+    declared = job(store, step(BY_KEY, type_column="tag", tags=["t"]))
+    (groups,) = plan_groups(wide, pushdown_steps(declared), None)
+    assert scanned(groups) == ["key", "n", "tag"]
+
+
+@pytest.mark.parametrize("l1", ["tasks", "spark"])
+def test_rows_without_a_value_are_counted(spark: SparkSession, store: SqliteStore, l1: Any) -> None:
+    rows = spark.range(10).selectExpr("CASE WHEN id % 3 > 0 THEN id END n", "'x' key")
+    assert MetricsWriter(job(store, step(BY_KEY)), l1=l1).write_batch(rows)["rows"] == 10
+    assert [found.total for found in store.read(TOTAL, "totals")] == [1 + 2 + 4 + 5 + 7 + 8]
 
 
 def test_rows_are_counted_where_no_column_is_read(wide, store: SqliteStore) -> None:

@@ -295,14 +295,6 @@ def test_no_rows_leave_no_metrics(spark: SparkSession, store: SqliteStore, l1: A
     assert store.read(DISTANCE, "flights") == []
 
 
-@pytest.mark.parametrize("l1", ["tasks", "spark"])
-def test_rows_without_a_value_are_counted(spark: SparkSession, store: SqliteStore, l1: Any) -> None:
-    rows = spark.range(10).selectExpr("CASE WHEN id % 3 > 0 THEN id END distance")
-    assert MetricsWriter(summing(store), l1=l1).write_batch(rows)["rows"] == 10
-    (total,) = store.read(DISTANCE, "flights")
-    assert total.total == 1 + 2 + 4 + 5 + 7 + 8
-
-
 ODD_ROWS = """
     SELECT * FROM VALUES
       (timestamp'2026-01-01 00:59:59.999999', date'2025-12-31', -1, 'a', 1.5D, 1, 7),
