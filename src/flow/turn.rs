@@ -37,6 +37,8 @@ const QUICK_CYCLE: Duration = Duration::from_millis(1);
 /// What one turn did, and left to do.
 struct Visit<T> {
     taken: usize,
+    /// Whether the take used up its budget.
+    is_full: bool,
     in_hand: Option<InHand<T>>,
     /// How many more lanes of the partition are ready.
     ready: usize,
@@ -76,30 +78,57 @@ impl<T: Item> DrainTask<T> {
                 continue;
             }
             let calls = round.calls;
-            let budget = most.min(most_in_cycle - round.taken);
-            let mut visit = self.turn(shared, index, Step::Take(budget), closing, known_before);
-            round.taken += visit.taken;
-            round.takes += usize::from(visit.taken > 0);
-            // Each lane that is ready now has its turn. What becomes ready meanwhile waits for the
-            // next cycle: the end of the last call has set the bit.
-            let mut left = visit.ready;
-            while let Some(in_hand) = visit.in_hand {
-                self.call(shared, in_hand, &mut round);
-                if left == 0 {
+            let mut is_over = false;
+            // A partition with more than a batch is served until it has less, as it is where one
+            // batch takes it all: producers that find it full would soon find it full again. Not
+            // on a shared pool, where other queues wait for the thread.
+            while !is_over {
+                let budget = most.min(most_in_cycle - round.taken);
+                let is_full = self.serve(shared, index, budget, closing, known_before, &mut round);
+                let items = round.taken.max(round.called);
+                is_over =
+                    items >= most && (items >= most_in_cycle || time_since(began) >= QUICK_CYCLE);
+                if !is_full || self.sleeper.is_on_pool() {
                     break;
                 }
-                left -= 1;
-                visit = self.turn(shared, index, Step::Submit, closing, known_before);
             }
             if round.calls > calls && !passed_over {
                 self.last_served = index;
             }
-            let items = round.taken.max(round.called);
-            if items >= most && (items >= most_in_cycle || time_since(began) >= QUICK_CYCLE) {
+            if is_over {
                 break;
             }
         }
         round
+    }
+
+    /// Takes up to `budget` items from a partition, and calls the handlers of what it has. Returns
+    /// whether the budget was used up, and there were calls.
+    fn serve(
+        &mut self,
+        shared: &Arc<Shared<T>>,
+        index: usize,
+        budget: usize,
+        closing: bool,
+        known_before: usize,
+        round: &mut Round,
+    ) -> bool {
+        let mut visit = self.turn(shared, index, Step::Take(budget), closing, known_before);
+        round.taken += visit.taken;
+        round.takes += usize::from(visit.taken > 0);
+        let (is_full, calls) = (visit.is_full, round.calls);
+        // Each lane that is ready now has its turn. What becomes ready meanwhile waits for the next
+        // cycle: the end of the last call has set the bit.
+        let mut left = visit.ready;
+        while let Some(in_hand) = visit.in_hand {
+            self.call(shared, in_hand, round);
+            if left == 0 {
+                break;
+            }
+            left -= 1;
+            visit = self.turn(shared, index, Step::Submit, closing, known_before);
+        }
+        is_full && round.calls > calls
     }
 
     fn call(&mut self, shared: &Arc<Shared<T>>, in_hand: InHand<T>, round: &mut Round) {
@@ -138,7 +167,7 @@ impl<T: Item> DrainTask<T> {
         closing: bool,
         known_before: usize,
     ) -> Visit<T> {
-        let nothing = Visit { taken: 0, in_hand: None, ready: 0 };
+        let nothing = Visit { taken: 0, is_full: false, in_hand: None, ready: 0 };
         let Some(turn) = shared.enter(self.index, index) else { return nothing };
         let partition = shared.route.partition(index);
         if step != Step::Submit {
@@ -154,7 +183,7 @@ impl<T: Item> DrainTask<T> {
                 shared.end_linger(partition, &mut lanes, &mut patience);
                 taken
             }
-            Step::Submit => TakenItems { items: 0, may_be_awaited: false },
+            Step::Submit => TakenItems::default(),
         };
         let in_hand = self.submit(shared, &mut lanes, index, known_before, patience);
         let ready = lanes.count_ready();
@@ -178,7 +207,7 @@ impl<T: Item> DrainTask<T> {
         if in_hand.is_none() {
             self.return_slow_permit();
         }
-        Visit { taken: taken.items, in_hand, ready }
+        Visit { taken: taken.items, is_full: taken.is_full, in_hand, ready }
     }
 
     /// Takes items into the lanes of their types.
@@ -200,7 +229,7 @@ impl<T: Item> DrainTask<T> {
                 // What the last batch had no room for is filled up.
                 let Some(room) = lanes.room_in_only(batch.max(most)) else {
                     lanes.note_stopped();
-                    return TakenItems { items: 0, may_be_awaited: false };
+                    return TakenItems::default();
                 };
                 budget = budget.min(room);
             }

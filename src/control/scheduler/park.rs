@@ -70,6 +70,11 @@ pub(crate) fn task_sleeper() -> (Sleeper, Waker) {
 }
 
 impl Sleeper {
+    /// Whether it belongs to a task on a shared pool.
+    pub(crate) fn is_on_pool(&self) -> bool {
+        self.parker.is_none()
+    }
+
     /// Publishes that the thread is about to sleep. It must check once more for work before it
     /// does.
     pub(crate) fn prepare(&self, kind: SleepKind) -> SleepAttempt<'_> {

@@ -12,12 +12,14 @@ use crate::rules::{Rule, rule_off};
 use crate::sync::{Ordering, SegmentChannel, fence};
 
 /// What a take brought.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TakenItems {
     /// By weight.
     pub(crate) items: usize,
     /// Whether producers may wait for the room.
     pub(crate) may_be_awaited: bool,
+    /// Whether the budget is used up, so that more may be queued.
+    pub(crate) is_full: bool,
 }
 
 /// What a take found when it reached for the open segment.
@@ -47,7 +49,7 @@ impl<T: Item> Partition<T> {
         segments: &mut TakenSegments<T>,
         segment_cache: &mut SegmentCache<T>,
     ) -> TakenItems {
-        let mut taken = TakenItems { items: 0, may_be_awaited: false };
+        let mut taken = TakenItems::default();
         while taken.items < budget {
             let sealed = match self.take_open(!segments.is_empty(), segment_cache) {
                 Opened::Last(open) => {
@@ -86,6 +88,7 @@ impl<T: Item> Partition<T> {
         if !rule_off(Rule::BudgetBit) {
             self.ready.set();
         }
+        taken.is_full = true;
         taken
     }
 

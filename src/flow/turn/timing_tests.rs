@@ -7,10 +7,11 @@ use crate::control::scheduler::sleeper;
 use crate::control::spares::Spares;
 use crate::control::thread_slots::ThreadSlots;
 use crate::flow::handler::consumption::Consumption;
+use crate::flow::turn::QUICK_CYCLE;
 use crate::flow::turn::cycle::{Cycle, DrainTask};
 use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Mutex};
-use crate::testing::clock::StoppedClock;
+use crate::testing::clock::{StoppedClock, advance};
 use crate::{
     Batch, Config, Failure, HandledType, Handler, HandlerRef, Item, NoHost, PartitionPolicy,
     RetryPolicy, TypeKey, Wait,
@@ -58,17 +59,21 @@ impl Queue {
     }
 
     fn without_delay(config: Config, failures: usize) -> Self {
+        let config = Config { partitions: PartitionPolicy::Fixed(1), ..config };
+        let queue = Self::without_handlers(config);
+        queue.add(&SHORT.into(), failures);
+        queue
+    }
+
+    fn without_handlers(config: Config) -> Self {
         let (sleeper, waker) = sleeper();
         let slots = ThreadSlots::new(vec![waker], Spares::new(1, Vec::new()));
-        let config = Config { partitions: PartitionPolicy::Fixed(1), ..config };
         let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
         let shared = Shared::new("q".to_owned(), config, by_handler, None, host, slots, None);
         let shared = Arc::new(shared);
         let task = DrainTask::new(0, shared.clone(), sleeper);
         let batches = Arc::<Mutex<Vec<Vec<u32>>>>::default();
-        let queue = Self { shared, task, clock: StoppedClock::stop(), batches };
-        queue.add(&SHORT.into(), failures);
-        queue
+        Self { shared, task, clock: StoppedClock::stop(), batches }
     }
 
     fn add(&self, item_type: &HandledType, failures: usize) {
@@ -208,6 +213,49 @@ fn each_try_counts_as_a_call_and_only_the_first_has_waited() {
     assert_eq!((stats.consumed, stats.handlers[0].batches), (2, 1));
     let (_, types) = &queue.shared.histograms()[0];
     assert_eq!((types.calls.count(), types.batch_items.sum(), types.waits.count()), (2, 4, 1));
+}
+
+/// Takes time for each batch.
+struct Busy {
+    time: Duration,
+    calls: Arc<Mutex<Vec<TypeKey>>>,
+}
+
+impl Handler<Number> for Busy {
+    fn consume(&self, batch: &mut Batch<Number>) -> Result<(), Failure> {
+        let types = batch.drain().map(|number| number.0);
+        self.calls.lock().extend(types.take(1));
+        advance(self.time);
+        Ok(())
+    }
+}
+
+/// The types of the batches that one cycle calls, of three that wait of each of two types.
+fn calls_of_a_cycle(time: Duration) -> Vec<TypeKey> {
+    let batch = 10;
+    let config = Config { partitions: PartitionPolicy::Fixed(4), ..up_to(batch) };
+    let mut queue = Queue::without_handlers(config);
+    let calls = Arc::<Mutex<Vec<TypeKey>>>::default();
+    for key in [SHORT, LONG] {
+        let handler = HandlerRef::new(Busy { time, calls: calls.clone() });
+        queue.shared.register::<Infallible>(&key.into(), vec![handler].into()).unwrap();
+        let items = (0..30).map(|number| Number(key, number)).collect::<Vec<_>>();
+        queue.shared.produce_many(&mut items.into_iter(), None, &mut Wait).unwrap();
+    }
+    queue.task.cycle();
+    calls.lock().clone()
+}
+
+#[test]
+fn a_cycle_takes_the_backlog_of_a_partition_while_its_calls_are_quick() {
+    let calls = calls_of_a_cycle(QUICK_CYCLE / 10);
+    assert_eq!(calls, [[LONG; 3], [SHORT; 3]].concat());
+}
+
+#[test]
+fn a_slow_handler_gets_one_batch_in_a_cycle() {
+    assert_eq!(calls_of_a_cycle(QUICK_CYCLE).len(), 1);
+    assert_eq!(calls_of_a_cycle(QUICK_CYCLE / 2), [LONG; 2]);
 }
 
 /// How long a thread rests after a batch.
