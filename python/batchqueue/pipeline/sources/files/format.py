@@ -41,10 +41,20 @@ class FileFormat(Protocol):
         """Return the parts of a file, at least one, and check its columns."""
         ...
 
-    def read(
-        self, filesystem: "fs.FileSystem", path: str, number: int, fit: Fit
-    ) -> "Iterator[pa.RecordBatch]":
-        """Read a part of a file, and nothing of the others."""
+    def open(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> "OpenFile":
+        """Open a file to read its parts, and check its columns."""
+        ...
+
+
+class OpenFile(Protocol):
+    """A file whose parts are read, one after the other."""
+
+    def read(self, number: int) -> "Iterator[pa.RecordBatch]":
+        """Read a part, and nothing of the others."""
+        ...
+
+    def close(self) -> None:
+        """Close the file; more than once does nothing."""
         ...
 
 

@@ -1,6 +1,7 @@
 """Parquet: the piece is a row group, and batches are small whatever the width of its rows."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,27 +40,47 @@ class ParquetFormat:
             groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
             return tuple(_piece(group, names, fit) for group in groups) or (Piece(0, 0),)
 
-    def read(
-        self, filesystem: "fs.FileSystem", path: str, number: int, fit: Fit
-    ) -> "Iterator[pa.RecordBatch]":
+    def open(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> "OpenParquetFile":
+        """Open a file, and check its columns."""
+        return OpenParquetFile(filesystem, path, fit)
+
+
+class OpenParquetFile:
+    """A Parquet file that is open: its footer, which lists all row groups, is read once."""
+
+    def __init__(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> None:
+        self._path = path
+        self._fit = fit
+        with reading(path), ExitStack() as opened:
+            self._file = opened.enter_context(_open(filesystem, path))
+            schema = self._file.schema_arrow
+            fit.check(schema, path)
+            present = set(schema.names)
+            self._names = [name for name in fit.schema.names if name in present]
+            opened.pop_all()
+
+    def read(self, number: int) -> "Iterator[pa.RecordBatch]":
         """Read a row group."""
-        with reading(path), _open(filesystem, path) as file:
-            fit.check(file.schema_arrow, path)
+        with reading(self._path):
+            file, fit = self._file, self._fit
             if not file.metadata.num_row_groups:
                 return
             piece = _piece(file.metadata.row_group(number), set(fit.schema.names), fit)
             rows, size = piece.rows or 1, piece.bytes or 1
             batch_rows = min(max(_BATCH_BYTES * rows // size, 1), _BATCH_ROWS)
-            names = [name for name in fit.schema.names if name in file.schema_arrow.names]
             batches = file.iter_batches(
-                batch_rows, row_groups=[number], columns=names, use_threads=False
+                batch_rows, row_groups=[number], columns=self._names, use_threads=False
             )
             is_exact: bool | None = None
             for batch in batches:
                 if is_exact is None:
                     is_exact = fit.is_exact(batch.schema)
                 if batch.num_rows:
-                    yield batch if is_exact else fit.apply(batch, path)
+                    yield batch if is_exact else fit.apply(batch, self._path)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
 def _open(filesystem: Any, path: str) -> Any:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from batchqueue.pipeline.sources.files.arrow import ArrowFormat
 from batchqueue.pipeline.sources.files.failing import check_unchanged
 from batchqueue.pipeline.sources.files.fit import Fit, choose
-from batchqueue.pipeline.sources.files.format import FileFormat, Piece, format_of
+from batchqueue.pipeline.sources.files.format import FileFormat, OpenFile, Piece, format_of
 from batchqueue.pipeline.sources.files.listings import Listings
 from batchqueue.pipeline.sources.files.parquet import ParquetFormat
 from batchqueue.pipeline.sources.files.scan import FileEntry
@@ -37,6 +37,8 @@ class FileReader:
         self._options = options
         self._fit: Fit | None = None
         self._footers: dict[FileEntry, Sequence[Piece]] = {}
+        # One at most; taken out while it is read.
+        self._kept: dict[FileEntry, OpenFile] = {}
 
     def fit(self, listings: Listings) -> Fit:
         """Return the schema of the source: the one that was given, or that of the first file.
@@ -75,12 +77,34 @@ class FileReader:
         return None if None in rows else sum(filter(None, rows))
 
     def read(self, entry: FileEntry, number: int, listings: Listings) -> "Iterator[pa.RecordBatch]":
-        """Read a piece of a file."""
-        # Before and after: a file that is replaced while it is read would give rows of both.
-        check_unchanged(self._filesystem, entry)
-        form, fit = self._format_of(entry), self.fit(listings)
-        yield from form.read(self._filesystem, entry.path, number, fit)
-        check_unchanged(self._filesystem, entry)
+        """Read a piece of a file.
+
+        The file stays open for its next piece: to open it reads its footer, on an object store with
+        several requests.
+        """
+        file = self._kept.pop(entry, None)
+        self._close_kept()
+        try:
+            # Before and after: a file that is replaced while it is read would give rows of both.
+            check_unchanged(self._filesystem, entry)
+            if file is None:
+                fit = self.fit(listings)
+                file = self._format_of(entry).open(self._filesystem, entry.path, fit)
+            yield from file.read(number)
+            check_unchanged(self._filesystem, entry)
+        except BaseException:
+            if file is not None:
+                file.close()
+            raise
+        pieces = self._footers.get(entry)
+        if pieces is None or number + 1 < len(pieces):
+            self._kept[entry] = file
+        else:
+            file.close()
+
+    def _close_kept(self) -> None:
+        while self._kept:
+            self._kept.popitem()[1].close()
 
     def _format_of(self, entry: FileEntry) -> FileFormat:
         match self._format or format_of([entry]):
@@ -94,4 +118,4 @@ class FileReader:
                 return JsonFormat(**self._options)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_footers": {}}
+        return self.__dict__ | {"_footers": {}, "_kept": {}}

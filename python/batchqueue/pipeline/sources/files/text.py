@@ -1,6 +1,6 @@
 """CSV and JSON lines: the piece is the file, which is read in a stream, compressed or not."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,21 @@ _JSON_REMEDY = (
 )
 
 
+class Stream:
+    """A file that is read in one piece, and is open only meanwhile."""
+
+    def __init__(self, read: "Callable[[], Iterator[pa.RecordBatch]]") -> None:
+        self._read = read
+
+    def read(self, number: int) -> "Iterator[pa.RecordBatch]":
+        """Read the file."""
+        del number
+        return self._read()
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 @dataclass(frozen=True)
 class CsvFormat:
     """Reads CSV files, with options of `pyarrow.csv`."""
@@ -34,24 +49,25 @@ class CsvFormat:
 
     def schema(self, filesystem: "fs.FileSystem", path: str) -> "pa.Schema":
         """Return the columns of a file, with the types of its first block."""
-        with reading(path, _CSV_REMEDY), self._open(filesystem, path, None) as reader:
+        with reading(path, _CSV_REMEDY), self._reader(filesystem, path, None) as reader:
             return _with_strings(reader.schema)
 
     def pieces(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> Sequence[Piece]:
         """Return the file, which is not opened."""
         return (Piece(None, None),)
 
-    def read(
-        self, filesystem: "fs.FileSystem", path: str, number: int, fit: Fit
-    ) -> "Iterator[pa.RecordBatch]":
-        """Read the file."""
-        with reading(path, _CSV_REMEDY), self._open(filesystem, path, fit) as reader:
+    def open(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> "Stream":
+        """Return the file, which is opened when it is read."""
+        return Stream(lambda: self._read(filesystem, path, fit))
+
+    def _read(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> "Iterator[pa.RecordBatch]":
+        with reading(path, _CSV_REMEDY), self._reader(filesystem, path, fit) as reader:
             fit.check(reader.schema, path)
             for batch in reader:
                 if batch.num_rows:
                     yield fit.apply(batch, path)
 
-    def _open(self, filesystem: Any, path: str, fit: Fit | None) -> Any:
+    def _reader(self, filesystem: Any, path: str, fit: Fit | None) -> Any:
         from pyarrow import csv
 
         # Without newlines_in_values, a quoted line break at the end of a block splits a row.
@@ -75,19 +91,21 @@ class JsonFormat:
 
     def schema(self, filesystem: "fs.FileSystem", path: str) -> "pa.Schema":
         """Return the fields of a file, with the types of its first block."""
-        with reading(path, _JSON_REMEDY), self._open(filesystem, path, None) as reader:
+        with reading(path, _JSON_REMEDY), self._reader(filesystem, path, None) as reader:
             return _with_strings(reader.schema)
 
     def pieces(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> Sequence[Piece]:
         """Return the file, which is not opened."""
         return (Piece(None, None),)
 
-    def read(
-        self, filesystem: "fs.FileSystem", path: str, number: int, fit: Fit
-    ) -> "Iterator[pa.RecordBatch]":
+    def open(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> "Stream":
+        """Return the file, which is opened when it is read."""
+        return Stream(lambda: self._read(filesystem, path, fit))
+
+    def _read(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> "Iterator[pa.RecordBatch]":
         """Read the file. A field that an object lacks is null."""
         try:
-            with reading(path, _JSON_REMEDY), self._open(filesystem, path, fit) as reader:
+            with reading(path, _JSON_REMEDY), self._reader(filesystem, path, fit) as reader:
                 for batch in reader:
                     if batch.num_rows:
                         yield fit.apply(batch, path)
@@ -96,7 +114,7 @@ class JsonFormat:
                 fit.check_names(self.schema(filesystem, path).names, path)
             raise
 
-    def _open(self, filesystem: Any, path: str, fit: Fit | None) -> Any:
+    def _reader(self, filesystem: Any, path: str, fit: Fit | None) -> Any:
         from pyarrow import json
 
         given = self.parse_options
