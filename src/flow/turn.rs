@@ -88,7 +88,9 @@ impl<T: Item> DrainTask<T> {
                 let items = round.taken.max(round.called);
                 is_over =
                     items >= most && (items >= most_in_cycle || time_since(began) >= QUICK_CYCLE);
-                if !is_full || self.sleeper.is_on_pool() {
+                // A handler with a lower limit than the queue's may be slow long before `is_over`.
+                let is_slow = time_since(began) >= QUICK_CYCLE;
+                if !is_full || is_slow || self.sleeper.is_on_pool() {
                     break;
                 }
             }

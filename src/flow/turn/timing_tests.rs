@@ -230,20 +230,30 @@ impl Handler<Number> for Busy {
     }
 }
 
-/// The types of the batches that one cycle calls, of three that wait of each of two types.
 fn calls_of_a_cycle(time: Duration) -> Vec<TypeKey> {
-    let batch = 10;
-    let config = Config { partitions: PartitionPolicy::Fixed(4), ..up_to(batch) };
-    let mut queue = Queue::without_handlers(config);
+    let (mut queue, calls) = with_backlogs(up_to(10), 10, time);
+    queue.task.cycle();
+    calls.lock().clone()
+}
+
+/// Three batches wait of each of two types.
+fn with_backlogs(
+    config: Config,
+    batch: usize,
+    time: Duration,
+) -> (Queue, Arc<Mutex<Vec<TypeKey>>>) {
+    let items = u32::try_from(3 * config.max_batch_items).unwrap();
+    let config = Config { partitions: PartitionPolicy::Fixed(4), ..config };
+    let queue = Queue::without_handlers(config);
     let calls = Arc::<Mutex<Vec<TypeKey>>>::default();
     for key in [SHORT, LONG] {
         let handler = HandlerRef::new(Busy { time, calls: calls.clone() });
-        queue.shared.register::<Infallible>(&key.into(), vec![handler].into()).unwrap();
-        let items = (0..30).map(|number| Number(key, number)).collect::<Vec<_>>();
+        let its = HandledType { max_batch_items: Some(batch), ..key.into() };
+        queue.shared.register::<Infallible>(&its, vec![handler].into()).unwrap();
+        let items = (0..items).map(|number| Number(key, number)).collect::<Vec<_>>();
         queue.shared.produce_many(&mut items.into_iter(), None, &mut Wait).unwrap();
     }
-    queue.task.cycle();
-    calls.lock().clone()
+    (queue, calls)
 }
 
 #[test]
@@ -256,6 +266,20 @@ fn a_cycle_takes_the_backlog_of_a_partition_while_its_calls_are_quick() {
 fn a_slow_handler_gets_one_batch_in_a_cycle() {
     assert_eq!(calls_of_a_cycle(QUICK_CYCLE).len(), 1);
     assert_eq!(calls_of_a_cycle(QUICK_CYCLE / 2), [LONG; 2]);
+}
+
+#[test]
+fn a_slow_handler_with_a_low_limit_gets_one_batch_in_a_cycle() {
+    let (mut queue, calls) = with_backlogs(up_to(1_000), 250, QUICK_CYCLE);
+    // The first cycles fill the lanes; from then on each take fills up what a call has left.
+    while calls.lock().len() < 4 {
+        queue.task.cycle();
+    }
+    calls.lock().clear();
+    queue.task.cycle();
+    let mut called = calls.lock().clone();
+    called.sort_unstable();
+    assert_eq!(called, [SHORT, LONG]);
 }
 
 /// How long a thread rests after a batch.
