@@ -78,22 +78,20 @@ impl<T: Item> DrainTask<T> {
                 continue;
             }
             let calls = round.calls;
-            let mut is_over = false;
             // A partition with more than a batch is served until it has less, as it is where one
             // batch takes it all: producers that find it full would soon find it full again. Not
             // on a shared pool, where other queues wait for the thread.
-            while !is_over {
+            let is_late = || time_since(began) >= QUICK_CYCLE;
+            let is_over = loop {
                 let budget = most.min(most_in_cycle - round.taken);
                 let is_full = self.serve(shared, index, budget, closing, known_before, &mut round);
                 let items = round.taken.max(round.called);
-                is_over =
-                    items >= most && (items >= most_in_cycle || time_since(began) >= QUICK_CYCLE);
-                // A handler with a lower limit than the queue's may be slow long before `is_over`.
-                let is_slow = time_since(began) >= QUICK_CYCLE;
-                if !is_full || is_slow || self.sleeper.is_on_pool() {
-                    break;
+                let is_over = items >= most && (items >= most_in_cycle || is_late());
+                // A handler with a lower limit than the queue's may be late with fewer items.
+                if is_over || !is_full || self.sleeper.is_on_pool() || is_late() {
+                    break is_over;
                 }
-            }
+            };
             if round.calls > calls && !passed_over {
                 self.last_served = index;
             }
