@@ -140,6 +140,20 @@ def test_two_pieces_that_are_read_at_the_same_time_do_not_share_a_file(
     rows = ROWS // PIECES
     read = numbers(iter(firsts)) + [each for reading in pairs for each in numbers(reading)]
     assert read == NUMBERS[rows : 3 * rows]
+    assert files.still_open() == 1
+
+
+def test_a_file_is_opened_anew_after_a_long_pause(
+    path: Path, files: CountingFiles, monkeypatch: pytest.MonkeyPatch
+):
+    source = source_of([path], files)
+    found = splits(source)
+    before = len(files.opened)
+    numbers(source.read(found[0]))
+    monkeypatch.setattr("batchqueue.pipeline.sources.files.reader._KEEP_S", 0.0)
+    assert [each for split in found[1:] for each in numbers(source.read(split))] == NUMBERS[3:]
+    assert len(files.opened) == before + PIECES
+    assert files.still_open() == 0
 
 
 def test_a_file_that_changes_between_two_pieces_is_refused_and_closed(

@@ -1,5 +1,6 @@
 """Opens files for `FileSource`: their schema, their pieces and their rows."""
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 _MOST_FOOTERS = 1_024
+
+_KEEP_S = 60.0
+"""A connection behind an open file may be closed by the other side after a longer pause."""
 
 
 class FileReader:
@@ -37,8 +41,8 @@ class FileReader:
         self._options = options
         self._fit: Fit | None = None
         self._footers: dict[FileEntry, Sequence[Piece]] = {}
-        # One at most; taken out while it is read.
-        self._kept: dict[FileEntry, OpenFile] = {}
+        # One at most, and since when; taken out while it is read.
+        self._kept: dict[FileEntry, tuple[OpenFile, float]] = {}
 
     def fit(self, listings: Listings) -> Fit:
         """Return the schema of the source: the one that was given, or that of the first file.
@@ -82,8 +86,7 @@ class FileReader:
         The file stays open for its next piece: to open it reads its footer, on an object store with
         several requests.
         """
-        file = self._kept.pop(entry, None)
-        self._close_kept()
+        file = self._take_kept(entry)
         try:
             # Before and after: a file that is replaced while it is read would give rows of both.
             check_unchanged(self._filesystem, entry)
@@ -97,14 +100,23 @@ class FileReader:
                 file.close()
             raise
         pieces = self._footers.get(entry)
+        self._take_kept(None)
         if pieces is None or number + 1 < len(pieces):
-            self._kept[entry] = file
+            self._kept[entry] = file, time.monotonic()
         else:
             file.close()
 
-    def _close_kept(self) -> None:
-        while self._kept:
-            self._kept.popitem()[1].close()
+    def _take_kept(self, wanted: FileEntry | None) -> OpenFile | None:
+        """Take out the file that is kept, and return it if it is the one; others are closed."""
+        found = None
+        for entry in list(self._kept):
+            # Another thread may read with the same source.
+            file, since = self._kept.pop(entry, (None, 0.0))
+            if entry == wanted and time.monotonic() - since < _KEEP_S:
+                found = file
+            elif file is not None:
+                file.close()
+        return found
 
     def _format_of(self, entry: FileEntry) -> FileFormat:
         match self._format or format_of([entry]):
