@@ -51,10 +51,22 @@ class LiveControl:
             self._runs.append(run)
         return run
 
+    def stop(self, run: RunControl) -> None:
+        """Let the readers of a run pause until its end, whether or not the pipeline resumes.
+
+        Raises:
+            OSError: The directory cannot be written.
+        """
+        with self._lock:
+            if run in self._runs:
+                self._runs.remove(run)
+                run.control.pause("stop")
+
     def end(self, run: RunControl) -> None:
         """Remove the directory of a run; a reader that still waits in it stops waiting."""
         with self._lock:
-            self._runs.remove(run)
+            if run in self._runs:
+                self._runs.remove(run)
         run.directory.cleanup()
 
     def pause(self, reason: str) -> None:

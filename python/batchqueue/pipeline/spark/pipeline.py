@@ -122,7 +122,7 @@ class SparkPipeline:
                 other.stop()
             end()
             raise
-        return SparkRun(started, end, run.control.pause)
+        return SparkRun(started, end, lambda: self._control.stop(run))
 
     def run(self) -> None:
         """Write all that is there now, and return; the next run continues at the checkpoint.

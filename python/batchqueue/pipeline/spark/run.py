@@ -1,6 +1,7 @@
 """`SparkRun`: the running queries of a pipeline, as one."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -18,8 +19,16 @@ _POLL_S = 0.1
 _GRACE_S = 30.0
 """As for a run in one process."""
 
-_WRITING = "Processing new data"
-"""What a query says of itself while an epoch is at work."""
+_STOP_POLL_S = 0.02
+"""Short, because a reader of Spark's own begins the next epoch immediately."""
+
+_IDLE_POLLS = 5
+"""A query that has no epoch at work for so long begins none: its reader has seen the pause."""
+
+_AT_WORK = frozenset(
+    {"Writing offsets to log", "Processing new data", "No new data but cleaning up state"}
+)
+"""What a query says of itself while an epoch is at work (Spark's MicroBatchExecution)."""
 
 
 class SparkRun:
@@ -35,17 +44,17 @@ class SparkRun:
         self,
         queries: "Sequence[StreamingQuery]",
         on_end: Callable[[], None],
-        pause: Callable[[str], None] | None = None,
+        pause: Callable[[], None] | None = None,
     ) -> None:
         """Take over queries that have been started.
 
         Args:
             queries: At least one.
             on_end: Called once when all have ended and this object knows of it.
-            pause: Has their readers begin no more epochs; gets the reason. Default: None, they are
-                Spark's own.
+            pause: Has their readers begin no more epochs. Default: None, they are Spark's own.
         """
         self.queries = tuple(queries)
+        self._lock = threading.Lock()
         self._on_end: Callable[[], None] | None = on_end
         self._pause = pause
 
@@ -91,8 +100,8 @@ class SparkRun:
     def stop(self, timeout: float | None = _GRACE_S) -> None:
         """Begin no more epochs, finish those at work, and end.
 
-        Readers of Spark's own cannot pause: their queries end soon after the epoch at work, and
-        an epoch that has begun meanwhile is replayed.
+        Readers of Spark's own cannot pause: an epoch that begins behind the one at work is stopped,
+        and replayed.
 
         Args:
             timeout: Seconds for that; then the epochs at work are stopped, and the next start
@@ -105,37 +114,54 @@ class SparkRun:
             check_finite("timeout", timeout, 0, ", or None to wait")
         try:
             if timeout != 0:
-                self._finish_epochs(None if timeout is None else time.monotonic() + timeout)
+                self._finish_epochs(timeout)
         finally:
             for query in self.queries:
                 query.stop()
             self._end()
 
-    def _finish_epochs(self, deadline: float | None) -> None:
+    def _finish_epochs(self, timeout: float | None) -> None:
+        """Stop each query when its epoch is done; return when the time is over."""
         if self._on_end is None:
             return  # all have ended
+        deadline = None if timeout is None else time.monotonic() + timeout
         if self._pause is not None:
-            self._pause("stop")
-        # Twice: behind the epoch at work may be one that was planned before the pause.
-        for _ in range(2):
-            time.sleep(_POLL_S)
-            for query, last in [(query, _last_epoch(query)) for query in self.queries]:
-                while _is_writing(query) and _last_epoch(query) == last:
-                    if deadline is not None and time.monotonic() >= deadline:
-                        return
-                    time.sleep(_POLL_S)
+            try:
+                self._pause()
+            except OSError as error:
+                _log.warning("stop: the readers could not be paused (%s)", error)
+        last = {query: _last_epoch(query) for query in self.queries}
+        idle_polls = dict.fromkeys(self.queries, 0)
+        while last:
+            time.sleep(_STOP_POLL_S)
+            for query, epoch in list(last.items()):
+                idle_polls[query] = 0 if _is_at_work(query) else idle_polls[query] + 1
+                if idle_polls[query] >= _IDLE_POLLS or _last_epoch(query) != epoch:
+                    query.stop()
+                    del last[query]
+            if deadline is not None and time.monotonic() >= deadline:
+                break
+        for query in last:
+            if not idle_polls[query]:
+                _log.warning(
+                    "query %r: an epoch is at work after %g s, and is stopped; the next start "
+                    "replays it; give stop(timeout=...) more seconds, or None",
+                    query.name,
+                    timeout,
+                )
 
     def _end(self) -> None:
-        on_end, self._on_end = self._on_end, None
+        with self._lock:
+            on_end, self._on_end = self._on_end, None
         if on_end is not None:
             on_end()
 
 
-def _is_writing(query: "StreamingQuery") -> bool:
-    return query.isActive and query.status["message"] == _WRITING
+def _is_at_work(query: "StreamingQuery") -> bool:
+    return query.isActive and query.status["message"] in _AT_WORK
 
 
 def _last_epoch(query: "StreamingQuery") -> object:
-    """Return the number of the last epoch that has ended; None before the first."""
+    """Return when the last epoch that has ended began; None before the first."""
     last = query.lastProgress
-    return None if last is None else last["batchId"]
+    return None if last is None else last["timestamp"]
