@@ -13,12 +13,17 @@ import pytest
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    ForbiddenError,
+)
 from requests.exceptions import ConnectTimeout
+from sqlalchemy.dialects.sqlite.base import SQLiteDialect
 from sqlalchemy.exc import OperationalError
 
-from batchqueue.outputs import StoreUnavailableError
+from batchqueue.outputs import StoreError, StoreUnavailableError
 from outputs_support.epochs import COUNT, add, state
 
 
@@ -33,10 +38,13 @@ def data_files(folder: Path) -> set[str]:
 
 ADDER = """
 import pickle, sys
+import pyiceberg.catalog.sql
 from batchqueue.aggregation import CountMetrics, metric_type
 from batchqueue.outputs import StoreUnavailableError
 count = metric_type("test.count", CountMetrics)
 store, failed = pickle.loads(bytes.fromhex(sys.argv[1])), 0
+print("ready", flush=True)
+sys.stdin.readline()
 for batch_id in range(int(sys.argv[2])):
     while True:
         try:
@@ -52,12 +60,16 @@ print(failed)
 
 
 def adder(store, times, name):
-    return subprocess.Popen(
+    """Returns a process that adds once its standard input has a line, or is closed."""
+    process = subprocess.Popen(
         [sys.executable, "-c", ADDER, pickle.dumps(store).hex(), str(times), name],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    assert process.stdout.readline() == "ready\n", process.communicate()[1]
+    return process
 
 
 def test_commit_of_another_process_meanwhile_makes_it_fail_and_leaves_nothing(store, tmp_path):
@@ -82,9 +94,53 @@ def test_no_loss_two_concurrent_processes_that_repeat_both_count(store):
     names = ["one", "two"]
     writers = [adder(store, 12, name) for name in names]
     for writer in writers:
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    for writer in writers:
         errors = writer.communicate(timeout=240)[1]
         assert writer.returncode == 0, errors
     assert state(store)[0] == {"shared": 24, "one": 12, "two": 12}
+
+
+def test_namespace_that_another_process_creates_meanwhile_is_used(store, lake, monkeypatch):
+    def exists(catalog, namespace):
+        return not missing.pop() if missing else there(catalog, namespace)
+
+    lake.create_namespace("metrics")
+    there, missing = SqlCatalog.namespace_exists, [True, True]
+    monkeypatch.setattr(SqlCatalog, "namespace_exists", exists)
+    add(store, 0)
+    assert missing == []
+    assert state(store)[0] == {"a": 1, "b": 1}
+
+
+def test_namespace_that_cannot_be_created_is_an_error(store, monkeypatch):
+    def refuse(*_):
+        raise ForbiddenError("no right")
+
+    monkeypatch.setattr(SqlCatalog, "create_namespace", refuse)
+    with pytest.raises(StoreError, match=r"no right; check .* what this user may do"):
+        store.prepare()
+
+
+def test_catalog_whose_tables_another_process_creates_meanwhile_is_used(store, monkeypatch):
+    def exists(dialect, connection, table, **arguments):
+        return table != creating and has_table(dialect, connection, table, **arguments)
+
+    def create(catalog):
+        nonlocal creating
+        creating = tables[0].name
+        tables.pop(0).create(catalog.engine)
+        create_tables(catalog)
+
+    tables = [IcebergTables.__table__, IcebergNamespaceProperties.__table__]
+    creating = ""
+    has_table, create_tables = SQLiteDialect.has_table, SqlCatalog.create_tables
+    monkeypatch.setattr(SQLiteDialect, "has_table", exists)
+    monkeypatch.setattr(SqlCatalog, "create_tables", create)
+    add(store, 0)
+    assert tables == []
+    assert state(store)[0] == {"a": 1, "b": 1}
 
 
 def test_writers_in_one_process_wait_for_each_other_as_long_as_configured(open_iceberg):
@@ -164,7 +220,7 @@ import os, pickle, signal, sys
 import pyarrow.compute, pyiceberg.io.pyarrow
 from batchqueue.aggregation import CountMetrics, metric_type
 from batchqueue.outputs.iceberg import store as _, transaction as _
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables, SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFile
 count = metric_type("test.count", CountMetrics)
 store, epoch = pickle.loads(bytes.fromhex(sys.argv[1])), int(sys.argv[2])

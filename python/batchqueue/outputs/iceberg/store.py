@@ -134,8 +134,15 @@ class IcebergStore(TableStore):
         """
         with self._errors():
             catalog = self._open()
-            if not catalog.namespace_exists(self.namespace):  # creating it may need other rights
-                catalog.create_namespace_if_not_exists(self.namespace)
+            if catalog.namespace_exists(self.namespace):  # creating it may need other rights
+                return
+            try:
+                catalog.create_namespace(self.namespace)
+            except (
+                Exception
+            ):  # a catalog in SQL raises its database's error if another one was first
+                if not catalog.namespace_exists(self.namespace):
+                    raise
 
     def table(self, sink_id: str = "default") -> str:
         """Return the identifier of the table of a sink, for SQL and for other engines.
