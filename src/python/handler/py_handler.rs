@@ -286,7 +286,9 @@ impl Handler<PyItem> for PyHandler {
                     Err(memory) => return Err(Failure::last(memory.to_string())),
                 };
             let count = list.len();
-            let given = Given { count, blocks: rows.then(|| list.get_slice(0, count)) };
+            // Rows one by one are as many as the items of the list.
+            let makes_blocks = rows || keeps && batch.iter().any(PyItem::is_rows);
+            let given = Given { count, blocks: makes_blocks.then(|| list.get_slice(0, count)) };
             let opened = self.opening.open(py);
             let returned = opened.and_then(|()| guarded_call(self.consume.bind(py), &args));
             let (handled, again) = match returned.and_then(value_of) {

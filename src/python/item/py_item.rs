@@ -176,6 +176,11 @@ impl PyItem {
             .map_or_else(|block| block.to_record_batch(py), |object| Ok(object.clone_ref(py)))
     }
 
+    /// Whether it stands for rows of Arrow data, even if it is a single row.
+    pub(crate) fn is_rows(&self) -> bool {
+        self.as_ref().is_err()
+    }
+
     /// The rows as a record batch; `None` for an object.
     pub(crate) fn batch(&self) -> Option<RecordBatch> {
         self.as_ref().err().map(RowBlock::batch)

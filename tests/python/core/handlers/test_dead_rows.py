@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from batchqueue import BatchFailed, BatchQueue
+from batchqueue import BatchFailed, BatchQueue, RetryPolicy
 from core_support.handlers import Held
 from core_support.queues import config
 from core_support.waits import WAIT_S, eventually
@@ -30,6 +30,27 @@ def test_rows_that_failed_go_as_record_batches():
     numbers = [n for letter in letters for n in letter.item.column("number").to_pylist()]
     assert numbers == [1, 2, 5]
     assert (queue.stats().consumed, queue.stats().dead_lettered) == (3, 3)
+
+
+@pytest.mark.parametrize("by", ["indexes", "items"])
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_rows_that_came_apart_go_one_by_one(by, attempts):
+    """Each row of the second call is a record batch, since others were between them."""
+    calls, letters = [], []
+
+    def store(batches):
+        calls.append([number for batch in batches for number in batch.column("number").to_pylist()])
+        if len(calls) == 1:
+            raise BatchFailed(indexes=[1, 3, 5])
+        last = len(batches) - 1
+        raise BatchFailed(indexes=[0, last]) if by == "indexes" else BatchFailed(batches[::last])
+
+    with BatchQueue("apart", config(dead_letter=letters.extend)) as queue:
+        queue.add_handler("a", store, retry=RetryPolicy(attempts=1 + attempts, backoff_ms=1))
+        queue.produce_arrow(rows(["a"] * 6), type_column="tag")
+    assert calls == [[0, 1, 2, 3, 4, 5], [1, 3, 5], [1, 5]][: 1 + attempts]
+    assert [letter.item.column("number").to_pylist() for letter in letters] == [[1], [5]]
+    assert (queue.stats().consumed, queue.stats().dead_lettered) == (4, 2)
 
 
 @pytest.mark.parametrize(("tag", "item_type"), [("a", "a"), (7, "7"), (None, "")])
