@@ -48,7 +48,8 @@ class IterableSource:
         Args:
             factory: Makes an iterable of dicts, record batches or tables, in any mixture. It is
                 called for each run, and whenever rows are read out of turn.
-            schema: The columns. Default: None, those of the first split.
+            schema: The columns. Default: None, those of the first split. A value that its column
+                could only hold changed, such as 1.5 among integers, is an error when it is read.
             split_rows: The rows of a split, 1 to 1,000,000. A cut falls between two splits.
                 Default: 500.
             name: Its name in checkpoints and statistics. Default: "iterable".
@@ -219,7 +220,7 @@ class IterableSource:
         return batches
 
     def _of_dicts(self, dicts: list[Mapping[str, Any]]) -> "list[pa.RecordBatch]":
-        import pyarrow as pa
+        from batchqueue.pipeline.sources._dict_rows import batch_of_dicts
 
         if not dicts:
             return []
@@ -231,7 +232,7 @@ class IterableSource:
                         f"source {self.name!r} gave a row with {sorted(set(row) - known)}, and its "
                         f"columns are {_text(self._schema)}; give schema= with all columns"
                     )
-        return [self._checked(pa.RecordBatch.from_pylist(dicts, schema=self._schema))]
+        return [self._checked(batch_of_dicts(self.name, dicts, self._schema))]
 
     def _checked(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
         if self._schema is None:
