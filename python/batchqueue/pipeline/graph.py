@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Operator, Sink, Source
 from batchqueue.pipeline.errors import GraphError
+from batchqueue.pipeline.sinks.writing import is_deferred
 from batchqueue.pipeline.stage_config import MAX_WORKERS, StageConfig, check_count
 from batchqueue.pipeline.steps import (
     AggregateStep,
@@ -266,13 +267,19 @@ class Flow:
             name: Its name in statistics. Default: None, the name of its class.
 
         Raises:
-            GraphError: `sink` is not a sink or ends another branch, or the name is in use.
+            GraphError: `sink` is not a sink, its `write` is a coroutine or a generator function, it
+                ends another branch, or the name is in use.
             ConfigError: The name is invalid.
         """
         if isinstance(sink, type) or not isinstance(sink, Sink):
             raise GraphError(
                 f"{sink!r} is not a sink: it needs batch_rows and write(chunks); give for instance "
                 "MetricsSink, or FunctionSink(function)"
+            )
+        if is_deferred(sink.write):
+            raise GraphError(
+                f"write of {sink!r} is a coroutine or a generator function, and a call of it would "
+                "write nothing; make it a plain function"
             )
         self._graph.check_new(sink, "give each branch a sink; joins are for Spark")
         self._then(SinkStep(sink, self._graph.unused_name(name, type(sink).__name__)))

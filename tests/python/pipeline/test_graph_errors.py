@@ -98,6 +98,14 @@ class TestSinks:
             lambda: flow.to(sink),
         )
 
+    def test_a_sink_whose_write_is_a_coroutine_function(self, flow):
+        class Async(Kept):
+            async def write(self, chunks):
+                del chunks
+
+        with pytest.raises(GraphError, match=r"write of .* would write nothing; make it a plain"):
+            flow.to(Async())
+
     def test_the_same_sink_for_two_branches(self, flow):
         sink = Kept()
         flow.to(sink)

@@ -23,6 +23,9 @@ from batchqueue.pipeline.runner.worker import OperatorWorker, SinkWorker, Worker
 if TYPE_CHECKING:
     from batchqueue.pipeline.pipeline import Pipeline
 
+LEAVE_S = 0.5
+"""Seconds that the parts of a run have to end if it cannot begin, or its time has run out."""
+
 OnStep = Callable[[str], None]
 
 
@@ -141,7 +144,7 @@ def assemble(pipeline: "Pipeline", on_step: OnStep = ignore) -> Assembly:
         _recover(parts)
     except BaseException as error:
         ending.give_up()
-        parts.shut_down(0.0)
+        parts.shut_down(LEAVE_S)
         if checkpoint is not None:
             checkpoint.close()
         if isinstance(error, RunEnded) and ending.failure is not None:

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 
-from batchqueue.pipeline.runner.assembly import Assembly
+from batchqueue.pipeline.runner.assembly import LEAVE_S, Assembly
 from batchqueue.pipeline.runner.ending import RunEnded
 from batchqueue.pipeline.runner.flow_watch import FlowWatch
 from batchqueue.pipeline.sources.push import PushSource
@@ -13,9 +13,6 @@ _log = logging.getLogger("batchqueue.pipeline")
 
 _CLOSE_S = 5.0
 """Seconds that each part of a run has to release what it holds, once it is idle or has failed."""
-
-_LEAVE_S = 0.5
-"""Seconds that they have when time has run out."""
 
 
 class Coordinator:
@@ -141,7 +138,7 @@ class Coordinator:
             source.control.end()
         # After an error, what runs may finish; when time has run out, it is not waited for.
         waits = is_idle or parts.ending.failure is not None
-        for name in parts.shut_down(_CLOSE_S if waits else _LEAVE_S):
+        for name in parts.shut_down(_CLOSE_S if waits else LEAVE_S):
             _log.warning("stage %s is still busy, and is left alone", name)
         if parts.checkpoint is not None:
             parts.checkpoint.close()

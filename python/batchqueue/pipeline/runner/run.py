@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from batchqueue._signals import wait_for
+from batchqueue._words import counted
 from batchqueue.exceptions import ConfigError, QueueForkedError
 from batchqueue.pipeline.backpressure.metrics import PartitionMetrics, StageMetrics
 from batchqueue.pipeline.backpressure.signals import BackpressureSignal
@@ -192,17 +193,26 @@ class PipelineRun:
             timeout: Seconds to wait. Default: None, no limit.
 
         Raises:
-            ConfigError: There is no such source, or the rows do not fit it.
+            ConfigError: There is no such source, the rows do not fit it, or `timeout` is invalid.
             PipelineError: The run has ended, or ends before a cut has the rows; push them again to
                 the next run.
             TimeoutError: Time ran out; the rows may still become part of a cut.
         """
+        if timeout is not None:
+            check_finite("timeout", timeout, 0, ", or None to wait")
         self._check_process()
         found = self._push_source(source)
         assert isinstance(found.source, PushSource)
         done = found.source.push(batch)
         found.control.wake()
-        done.result(timeout)
+        try:
+            done.result(timeout)
+        except TimeoutError:
+            raise TimeoutError(
+                f"no cut of pipeline {self._pipeline.name!r} had {counted(batch.num_rows, 'row')} "
+                f"pushed to {found.source.name!r} after {timeout} s; they may still become part of "
+                "one: give more time, or push them again if they may come twice"
+            ) from None
 
     def stats(self) -> PipelineStats:
         """Return the figures of the run; works after its end, too."""

@@ -11,6 +11,7 @@ from batchqueue.pipeline.operators import Chain
 from batchqueue.pipeline.runner.chunks import Chunk, Order
 from batchqueue.pipeline.runner.ending import RunEnded
 from batchqueue.pipeline.runner.stage import Stage
+from batchqueue.pipeline.sinks.writing import write_to
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -211,7 +212,7 @@ class SinkWorker(Worker):
 
     def _write(self, group: list[Chunk]) -> None:
         with self._stage.busy:
-            self.sink.write([chunk.batch for chunk in group])
+            write_to(self.sink, [chunk.batch for chunk in group])
 
 
 def _groups(chunks: list[Chunk], batch_rows: int) -> Iterator[list[Chunk]]:

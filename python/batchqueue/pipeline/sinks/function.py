@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from batchqueue.exceptions import ConfigError
+from batchqueue.pipeline.sinks.writing import check_written, is_deferred
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,6 +51,11 @@ class FunctionSink:
             raise ConfigError(
                 f"function is {function!r}; give a function that takes a list of record batches"
             )
+        if is_deferred(function):
+            raise ConfigError(
+                f"function is {function!r}, and a call of it would write nothing; give a plain "
+                "function, for instance one that calls asyncio.run"
+            )
         if not isinstance(batch_rows, int) or not 1 <= batch_rows <= _MOST_ROWS:
             raise ConfigError(f"batch_rows is {batch_rows!r}; give an int from 1 to {_MOST_ROWS:,}")
         self.batch_rows = batch_rows
@@ -58,7 +64,7 @@ class FunctionSink:
     def write(self, chunks: "list[pa.RecordBatch]") -> None:
         """Call the function."""
         if chunks:
-            self._function(chunks)
+            check_written(self._function(chunks))
 
     def __repr__(self) -> str:
         name = getattr(self._function, "__name__", type(self._function).__name__)

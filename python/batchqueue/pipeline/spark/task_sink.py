@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from batchqueue._words import a_type
 from batchqueue.pipeline.contract import Sink
+from batchqueue.pipeline.sinks.writing import write_to
 from batchqueue.pipeline.spark.stages import Batches, SinkInput, chunks
 from batchqueue.spark.task.arrow import map_in_arrow
 
@@ -78,10 +79,10 @@ def write_task(sink: Sink, pipeline: str, given: Iterable[pa.RecordBatch]) -> in
             waiting_rows += chunk.num_rows
             rows += chunk.num_rows
             if waiting_rows >= sink.batch_rows:
-                sink.write(waiting)
+                write_to(sink, waiting)
                 waiting, waiting_rows = [], 0
         if waiting:
-            sink.write(waiting)
+            write_to(sink, waiting)
     return rows
 
 

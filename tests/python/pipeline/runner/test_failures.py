@@ -6,8 +6,9 @@ import threading
 import pyarrow as pa
 import pytest
 
-from batchqueue.exceptions import QueueForkedError
+from batchqueue.exceptions import ConfigError, QueueForkedError
 from batchqueue.pipeline import (
+    FileSource,
     FunctionSink,
     GraphError,
     Pipeline,
@@ -231,6 +232,14 @@ def test_a_factory_of_operators_that_raises(tmp_path):
         with pytest.raises(StageFailedError, match="no memory") as raised:
             flow.run()
         assert isinstance(raised.value.__cause__, Broken)
+
+
+def test_a_run_that_cannot_begin_logs_nothing(tmp_path, caplog):
+    flow = Pipeline("p")
+    flow.source(FileSource(tmp_path / "missing.parquet")).filter(len).to(FunctionSink(print))
+    with pytest.raises(ConfigError, match="does not exist"):
+        flow.run()
+    assert caplog.messages == []
 
 
 def test_a_run_can_follow_one_that_failed_with_the_same_sink(tmp_path):

@@ -1,12 +1,21 @@
 """`FunctionSink`, and what `chunk_origin` says of the chunks that it gets."""
 
+import gc
 import threading
 
 import pyarrow as pa
 import pytest
 
 from batchqueue.exceptions import ConfigError
-from batchqueue.pipeline import FunctionSink, Pipeline, StageConfig, StageFailedError, chunk_origin
+from batchqueue.pipeline import (
+    FunctionSink,
+    Pipeline,
+    SinkError,
+    StageConfig,
+    StageFailedError,
+    chunk_origin,
+)
+from batchqueue.pipeline.spark.task_sink import write_task
 from core_support.waits import WAIT_S, eventually
 from pipeline_support.numbers import Numbers
 from pipeline_support.sinks import Kept
@@ -22,6 +31,18 @@ def origins(build, **settings):
     build(flow, FunctionSink(note))
     flow.run()
     return found
+
+
+class Wrapped:
+    """A sink whose `write` returns what a function returns."""
+
+    batch_rows = 10
+
+    def __init__(self, function):
+        self._function = function
+
+    def write(self, chunks):
+        return self._function(chunks)
 
 
 def test_calls_gather_what_is_there_up_to_batch_rows():
@@ -43,6 +64,49 @@ def test_calls_gather_what_is_there_up_to_batch_rows():
     assert sum(len(call) < 5 for call in calls) <= 2
     assert max(calls) == [50] * 5
     assert sum(sum(call) for call in calls) == 1_000
+
+
+async def store(chunks):
+    del chunks
+
+
+def show(chunks):
+    yield chunks
+
+
+async def stream(chunks):
+    yield chunks
+
+
+class AsyncCalled:
+    async def __call__(self, chunks):
+        del chunks
+
+
+@pytest.mark.parametrize("function", [store, show, stream, AsyncCalled()])
+def test_function_that_would_write_nothing_is_refused(function):
+    with pytest.raises(ConfigError, match=r"a call of it would write nothing; give a plain funct"):
+        FunctionSink(function)
+
+
+@pytest.mark.parametrize("function", [store, show, stream])
+@pytest.mark.parametrize("wrap", [FunctionSink, Wrapped])
+def test_function_that_has_written_nothing_ends_the_run(wrap, function, recwarn):
+    flow = Pipeline("p")
+    flow.source(Numbers(50)).to(wrap(lambda chunks: function(chunks)))
+    with pytest.raises(StageFailedError, match=r"returned an? \w+, and has written nothing; give"):
+        flow.run()
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+@pytest.mark.parametrize("function", [store, show])
+def test_function_in_a_task_that_has_written_nothing_fails_the_task(function):
+    sink = FunctionSink(lambda chunks: function(chunks))
+    with pytest.raises(SinkError, match="has written nothing"):
+        write_task(sink, "p", [pa.record_batch({"n": [1]})])
+    with pytest.raises(SinkError, match="has written nothing"):
+        write_task(Wrapped(function), "p", [pa.record_batch({"n": [1]})])
 
 
 def test_a_call_does_not_wait_for_more():

@@ -73,8 +73,12 @@ def test_timeout_leaves_the_rows_in_the_run():
     flow, sink = Pipeline("p"), Gated()
     flow.source(PushSource()).to(sink)
     with flow.start() as run:
-        with pytest.raises(TimeoutError):
+        with pytest.raises(
+            TimeoutError, match=r"had 1 row pushed to 'push' after 0.05 s; they may"
+        ):
             run.push(batch(1), timeout=0.05)
+        with pytest.raises(ConfigError, match="timeout is 'x'; give a finite number"):
+            run.push(batch(1), timeout="x")
         sink.gate.set()
         eventually(lambda: sink.numbers == [1], "the write")
 
