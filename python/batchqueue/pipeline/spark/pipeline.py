@@ -85,9 +85,11 @@ class SparkPipeline:
             The running queries.
 
         Raises:
-            ConfigError: There is no checkpoint, or both arguments are true.
+            ConfigError: There is no session or no checkpoint, or both arguments are true.
             NotOnSparkError: A source is a DataFrame that is not a stream.
         """
+        from batchqueue.spark.job.arguments import check_session
+
         if available_now and once:
             raise ConfigError("available_now and once are both true; give one of them")
         if self._options.checkpoint is None:
@@ -95,6 +97,7 @@ class SparkPipeline:
                 f"pipeline {self._name!r} has no checkpoint, so a restart would read everything "
                 "again; give Pipeline(checkpoint=...) or on_spark(spark, checkpoint=...)"
             )
+        check_session(self._spark, "on_spark")
         if once:
             _log.warning(
                 "pipeline %s: once reads everything in a single epoch, however large; "
@@ -146,9 +149,12 @@ class SparkPipeline:
             known.
 
         Raises:
+            ConfigError: There is no session.
             NotOnSparkError: A source does not end.
             pyspark.errors.PySparkException: A job failed. Sinks before it have been written.
         """
+        from batchqueue.spark.job.arguments import check_session
+
         for query in self._queries:
             source = query.source_step.source
             if not source.bounded:
@@ -156,6 +162,7 @@ class SparkPipeline:
                     f"{query.source_step} has no end, and a batch needs one; use run(), which ends "
                     "at what is there now"
                 )
+        check_session(self._spark, "on_spark")
         run = self._control.begin()
         try:
             return {

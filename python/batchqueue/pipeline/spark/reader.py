@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from batchqueue.pipeline.contract import Position, Split
+from batchqueue.pipeline.errors import SourceDataError
 from batchqueue.pipeline.spark.arrow_types import arrow_schema
 from batchqueue.pipeline.spark.control import Control
 from batchqueue.pipeline.spark.epochs import Epochs, EpochSettings, all_splits, grouped
@@ -163,4 +164,23 @@ def read_task(settings: ReaderSettings, partition: InputPartition) -> Iterator[p
     schema = arrow_schema(settings.struct)
     for split in cast(TaskPartition, partition).splits:
         for batch in source.read(split):
-            yield batch.select(schema.names).cast(schema)
+            yield _for_spark(batch, schema, source.name)
+
+
+def _for_spark(batch: pa.RecordBatch, schema: pa.Schema, source: str) -> pa.RecordBatch:
+    """Return rows in the types that Spark takes.
+
+    Raises:
+        SourceDataError: A value does not fit, for instance because of its nanoseconds.
+    """
+    columns = []
+    for field in schema:
+        column = batch.column(field.name)
+        try:
+            columns.append(column.cast(field.type))
+        except pa.ArrowInvalid as error:
+            raise SourceDataError(
+                f"source {source!r}: column {field.name!r} is {column.type}, and Spark has "
+                f"{field.type} ({error}); write it so that it fits, or leave it out of the source"
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

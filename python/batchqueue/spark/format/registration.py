@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from batchqueue.spark.job.aggregation_job import AggregationJob
+from batchqueue.spark.job.arguments import check_job, check_session
 from batchqueue.spark.requirements import require_data_sources
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
         The name of the format: "batchqueue-" followed by the job's name.
 
     Raises:
-        ConfigError: The job cannot be pickled.
+        ConfigError: An argument is of another class, or the job cannot be pickled.
         MissingPackageError: This pyspark is older than 4.0. With 4.0 the format takes batches only;
             a stream into it fails, and the message names `MetricsWriter.write_epoch` instead.
 
@@ -68,6 +69,8 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
     from batchqueue.spark.format.session_settings import SessionSettings
     from batchqueue.spark.format.source import data_source
 
+    check_session(spark, "register")
+    check_job(job, "register")
     job.check_pickles()
     source = data_source(job, SessionSettings.of(spark))
     spark.dataSource.register(source)

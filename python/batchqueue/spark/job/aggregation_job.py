@@ -290,24 +290,31 @@ class AggregationJob:
                 names[step.type_column] = None
         return list(names)
 
-    def check_columns(self, available: Sequence[str]) -> None:
+    def check_columns(self, available: Sequence[str], *, any_case: bool = False) -> None:
         """Check that the rows have the columns that `items`, aggregations and the watermark read.
 
-        Those of aggregations may differ in case, as Spark SQL lets them.
+        Args:
+            available: The columns of the rows.
+            any_case: Whether those of aggregations and of the watermark may differ in case, as
+                Spark SQL lets them; False by default.
 
         Raises:
             ConfigError: A column is missing.
         """
         missing = [column for column in self.columns if column not in available]
         if self.prepare is None:  # which may make columns
-            of_any_case = {column.lower() for column in available}
+            lowered = {column.lower() for column in available}
             declared = [] if self.watermark is None else [self.watermark.time.column]
             for step in self.arrow:
                 declared += [] if step.type_column is None else [step.type_column]
                 if isinstance(step, ArrowAggregation):
                     declared += step.aggregation.columns
-            found = (name for name in declared if name.lower() not in of_any_case)
-            missing = list(dict.fromkeys([*missing, *found]))
+            lacking = [
+                name
+                for name in declared
+                if name not in available and not (any_case and name.lower() in lowered)
+            ]
+            missing = list(dict.fromkeys([*missing, *lacking]))
         if missing:
             raise ConfigError(
                 f"job {self.name!r} needs column {', '.join(missing)}, but the rows have "

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from batchqueue import ConfigError
-from batchqueue._words import counted
+from batchqueue._words import a_type, counted
 from batchqueue.aggregation import bucket_start
 from batchqueue.outputs import SqliteStore
 from batchqueue.outputs.store import bucket_limit
@@ -20,6 +20,7 @@ from batchqueue.spark.commit.commit import Commit
 from batchqueue.spark.commit.retries import open_store
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
+from batchqueue.spark.job.arguments import check_dataframe, check_job
 from batchqueue.spark.job.options import OPTION_NAMES, SinkOptions
 from batchqueue.spark.job.steps import ArrowAggregation
 from batchqueue.spark.task.arrow import map_in_arrow
@@ -90,6 +91,7 @@ class MetricsWriter:
         Raises:
             ConfigError: A value is invalid, the job cannot be pickled, or Spark SQL cannot run it.
         """
+        check_job(job, "MetricsWriter")
         if l1 not in ("tasks", "spark"):
             raise ConfigError(f"l1={l1!r}: use 'tasks' or 'spark'")
         if l1 == "spark":
@@ -173,11 +175,17 @@ class MetricsWriter:
             summary of each.
 
         Raises:
-            ConfigError: `txn_id` is blank, or `replace` is not an interval, or beside `overwrite`.
+            ConfigError: `df` is not a DataFrame of Spark, or lacks a column; `txn_id` is blank; or
+                `replace` is not an interval, or beside `overwrite`.
             SinkError: A stream has written to the sink, and `sinkId` was not given; the sink was
                 written with another number of shards, or by another job; a result is outside of
                 `replace`; or an item was lost.
         """
+        check_dataframe(df, "write_batch")
+        if txn_id is not None and not isinstance(txn_id, str):
+            raise ConfigError(
+                f"txn_id={txn_id!r} is {a_type(txn_id)}: give a text, or leave it out"
+            )
         if txn_id is not None and not txn_id.strip():
             raise ConfigError(f"txn_id={txn_id!r} is blank: give a name, or leave it out")
         replaced = None
@@ -203,7 +211,7 @@ class MetricsWriter:
         return Commit(self._job, options, self._results(df, None)).apply_batch(overwrite=overwrite)
 
     def _prepare(self, df: "DataFrame") -> "DataFrame":
-        self._job.check_columns(df.columns)
+        self._job.check_columns(df.columns, any_case=self._l1 == "spark")
         open_store(self._job)
         if self._l1 == "tasks":  # of a groupBy, Spark knows what is read
             df = with_columns_read(df, self._job)

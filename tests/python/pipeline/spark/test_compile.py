@@ -364,6 +364,14 @@ def test_start_needs_a_checkpoint_and_one_way_to_end(metrics):
         flow.on_spark(NO_SESSION).start(available_now=True, once=True)
 
 
+def test_running_needs_a_session(metrics, tmp_path):
+    flow = Pipeline("revenue", checkpoint=str(tmp_path))
+    flow.source(NumberedRows(10)).aggregate(BY_CITY).to(metrics)
+    for run in (flow.on_spark(NO_SESSION).run, flow.on_spark("local[2]").run_batch):
+        with pytest.raises(ConfigError, match=r"on_spark got a\w* \w+; give a SparkSession"):
+            run()
+
+
 def test_pause_is_refused_where_spark_reads_and_remembered_elsewhere(flow, metrics):
     flow.source(NumberedRows(10)).aggregate(BY_CITY).to(metrics)
     on_spark = flow.on_spark(NO_SESSION)

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from batchqueue.outputs import SqliteStore
-from batchqueue.pipeline import MetricsSink, Pipeline
+from batchqueue.pipeline import FunctionSink, IterableSource, MetricsSink, Pipeline
 from batchqueue.pipeline.spark.arrow_types import spark_schema
 from batchqueue.pipeline.spark.control import Control
 from batchqueue.pipeline.spark.epoch_size import EpochGoal
@@ -51,6 +53,15 @@ def flow(tmp_path: Path, source: NumberedRows, store: SqliteStore) -> Pipeline:
     sink = MetricsSink(store, revenue, sink_id="shop", metrics=[ORDERS, REVENUE])
     flow.source(source).aggregate(BY_CITY).to(sink)
     return flow
+
+
+def test_value_that_spark_has_no_room_for_names_its_column(spark: SparkSession) -> None:
+    flow = Pipeline("moments")
+    moments = pa.record_batch({"at": pa.array([1_000, 1_001], pa.timestamp("ns"))})
+    flow.source(IterableSource(lambda: [moments], name="clock")).to(FunctionSink(len))
+    named = r"source 'clock': column 'at' is timestamp\[ns\], and Spark has timestamp\[us\]"
+    with pytest.raises(PySparkException, match=named):
+        flow.on_spark(spark).run_batch()
 
 
 def test_one_object_in_one_process_plans_a_query_and_commits_one_epoch_late(

@@ -14,7 +14,7 @@ from batchqueue import BufferStrategy, ConfigError
 from batchqueue.aggregation import Aggregation, Aggregator, Count, CountMetrics, Metrics
 from batchqueue.outputs import SqliteStore
 from batchqueue.presets import l1_aggregation
-from batchqueue.spark import SinkError, register
+from batchqueue.spark import AggregationJob, ArrowAggregation, SinkError, register
 from batchqueue.spark.job.options import DEFAULT_MAX_COMMIT_BYTES, SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
 from batchqueue.spark.task.partials import decode
@@ -235,6 +235,17 @@ def test_option_without_an_effect_is_rejected(
         SinkOptions.parse(options, flight_job(store), stream=stream)
 
 
+@needs_batch_sink
+def test_session_and_job_of_another_class_are_rejected(
+    spark: SparkSession, store: SqliteStore
+) -> None:
+    given: Any = None
+    with pytest.raises(ConfigError, match="register got a NoneType; give a SparkSession"):
+        register(given, flight_job(store))
+    with pytest.raises(ConfigError, match="register got a NoneType; give an AggregationJob"):
+        register(spark, given)
+
+
 def test_missing_columns_are_named(store: SqliteStore) -> None:
     job = replace(flight_job(store), columns=["carrier", "wind", "Hour"])
     job.check_columns(["wind", "Hour", "carrier", "more"])
@@ -242,3 +253,11 @@ def test_missing_columns_are_named(store: SqliteStore) -> None:
         ConfigError, match="needs column wind, Hour, but the rows have carrier, hour: select"
     ):
         job.check_columns(["carrier", "hour"])
+
+
+def test_case_of_columns_matters_except_in_spark_sql(store: SqliteStore) -> None:
+    declared = ArrowAggregation(keys=["Carrier"], metrics={"flights": Count()})
+    job = AggregationJob(name="case", store=store, arrow=[declared])
+    job.check_columns(["carrier"], any_case=True)
+    with pytest.raises(ConfigError, match=r"needs column Carrier, but the rows have carrier: sel"):
+        job.check_columns(["carrier"])

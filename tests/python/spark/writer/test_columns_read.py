@@ -63,6 +63,13 @@ def scanned(df) -> list[str]:
     return [field.rpartition(":")[0] for field in schema.split(",")]
 
 
+def test_column_in_another_case_is_for_spark_sql_only(wide, store: SqliteStore) -> None:
+    other_case = wide.withColumnRenamed("key", "KEY")
+    with pytest.raises(ConfigError, match=r"needs column key, but the rows have .*case matters"):
+        MetricsWriter(job(store, step(BY_KEY))).write_batch(other_case)
+    assert MetricsWriter(job(store, step(BY_KEY)), l1="spark").write_batch(other_case)["rows"] == 6
+
+
 @pytest.mark.parametrize("l1", ["tasks", "spark"])
 def test_only_columns_of_the_aggregations_are_scanned(wide, store: SqliteStore, l1: Any) -> None:
     declared = job(store, step(BY_KEY, type_column="tag", tags=["t"]))
