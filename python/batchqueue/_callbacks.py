@@ -65,7 +65,8 @@ def check_result(result: object) -> None:
     """Raise for what a handler returned if it says that the work failed, or was not done.
 
     Raises:
-        ConfigError: A generator, whose body has not run, or an awaitable, which nothing awaits.
+        ConfigError: A generator, whose body has not run; an awaitable, which nothing awaits; or the
+            class `BatchFailed`, which names nothing.
         BaseException: The error of a failed future.
     """
     if isinstance(result, (GeneratorType, AsyncGeneratorType)):
@@ -74,6 +75,11 @@ def check_result(result: object) -> None:
         raise ConfigError(
             f"the handler returned {a_type(result)}, whose body has not run; write a "
             "function without `yield`, or consume the generator in the handler"
+        )
+    if isinstance(result, type) and issubclass(result, BatchFailed):
+        raise ConfigError(
+            f"the handler returned the class {result.__name__}; return an instance that names what "
+            "failed, for instance BatchFailed(indexes=[0])"
         )
     futures: Any = sys.modules.get("concurrent.futures")
     if futures is not None and isinstance(result, futures.Future):

@@ -188,6 +188,9 @@ class LoopRegistry(Generic[T]):
     def remove_handler(self, item_type: type[Any] | str) -> bool:
         """Remove the handler of a type. Items of the type are unhandled from now on.
 
+        That includes items that wait in a partition: await `flush` before, so that the handler gets
+        them.
+
         This never waits: when it returns, the handler may still get the batch that a drain thread
         has in hand, and then `on_close`.
 

@@ -85,8 +85,8 @@ class BatchFailed(BatchQueueError, RuntimeError):
                 did not fail is None.
 
         Raises:
-            ConfigError: Both of `items` and `indexes` are given, or neither, or an index is not an
-                int from 0 up.
+            ConfigError: Both of `items` and `indexes` are given, or neither; an index is not an int
+                from 0 up; or `cause` is not an exception.
         """
         if (items is None) == (indexes is None):
             given = "both" if items is not None else "neither"
@@ -96,6 +96,8 @@ class BatchFailed(BatchQueueError, RuntimeError):
                 f"BatchFailed got items={items!r}, {a_type(items)}; give a list of "
                 "objects of the batch, or indexes=[...]"
             )
+        if cause is not None and not isinstance(cause, BaseException):
+            raise ConfigError(f"cause is {cause!r}, {a_type(cause)}; give an exception")
         self.items = None if items is None else list(items)
         self.indexes = None if indexes is None else [_position(number) for number in indexes]
         self.cause = self.__cause__ = cause

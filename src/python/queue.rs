@@ -313,7 +313,8 @@ impl Queue {
         queue.shutdown_with(deadline, &mut InterpreterPause(py))
     }
 
-    /// Remove the handler of a type. Items of the type are unhandled from now on.
+    /// Remove the handler of a type. Items of the type are unhandled from now on, also those that
+    /// wait in a partition: call `flush` before, so that the handler gets them.
     ///
     /// The handler gets the batch that a drain thread may have in hand, and then `on_close`, unless
     /// it serves another type of this queue. When the call returns, no thread is inside the handler

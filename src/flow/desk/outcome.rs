@@ -14,6 +14,9 @@ use crate::observe::Outcome;
 use crate::rules::{Rule, rule_off};
 use crate::sync::Duration;
 
+/// What to do about items without a handler, if the host does not know better.
+const HINT: &str = "call add_handler before the first produce, and flush before remove_handler";
+
 impl<T: Item> Caller<'_, T> {
     /// Counts what a job consumed and what failed; for the handler also what is `dead`, which is
     /// counted for the queue when its letter is. Returns how much of it was not counted as
@@ -126,8 +129,7 @@ impl<T: Item> Caller<'_, T> {
             let has_handler =
                 |key| shared.route.find(key).is_some_and(|known| known.registered().is_some());
             let hint = shared.host.unhandled_hint(first, &has_handler);
-            let hint =
-                hint.unwrap_or_else(|| "call add_handler before the first produce".to_owned());
+            let hint = hint.unwrap_or_else(|| HINT.to_owned());
             let items = counted(unhandled, "item");
             let line = format!("queue {queue}: {items} of {name} had no handler: {hint}");
             (name, line)

@@ -93,7 +93,7 @@ def test_a_damaged_database_is_refused(directory):
         if os.path.exists(f"{directory}/{name}"):
             os.remove(f"{directory}/{name}")
     for _ in range(2):
-        with pytest.raises(CheckpointError, match="not a database"):
+        with pytest.raises(CheckpointError, match=r"not a database; it is damaged: restore"):
             Checkpoint(directory, "p")
 
 

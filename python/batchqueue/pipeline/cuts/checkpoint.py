@@ -34,6 +34,11 @@ _open_here: set[str] = set()
 _open_lock = threading.Lock()
 
 
+_NO_ROOM = "give a directory that this user can write to, on a disk with room"
+
+_DAMAGED = "it is damaged: restore a copy of the directory, or begin with another one"
+
+
 class Checkpoint:
     """The checkpoint of one pipeline, open in at most one process. One thread at a time uses it."""
 
@@ -156,9 +161,10 @@ class Checkpoint:
         try:
             yield
         except (OSError, sqlite3.Error) as error:
+            # SQLite's own class means that the file is not that of a database, or not intact.
+            remedy = _DAMAGED if type(error) is sqlite3.DatabaseError else _NO_ROOM
             raise CheckpointError(
-                f"cannot use checkpoint {self._directory}: {error}; give a directory that this "
-                "user can write to, on a disk with room"
+                f"cannot use checkpoint {self._directory}: {error}; {remedy}"
             ) from error
 
 

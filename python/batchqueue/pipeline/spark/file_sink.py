@@ -5,28 +5,39 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchqueue.pipeline.errors import NotOnSparkError
+from batchqueue.pipeline.errors import NotOnSparkError, SinkError
 from batchqueue.pipeline.sinks.files import FileSink
+from batchqueue.pipeline.sinks.files.writer import check_types
 from batchqueue.pipeline.steps import SinkStep
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 _FORMATS = ("parquet", "csv")
 _CUTS = "_batchqueue"
 
 
-def spark_file_sink(step: SinkStep, sink: FileSink) -> "SparkFileSink":
+def spark_file_sink(step: SinkStep, sink: FileSink, schema: "pa.Schema") -> "SparkFileSink":
     """Return what a `FileSink` is on Spark.
 
+    Args:
+        step: The sink in the graph.
+        sink: The sink.
+        schema: The columns that reach it.
+
     Raises:
-        NotOnSparkError: Spark does not write its format.
+        NotOnSparkError: Spark does not write its format, or the format has no type for a column.
     """
     if sink.format not in _FORMATS:
         raise NotOnSparkError(
             f"{step} writes {sink.format!r}, and Spark writes {' and '.join(_FORMATS)}; use one of "
             "these"
         )
+    try:
+        check_types(schema, sink.format, str(sink.directory))
+    except SinkError as error:
+        raise NotOnSparkError(f"{step}: {error}") from error
     return SparkFileSink(str(step), sink.directory, sink.format, sink.compression)
 
 

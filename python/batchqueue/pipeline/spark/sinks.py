@@ -78,7 +78,7 @@ def spark_sink(
     if isinstance(sink, MetricsSink):
         return exactly_once_sink(step, given, place.pipeline, options)
     if isinstance(sink, FileSink):
-        return spark_file_sink(step, sink)
+        return spark_file_sink(step, sink, given.schema)
     if hasattr(sink, "commit") or hasattr(sink, "last_cut"):
         raise NotOnSparkError(
             f"{step} commits cuts of this process, and Spark has its own epochs; use MetricsSink "

@@ -205,6 +205,19 @@ def test_an_error_that_names_something_else_fails_the_whole_batch(fail, message,
     assert message in caplog.text
 
 
+def test_the_class_instead_of_an_instance_fails_the_whole_batch(caplog):
+    with BatchQueue("part", BatchQueueConfig(threads=ONE)) as queue:
+        queue.add_handler(int, lambda batch: BatchFailed)
+        queue.produce_many([1, 2])
+    assert counts(queue) == (0, 2)
+    assert "the handler returned the class BatchFailed; return an instance" in caplog.text
+
+
+def test_a_cause_that_is_not_an_exception_is_refused():
+    with pytest.raises(ConfigError, match="cause is 'full', a str; give an exception"):
+        BatchFailed(indexes=[0], cause="full")
+
+
 def test_an_object_that_is_twice_in_a_batch_may_fail_once_or_twice():
     for failed, wanted in [([7], (5, 1)), ([7, 7], (4, 2))]:
         handler = Held()

@@ -53,6 +53,31 @@ def test_rows_that_came_apart_go_one_by_one(by, attempts):
     assert (queue.stats().consumed, queue.stats().dead_lettered) == (4, 2)
 
 
+@pytest.mark.parametrize("by", ["indexes", "items"])
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_rows_that_were_put_one_by_one_are_handled_once(by, attempts):
+    keeper, letters, stored = Held(), [], []
+
+    def store(batches):
+        keeper.consume(batches)
+        numbers = [batch.column("number")[0].as_py() for batch in batches]
+        stored.extend(number for number in numbers if number != 2)
+        if 2 in numbers:
+            at = numbers.index(2)
+            raise BatchFailed(indexes=[at]) if by == "indexes" else BatchFailed([batches[at]])
+
+    retry = RetryPolicy(attempts=attempts, backoff_ms=1)
+    with BatchQueue("singles", config(retry=retry, dead_letter=letters.extend)) as queue:
+        queue.add_handler("a", store)
+        for number in range(5):
+            single = pa.record_batch({"tag": ["a"], "number": [number]})
+            queue.produce_arrow(single, type_column="tag")
+            assert keeper.entered.wait(WAIT_S)
+        keeper.released.set()
+    assert sorted(stored) == [0, 1, 3, 4]
+    assert [letter.item.column("number").to_pylist() for letter in letters] == [[2]]
+
+
 @pytest.mark.parametrize(("tag", "item_type"), [("a", "a"), (7, "7"), (None, "")])
 def test_rows_of_a_consumer_have_their_tag(tag, item_type):
     letters = []

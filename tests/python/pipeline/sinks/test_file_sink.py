@@ -281,7 +281,7 @@ def test_given_schema_is_that_of_the_files(directory: Path, written: Path):
 
 def test_type_that_the_format_cannot_hold_is_an_error_of_the_sink(directory: Path):
     sink = FileSink(directory, format="csv")
-    with pytest.raises(SinkError, match=r"cannot be written: .*list"):
+    with pytest.raises(SinkError, match=r"column 'n' is list<item: int64>, and CSV has no"):
         sink.write([pa.record_batch({"n": [[1, 2]]})])
     assert list(directory.glob("*.csv")) == []
 

@@ -115,6 +115,6 @@ def test_rows_without_any_column_are_refused():
         read([{}, {}, {"a": 1}])
 
 
-def test_name_that_is_no_text_is_refused():
+def test_name_that_is_not_a_text_is_refused():
     with pytest.raises(SourceDataError, match="gave a column named 3; give texts as names"):
         read([{3: 1}])

@@ -271,6 +271,13 @@ def test_file_format_that_spark_does_not_write_is_refused(flow, tmp_path):
     assert "writes 'arrow', and Spark writes parquet and csv" in refused(flow)
 
 
+def test_column_that_csv_has_no_type_for_is_refused(flow, tmp_path):
+    nested = pa.schema({"cities": pa.list_(pa.string())})
+    source = IterableSource(lambda: [{"cities": ["Oslo"]}], schema=nested)
+    flow.source(source).to(FileSink(tmp_path, format="csv"))
+    assert "column 'cities' is list<item: string>, and CSV has no such type" in refused(flow)
+
+
 def test_open_handle_in_a_source_is_named_by_its_attribute(flow, tmp_path):
     class Open(NumberedRows):
         pass

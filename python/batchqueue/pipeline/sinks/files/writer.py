@@ -32,7 +32,11 @@ class FileWriter:
             format: One of `SUFFIXES`.
             schema: The columns.
             compression: Of Parquet and Arrow; None for the default of pyarrow.
+
+        Raises:
+            SinkError: The format has no type for a column.
         """
+        check_types(schema, format, str(path.parent.parent))
         self.schema = schema
         self._path = path
         self._writer = _open(path, format, schema, compression)
@@ -90,6 +94,22 @@ def _open(path: Path, format: str, schema: "pa.Schema", compression: str | None)
             return ipc.new_file(path, schema, options=ipc.IpcWriteOptions(compression=codec))
         case _:
             return pyarrow.csv.CSVWriter(path, schema)
+
+
+def check_types(schema: "pa.Schema", format: str, directory: str) -> None:
+    """Refuse columns that a format has no type for.
+
+    Raises:
+        SinkError: There is one.
+    """
+    import pyarrow as pa
+
+    for field in schema:
+        if format == "csv" and pa.types.is_nested(field.type):
+            raise SinkError(
+                f"sink {directory}: column {field.name!r} is {field.type}, and CSV has no such "
+                "type; leave it out in a step before, or write another format"
+            )
 
 
 def check_columns(found: "pa.Schema", expected: "pa.Schema", directory: str) -> None:
