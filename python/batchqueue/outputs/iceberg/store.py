@@ -138,9 +138,8 @@ class IcebergStore(TableStore):
                 return
             try:
                 catalog.create_namespace(self.namespace)
-            except (
-                Exception
-            ):  # a catalog in SQL raises its database's error if another one was first
+            except Exception:
+                # A catalog in SQL raises the error of its database if another process was first.
                 if not catalog.namespace_exists(self.namespace):
                     raise
 

@@ -33,9 +33,7 @@ _KEPT_CUTS = 2
 _open_here: set[str] = set()
 _open_lock = threading.Lock()
 
-
 _NO_ROOM = "give a directory that this user can write to, on a disk with room"
-
 _DAMAGED = "it is damaged: restore a copy of the directory, or begin with another one"
 
 

@@ -58,7 +58,7 @@ def _column(source: str, name: str, values: list[Any], kind: pa.DataType | None)
 
 
 def _first_refused(values: list[Any], kind: pa.DataType | None) -> str:
-    """Return which value does not fit; empty if only all of them together do not."""
+    """Return which value does not fit, or that they do not go together, for an error."""
     for value in values:
         try:
             _array([value], kind)

@@ -231,16 +231,6 @@ def test_options_are_checked_immediately(store: SqliteStore) -> None:
         MetricsWriter(job, maxCommitBytes="none")
 
 
-def test_arguments_of_another_class_are_rejected(table: DataFrame, store: SqliteStore) -> None:
-    given: Any = [1]
-    with pytest.raises(ConfigError, match="MetricsWriter got a list; give an AggregationJob"):
-        MetricsWriter(given)
-    with pytest.raises(ConfigError, match="write_batch got a list; give a DataFrame of Spark"):
-        MetricsWriter(flight_job(store)).write_batch(given)
-    with pytest.raises(ConfigError, match=r"txn_id=\[1\] is a list: give a text"):
-        MetricsWriter(flight_job(store)).write_batch(table, txn_id=given)
-
-
 def test_blank_txn_id_is_rejected(table: DataFrame, store: SqliteStore) -> None:
     with pytest.raises(ConfigError, match="txn_id=' ' is blank"):
         MetricsWriter(flight_job(store)).write_batch(table, txn_id=" ")

@@ -1,0 +1,21 @@
+"""What `MetricsWriter` refuses before it does anything: arguments of other classes."""
+
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+
+from batchqueue import ConfigError
+from batchqueue.outputs import SqliteStore
+from batchqueue.spark import MetricsWriter
+from spark_support.flight_job import flight_job
+
+
+def test_arguments_of_another_class_are_rejected(table: DataFrame, store: SqliteStore) -> None:
+    given: Any = [1]
+    with pytest.raises(ConfigError, match="MetricsWriter got a list; give an AggregationJob"):
+        MetricsWriter(given)
+    with pytest.raises(ConfigError, match="write_batch got a list; give a DataFrame of Spark"):
+        MetricsWriter(flight_job(store)).write_batch(given)
+    with pytest.raises(ConfigError, match=r"txn_id=\[1\] is a list: give a text"):
+        MetricsWriter(flight_job(store)).write_batch(table, txn_id=given)
