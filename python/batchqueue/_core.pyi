@@ -1091,10 +1091,15 @@ def partition_of_key(key: Any, partitions: SupportsIndex) -> int:
         ConfigError: The key is of another type.
     """
 
-def prepare_for_forks() -> None:
+def prepare_for_forks(config: "Any", options: "Any") -> None:
     """
     Fill all lazy statics of the bindings before they have threads. A fork during an initialization
     would leave the child waiting for a thread that does not exist there.
+
+    Args:
+        config: A `BatchQueueConfig` with a retry policy and a balancer. Extracting it fills those of
+            its attributes.
+        options: A `HandlerOptions`, likewise.
     """
 
 def produce_arrow_until(

@@ -29,7 +29,7 @@ from batchqueue.handlers import (
     is_coroutine_function,
     refuse_coroutine_functions,
 )
-from batchqueue.policies import RetryPolicy
+from batchqueue.policies import DrainBalancer, RetryPolicy
 from batchqueue.stats import BatchQueueStats
 
 H = TypeVar("H")
@@ -365,5 +365,12 @@ def _consumers(config: BatchQueueConfig[Any], methods: FindMethods) -> list[Hand
 
 
 # A forked child has no drain threads: its copies of the queues raise instead of hanging.
-_core.prepare_for_forks()
+_core.prepare_for_forks(
+    BatchQueueConfig(
+        threads=_core.ThreadPolicy.fixed(1),
+        retry=RetryPolicy(),
+        balancer=DrainBalancer.throughput_weighted(),
+    ),
+    handler_options(),
+)
 os.register_at_fork(after_in_child=_core.after_fork_in_child)

@@ -6,8 +6,7 @@
 use parking_lot::Mutex;
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyList, PySlice, PyString, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyList, PySlice, PyString, PyTuple};
 
 use super::exceptions::BatchQueueError;
 use super::interpreter::guarded_call;
@@ -156,23 +155,19 @@ impl PyEntries {
 struct RecordMaker<'a, 'py> {
     decode: &'a Bound<'py, PyAny>,
     plain: Option<usize>,
-    class: &'a Bound<'py, PyAny>,
+    class: Bound<'py, PyAny>,
     /// `tuple.__new__`: that of the class is written in Python, and three times as slow.
-    make: &'a Bound<'py, PyAny>,
+    make: Bound<'py, PyAny>,
     no_headers: Bound<'py, PyAny>,
 }
 
 impl<'a, 'py> RecordMaker<'a, 'py> {
     fn new(decode: &'a Bound<'py, PyAny>, plain: Option<usize>) -> PyResult<Self> {
-        static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-        static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let py = decode.py();
-        let class = CLASS.import(py, "batchqueue.groups.record", "Record")?;
-        let make = MAKE.get_or_try_init(py, || {
-            py.get_type::<PyTuple>().getattr("__new__").map(Bound::unbind)
-        })?;
+        let class = py.import("batchqueue.groups.record")?.getattr("Record")?;
+        let make = py.get_type::<PyTuple>().getattr("__new__")?;
         let no_headers = PyTuple::empty(py).into_any();
-        Ok(Self { decode, plain, class, make: make.bind(py), no_headers })
+        Ok(Self { decode, plain, class, make, no_headers })
     }
 
     fn record(&self, entries: &Entries, place: usize) -> PyResult<Bound<'py, PyAny>> {
@@ -192,7 +187,7 @@ impl<'a, 'py> RecordMaker<'a, 'py> {
             guarded_call(self.decode, &(data, offset).into_pyobject(py)?)?
         };
         let fields = (value, key, offset, entries.milliseconds(place), headers);
-        guarded_call(self.make, &(self.class, fields).into_pyobject(py)?)
+        guarded_call(&self.make, &(&self.class, fields).into_pyobject(py)?)
     }
 }
 

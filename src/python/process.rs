@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
+use pyo3::types::{PyList, PyString};
 
+use super::config::Settings;
 use super::exceptions;
-use super::handler::{coroutine_type, forget_desks};
-use super::interpreter::{InterpreterPause, Timeout, deadline_of, enter_child};
-use super::item::{PyItem, has_gil};
+use super::handler::{HandlerOptions, coroutine_type, forget_desks};
+use super::interpreter::{InterpreterPause, Timeout, deadline_of, enter_child, prepare_threads};
+use super::item::{PyItem, has_gil, prepare_arrow_data};
 use super::life::forget_restarts;
 use super::results::future_class;
 use crate::control::balance::control_thread;
@@ -103,12 +105,31 @@ fn wait_for_threads(py: Python<'_>) -> PyResult<()> {
 
 /// Fill all lazy statics of the bindings before they have threads. A fork during an initialization
 /// would leave the child waiting for a thread that does not exist there.
+///
+/// Args:
+///     config: A `BatchQueueConfig` with a retry policy and a balancer. To extract it fills
+///         those of its attributes.
+///     options: A `HandlerOptions`, likewise.
 #[pyfunction]
-pub(crate) fn prepare_for_forks(py: Python<'_>) -> PyResult<()> {
+#[pyo3(signature = (config: "Any", options: "Any"))]
+pub(crate) fn prepare_for_forks(
+    py: Python<'_>,
+    config: &Bound<'_, PyAny>,
+    options: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    config.extract::<Settings<'_>>()?;
+    options.extract::<HandlerOptions<'_>>()?;
     exceptions::import_all(py)?;
     coroutine_type(py)?;
     has_gil(py);
     future_class(py)?;
+    prepare_threads(py);
+    prepare_arrow_data(py)?;
+    // Those of PyO3 itself that drain threads and producers reach.
+    let class = py.get_type::<PyString>();
+    class.fully_qualified_name()?;
+    class.mro();
+    PyList::empty(py).try_iter()?.size_hint();
     Ok(())
 }
 

@@ -5,9 +5,9 @@
 //! are held for a few statements without any call of Python, by attached threads.
 
 use parking_lot::{Mutex, MutexGuard};
-use pyo3::import_exception;
-use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
+use pyo3::{PyTypeInfo, import_exception, intern};
 
 use crate::stages::gate::{Amount, Gate, Wish};
 use crate::stages::meters::{Counter, TimeMeter};
@@ -53,7 +53,10 @@ impl StageGate {
     ///     max_bytes: The most bytes that the stage holds, unless a single chunk has more.
     ///     worker_rows: The most rows that each worker holds, unless a single chunk has more.
     #[new]
-    fn new(workers: usize, max_bytes: u64, worker_rows: u64) -> Self {
+    fn new(py: Python<'_>, workers: usize, max_bytes: u64, worker_rows: u64) -> Self {
+        // Lazy statics that another thread might be filling when the process forks.
+        RunEnded::type_object(py);
+        release_name(py);
         let gate = Gate::new(workers, max_bytes, worker_rows);
         Self(Mutex::new(Inner { gate, for_row: Vec::new(), has_ended: false }))
     }
@@ -198,16 +201,24 @@ impl StageGate {
 fn admit(py: Python<'_>, entered: Vec<(Py<GateTicket>, usize)>) -> PyResult<()> {
     for (ticket, worker) in entered {
         *ticket.get().worker.lock() = Some(worker);
-        ticket.get().lock.call_method0(py, intern!(py, "release"))?;
+        release(py, &ticket.get().lock)?;
     }
     Ok(())
 }
 
 fn release_all(py: Python<'_>, locks: Vec<Py<PyAny>>) -> PyResult<()> {
     for lock in locks {
-        lock.call_method0(py, intern!(py, "release"))?;
+        release(py, &lock)?;
     }
     Ok(())
+}
+
+fn release(py: Python<'_>, lock: &Py<PyAny>) -> PyResult<()> {
+    lock.call_method0(py, release_name(py)).map(drop)
+}
+
+fn release_name(py: Python<'_>) -> &Bound<'_, PyString> {
+    intern!(py, "release")
 }
 
 /// The seconds of a clock that never decreases: the user's, or that of the system.

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use pyo3::PyTypeInfo;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -55,6 +56,11 @@ impl Work {
             *self.panic.lock() = Some(panic);
         }
     }
+}
+
+/// Makes the class that the first thread would make.
+pub(crate) fn prepare_threads(py: Python<'_>) {
+    ThreadWork::type_object(py);
 }
 
 /// The work as `batchqueue._threads.run` calls it.

@@ -1,10 +1,13 @@
 //! Arrow data on its way from Python and back.
 
-use arrow_array::{RecordBatch, RecordBatchReader};
+use std::sync::Arc;
+
+use arrow_array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
+use arrow_schema::Schema;
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
-use pyo3_arrow::PyRecordBatch;
 use pyo3_arrow::input::AnyRecordBatch;
+use pyo3_arrow::{PyRecordBatch, PyRecordBatchReader};
 
 use crate::python::errors::type_with_article;
 use crate::python::exceptions::ConfigError;
@@ -47,6 +50,17 @@ pub(crate) fn to_pyarrow(
     batch: RecordBatch,
     pyarrow: bool,
 ) -> PyResult<Bound<'_, PyAny>> {
-    let batch = PyRecordBatch::new(batch);
-    if pyarrow { batch.into_pyarrow(py) } else { Ok(batch.into_pyobject(py)?.into_any()) }
+    let batch = PyRecordBatch::new(batch).into_pyobject(py)?.into_any();
+    // Not `into_pyarrow`, whose lazy statics cannot be filled without pyarrow.
+    if pyarrow { py.import("pyarrow")?.getattr("record_batch")?.call1((batch,)) } else { Ok(batch) }
+}
+
+/// Fills the lazy statics of `pyo3_arrow` for both ways of Arrow data.
+pub(crate) fn prepare_arrow_data(py: Python<'_>) -> PyResult<()> {
+    let batch = RecordBatch::new_empty(Arc::new(Schema::empty()));
+    let schema = batch.schema();
+    let reader: Batches = Box::new(RecordBatchIterator::new([Ok(batch.clone())], schema));
+    batches_of(&to_pyarrow(py, batch, false)?)?;
+    batches_of(&PyRecordBatchReader::new(reader).into_pyobject(py)?.into_any())?;
+    Ok(())
 }

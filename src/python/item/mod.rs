@@ -16,7 +16,7 @@ mod refusal;
 mod row_block;
 mod sequence;
 
-pub(crate) use arrow_data::{Batches, batches_of, has_pyarrow, to_pyarrow};
+pub(crate) use arrow_data::{Batches, batches_of, has_pyarrow, prepare_arrow_data, to_pyarrow};
 pub(crate) use item_type::ItemType;
 pub(crate) use py_item::{Content, PyItem};
 pub(crate) use refusal::refused;
