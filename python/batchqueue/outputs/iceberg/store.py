@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from batchqueue._iceberg_catalog import CatalogHandle
@@ -138,10 +138,12 @@ class IcebergStore(TableStore):
                 return
             try:
                 catalog.create_namespace(self.namespace)
-            except Exception:
+            except Exception as error:
                 # A catalog in SQL raises the error of its database if another process was first.
-                if not catalog.namespace_exists(self.namespace):
-                    raise
+                with suppress(Exception):
+                    if catalog.namespace_exists(self.namespace):
+                        return
+                raise error
 
     def table(self, sink_id: str = "default") -> str:
         """Return the identifier of the table of a sink, for SQL and for other engines.

@@ -1,7 +1,10 @@
-"""Refuses functions that return before they have written: those of coroutines and generators."""
+"""Refuses sinks that return before they have written, such as coroutines and generators."""
 
 import inspect
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from types import CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from batchqueue._words import a_type
@@ -28,31 +31,31 @@ def write_to(sink: Sink, chunks: "list[pa.RecordBatch]") -> None:
     """Have a sink write chunks, and check that it has.
 
     Raises:
-        SinkError: Its `write` has not run.
+        SinkError: It may not have written everything.
     """
     write: Callable[[list[pa.RecordBatch]], object] = sink.write
     check_written(write(chunks))
 
 
 def check_written(result: object) -> None:
-    """Refuse what a call returned if the body of the function has not run.
+    """Refuse what a call returned if the work may not be done yet.
 
     Args:
         result: What `write` of a sink, or the function of a sink, returned.
 
     Raises:
-        SinkError: It is a generator or an awaitable.
+        SinkError: It is an awaitable, a generator or another lazy iterator, or a future.
     """
-    if result is None:
-        return
-    if not (
-        inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)
+    if result is None or not (
+        inspect.isawaitable(result)
+        or inspect.isasyncgen(result)
+        or isinstance(result, (GeneratorType, map, filter, Future))
     ):
         return
-    close = getattr(result, "close", None)
-    if close is not None:
-        close()  # without it, Python warns of a coroutine that was never awaited
+    if isinstance(result, (CoroutineType, GeneratorType)):
+        with suppress(Exception):
+            result.close()  # without it, Python warns of a coroutine that was never awaited
     raise SinkError(
-        f"the sink returned {a_type(result)}, and has written nothing; give it a plain function, "
-        "for instance one that calls asyncio.run"
+        f"the sink returned {a_type(result)}, and may not have written everything; have it wait "
+        "for the end of what it begins, for instance by asyncio.run or Future.result"
     )

@@ -1,6 +1,6 @@
 """Makes record batches of dicts, and refuses values that a column could only hold changed."""
 
-import datetime
+import reprlib
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -9,14 +9,19 @@ import pyarrow as pa
 
 from batchqueue._words import counted
 from batchqueue.pipeline.errors import SourceDataError
+from batchqueue.pipeline.sources._kept_values import check_kept
+
+_REFUSALS = (pa.ArrowException, TypeError, ValueError, OverflowError)
+"""What Arrow raises for a value; its own errors are among the first."""
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 80
 
 
 def batch_of_dicts(
     source: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None
 ) -> pa.RecordBatch:
     """Return rows as a record batch; what a row does not have is null.
-
-    Arrow alone would convert 1.5 to the integer 1, and a time to its date.
 
     Args:
         source: The name of the source.
@@ -26,105 +31,68 @@ def batch_of_dicts(
     Raises:
         SourceDataError: A value does not fit its column, or there is no column.
     """
-    if schema is not None:
-        columns = [(field.name, field.type) for field in schema]
+    if schema is None:
+        names = list(dict.fromkeys(chain.from_iterable(rows)))
+        odd = next((name for name in names if not isinstance(name, str)), None)
+        if odd is not None:
+            raise SourceDataError(
+                f"source {source!r} gave a column named {odd!r}; give texts as names"
+            )
+        fields = [pa.field(name, pa.null()) for name in names]
     else:
-        columns = [(name, None) for name in dict.fromkeys(chain.from_iterable(rows))]
-    if not columns:
+        fields = list(schema)
+    if not fields:
         raise SourceDataError(
             f"source {source!r} gave {counted(len(rows), 'row')} without a column; give schema=, "
             "or leave such rows out"
         )
-    arrays = [
-        _column(source, name, [row.get(name) for row in rows], kind) for name, kind in columns
-    ]
+    arrays = []
+    for field in fields:
+        name = field.name
+        values = [row.get(name) for row in rows]
+        arrays.append(_column(source, field, values, is_typed=schema is not None))
     if schema is not None:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])
+    return pa.RecordBatch.from_arrays(arrays, names=[field.name for field in fields])
 
 
-def _column(source: str, name: str, values: list[Any], kind: pa.DataType | None) -> pa.Array:
-    if not isinstance(name, str):
-        raise SourceDataError(
-            f"source {source!r} gave a column named {name!r}; give texts as names"
-        )
+def _column(source: str, field: pa.Field, values: list[Any], *, is_typed: bool) -> pa.Array:
+    kind = field.type if is_typed else None
     try:
-        return _array(values, kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        array = _array(values, kind)
+    except _REFUSALS as error:
+        refused = _refused(values, kind)
+        what = f"{len(values)} values together" if len(refused) > 1 else _short.repr(refused[0])
+        given = "" if kind is None else f" as {kind}"
         raise SourceDataError(
-            f"source {source!r}: column {name!r}{_first_refused(values, kind)} ({error}); give "
+            f"source {source!r}: column {field.name!r} cannot have {what}{given} ({error}); give "
             "schema= with a type for all values, or convert them first"
         ) from error
-
-
-def _first_refused(values: list[Any], kind: pa.DataType | None) -> str:
-    """Return which value does not fit, or that they do not go together, for an error."""
-    for value in values:
-        try:
-            _array([value], kind)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            text = repr(value)
-            text = text if len(text) <= 80 else f"{text[:77]}..."
-            return f" cannot have {text}" + ("" if kind is None else f" as {kind}")
-    return f" cannot have these {len(values)} values"
-
-
-def _array(values: list[Any], kind: pa.DataType | None) -> pa.Array:
-    try:
-        array = pa.array(values)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        # Arrow knows some values with their type only, such as those of a map.
-        if kind is None:
-            raise
-        array = pa.array(values, kind)
-    if kind is not None and array.type != kind:
-        found, array = array, pa.array(values, kind)
-        if not _is_kept(found, array):
-            raise ValueError("the value would change")
-    _check_times(values, array.type)
+    if array.null_count and not field.nullable:
+        raise SourceDataError(
+            f"source {source!r}: column {field.name!r} has a null, and schema= says that it has "
+            "none; make the field nullable, or leave such rows out"
+        )
     return array
 
 
-def _is_kept(found: pa.Array, kept: pa.Array) -> bool:
-    """Return whether a column of a given type has the values that were found.
-
-    Floating-point numbers may be rounded to those of another width.
-    """
-    types = pa.types
-    both = (found.type, kept.type)
-    if found.type == kept.type or types.is_null(found.type) or all(map(types.is_floating, both)):
-        return True
-    if all(map(types.is_struct, both)):
-        places = [kept.type.get_field_index(field.name) for field in found.type]
-        return all(
-            place >= 0 and _is_kept(found.field(number), kept.field(place))
-            for number, place in enumerate(places)
-        )
-    if all(map(_is_list, both)):
-        return _is_kept(found.flatten(), kept.flatten())
-    if any(map(types.is_nested, both)):
-        return True
-    try:
-        back = kept.cast(found.type)
-    except pa.ArrowException:
-        return bool(kept.to_pylist() == found.to_pylist())
-    return bool(back.equals(found))
+def _array(values: list[Any], kind: pa.DataType | None) -> pa.Array:
+    array = pa.array(values, kind)
+    check_kept(values, array)
+    return array
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    is_any = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    return bool(is_any)
-
-
-def _check_times(values: list[Any], kind: pa.DataType) -> None:
-    """Refuse what Arrow converts without an error: zones that are mixed, and times in dates."""
-    if pa.types.is_timestamp(kind):
-        zone = kind.tz is not None
-        times = (value for value in values if isinstance(value, datetime.datetime))
-        if any((time.tzinfo is not None) != zone for time in times):
-            raise ValueError("times with a zone and times without one do not go into one column")
-    elif pa.types.is_date(kind):
-        times = (value for value in values if isinstance(value, datetime.datetime))
-        if any(time.timetz() != datetime.time.min for time in times):
-            raise ValueError("the value would change")
+def _refused(values: list[Any], kind: pa.DataType | None) -> list[Any]:
+    """Return the first value that is refused without others; all if there is none."""
+    rest = values
+    while len(rest) > 1:
+        half = len(rest) // 2
+        for part in (rest[:half], rest[half:]):
+            try:
+                _array(part, kind)
+            except _REFUSALS:
+                rest = part
+                break
+        else:
+            return values
+    return rest

@@ -176,11 +176,14 @@ def _for_spark(batch: pa.RecordBatch, schema: pa.Schema, source: str) -> pa.Reco
     columns = []
     for field in schema:
         column = batch.column(field.name)
+        where = f"source {source!r}: column {field.name!r}"
+        if column.null_count and not field.nullable:
+            raise SourceDataError(f"{where} has a null, and the schema says that it has none")
         try:
             columns.append(column.cast(field.type))
-        except pa.ArrowInvalid as error:
+        except pa.ArrowException as error:
             raise SourceDataError(
-                f"source {source!r}: column {field.name!r} is {column.type}, and Spark has "
-                f"{field.type} ({error}); write it so that it fits, or leave it out of the source"
+                f"{where} is {column.type}, and Spark has {field.type} ({error}); write it so that "
+                "it fits, or leave it out of the source"
             ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -11,7 +11,7 @@ def check_session(spark: object, where: str) -> None:
     Raises:
         ConfigError: It is not; the message begins with `where`.
     """
-    if not hasattr(spark, "readStream"):
+    if isinstance(spark, type) or not hasattr(spark, "readStream"):
         raise ConfigError(f"{where} got {a_type(spark)}; give a SparkSession")
 
 
@@ -21,7 +21,7 @@ def check_dataframe(df: object, where: str) -> None:
     Raises:
         ConfigError: It is not; the message begins with `where`.
     """
-    if not hasattr(df, "mapInArrow"):
+    if isinstance(df, type) or not hasattr(df, "mapInArrow"):
         raise ConfigError(
             f"{where} got {a_type(df)}; give a DataFrame of Spark, for instance "
             "spark.createDataFrame(rows)"

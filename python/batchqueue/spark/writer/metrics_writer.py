@@ -130,6 +130,7 @@ class MetricsWriter:
             batch_id: Its number, as Spark passes it.
 
         Raises:
+            ConfigError: `df` is not a DataFrame of Spark, or lacks a column.
             SinkError: The query is new to a sink that has data, Spark does not say which query it
                 is, epochs before this one are missing, this epoch was written in this run, or
                 comes again with another number of rows, the job has changed, or an item was lost.
@@ -181,7 +182,6 @@ class MetricsWriter:
                 written with another number of shards, or by another job; a result is outside of
                 `replace`; or an item was lost.
         """
-        check_dataframe(df, "write_batch")
         if txn_id is not None and not isinstance(txn_id, str):
             raise ConfigError(
                 f"txn_id={txn_id!r} is {a_type(txn_id)}: give a text, or leave it out"
@@ -211,6 +211,7 @@ class MetricsWriter:
         return Commit(self._job, options, self._results(df, None)).apply_batch(overwrite=overwrite)
 
     def _prepare(self, df: "DataFrame") -> "DataFrame":
+        check_dataframe(df, "MetricsWriter")
         self._job.check_columns(df.columns, any_case=self._l1 == "spark")
         open_store(self._job)
         if self._l1 == "tasks":  # of a groupBy, Spark knows what is read

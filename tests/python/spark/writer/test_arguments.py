@@ -15,7 +15,9 @@ def test_arguments_of_another_class_are_rejected(table: DataFrame, store: Sqlite
     given: Any = [1]
     with pytest.raises(ConfigError, match="MetricsWriter got a list; give an AggregationJob"):
         MetricsWriter(given)
-    with pytest.raises(ConfigError, match="write_batch got a list; give a DataFrame of Spark"):
-        MetricsWriter(flight_job(store)).write_batch(given)
+    writer = MetricsWriter(flight_job(store))
+    for write in (writer.write_batch, lambda rows: writer.write_epoch(rows, 0)):
+        with pytest.raises(ConfigError, match="MetricsWriter got a list; give a DataFrame of Spa"):
+            write(given)
     with pytest.raises(ConfigError, match=r"txn_id=\[1\] is a list: give a text"):
-        MetricsWriter(flight_job(store)).write_batch(table, txn_id=given)
+        writer.write_batch(table, txn_id=given)
