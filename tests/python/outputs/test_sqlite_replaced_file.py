@@ -12,6 +12,7 @@ import pytest
 
 from batchqueue.aggregation import CountMetrics, metric_type
 from batchqueue.outputs import SqliteStore, StoreError, StoreUnavailableError
+from batchqueue.outputs.sqlite.state import check_log
 
 COUNT = metric_type("test.count", CountMetrics)
 KEYS = [str(number) for number in range(3_000)]
@@ -29,6 +30,29 @@ for batch_id in map(int, sys.argv[2].split(",")):
         transaction.record("query", batch_id, {"rows": 60})
 os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+DAMAGE = """
+import sys
+with open(sys.argv[1], "r+b") as file:
+    file.truncate(file.seek(0, 2) // 8_192 * 4_096)
+"""
+"""It is shorter than it says, as while a checkpoint runs."""
+
+TRY_LOCK = """
+import fcntl, os, sys
+try:
+    fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB, 510, 0x40000002)
+    print("free")
+except BlockingIOError:
+    print("locked")
+"""
+
+
+def run_python(script, *arguments):
+    """Runs a script in another process, since this one must not close the file."""
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def epoch(store, batch_id):
@@ -189,6 +213,20 @@ def test_file_of_a_checkpoint_that_was_killed_is_opened(store):
         store.path.write_bytes(after[:written] + before[written:])
         log_of(store).write_bytes(log)
         assert (mark(store), len(counts(store))) == (1, 2 * len(KEYS))
+
+
+def test_check_of_a_log_keeps_the_locks_of_other_threads(store):
+    """A process loses all its locks on a file when it closes any descriptor of the file."""
+    epoch(store, 0)
+    holder = sqlite3.connect(store.path)
+    holder.execute("BEGIN")
+    holder.execute("SELECT count(*) FROM batchqueue_marks").fetchall()
+    epoch(store, 1)
+    assert log_of(store).stat().st_size > 0
+    run_python(DAMAGE, store.path)
+    check_log(store.path)
+    assert run_python(TRY_LOCK, store.path) == "locked\n"
+    holder.close()
 
 
 def test_log_of_a_store_that_was_never_in_its_file_is_opened(store):

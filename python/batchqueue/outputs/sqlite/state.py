@@ -10,6 +10,7 @@ It continues the file if the file has the state before the first of them, or of 
 part up to there is in the file already.
 """
 
+import os
 import secrets
 import sqlite3
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from batchqueue.outputs.store import StoreError
+
+_descriptors: dict[tuple[int, int], int] = {}
+"""By device and inode. While a file is open, no other one gets its inode."""
 
 STORE_TABLE = "batchqueue_store"
 _FORMAT = "batchqueue-1"
@@ -119,10 +123,25 @@ def _state_in(database: Path) -> str:
     frame = next(_committed(log_of(database)), None)
     if frame is None:
         return _NO_STATE
-    with database.open("rb") as file:
-        file.seek((frame.page - 1) * frame.page_bytes)
-        state = _state_on(file.read(frame.page_bytes))
+    descriptor = _kept_open(database)
+    state = _state_on(os.pread(descriptor, frame.page_bytes, (frame.page - 1) * frame.page_bytes))
     return _NO_STATE if state is None else state.name
+
+
+def _kept_open(database: Path) -> int:
+    """Return a descriptor of a file, which stays open as long as the process.
+
+    To close any descriptor of a file releases all POSIX locks that the process has on it, also
+    those of SQLite in other threads: https://www.sqlite.org/howtocorrupt.html, 2.2.
+    """
+    found = database.stat()
+    kept = _descriptors.get((found.st_dev, found.st_ino))
+    if kept is None:
+        opened = os.open(database, os.O_RDONLY | os.O_CLOEXEC)
+        found = os.fstat(opened)
+        # If another thread was first, this one stays open as well.
+        kept = _descriptors.setdefault((found.st_dev, found.st_ino), opened)
+    return kept
 
 
 def _beginning_of(log: Path) -> bytes:
