@@ -1,6 +1,8 @@
 """The Parquet store: its files and who may read them, its locks, the order of a commit."""
 
 import os
+import threading
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +12,7 @@ import pytest
 
 from batchqueue.aggregation import SumMetrics
 from batchqueue.outputs import StoreError
-from batchqueue.outputs.parquet.manifest import Manifest
+from batchqueue.outputs.parquet.manifest import Manifest, acquire, release
 from outputs_support.parquet import COUNT, DAY, OTHER_COUNT, TOTAL, WORST, data_files, merge
 
 
@@ -169,3 +171,26 @@ def test_files_are_on_disk_before_the_manifest_names_them(store, monkeypatch):
         ("replace", folder / "manifest.json"),
         ("fsync", folder),
     ]
+
+
+def test_lock_of_a_file_that_a_restore_has_put_aside_is_not_enough(tmp_path):
+    """What is locked is what the path leads to now, or two writers would have a sink."""
+    path, taken = tmp_path / "lock", []
+    first = acquire(path, 0, "the sink")
+
+    def wait():
+        descriptor = acquire(path, 60, "the sink")
+        taken.append(os.path.samestat(os.fstat(descriptor), path.stat()))
+        release(descriptor)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.1)
+    path.rename(tmp_path / "aside")
+    second = acquire(path, 0, "the sink")
+    release(first)
+    time.sleep(0.2)
+    assert taken == []
+    release(second)
+    waiting.join(60)
+    assert taken == [True]

@@ -175,24 +175,35 @@ def acquire(path: Path, timeout_s: float, what: str) -> int:
         OSError: The file cannot be opened for writing, or the file system has no locks.
         StoreUnavailableError: Another holder kept the lock for longer.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        deadline, pause_s = time.monotonic() + timeout_s, 0.001
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    deadline, pause_s = time.monotonic() + timeout_s, 0.001
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(descriptor, path):
                 return descriptor
-            except BlockingIOError as error:
-                if time.monotonic() >= deadline:
-                    raise StoreUnavailableError(
-                        f"cannot use {what}: it stayed locked for {timeout_s} s; another writer "
-                        "kept it busy: raise lock_timeout_s, or stop that writer"
-                    ) from error
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, 0.05)
-    except BaseException:
-        os.close(descriptor)
-        raise
+            os.close(descriptor)
+            continue  # a restore has put the file aside meanwhile
+        except BlockingIOError as error:
+            os.close(descriptor)
+            if time.monotonic() >= deadline:
+                raise StoreUnavailableError(
+                    f"cannot use {what}: it stayed locked for {timeout_s} s; another writer "
+                    "kept it busy: raise lock_timeout_s, or stop that writer"
+                ) from error
+        except BaseException:
+            os.close(descriptor)
+            raise
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.05)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether a path still leads to an open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def release(descriptor: int) -> None:
