@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from pathlib import Path
 
@@ -16,18 +17,71 @@ import pytest
 from pyarrow import dataset
 
 from batchqueue.pipeline import FileSink, SinkError
+from batchqueue.pipeline.sinks.files import commits
+from core_support.scripts import run_script
 from outputs_support.users import give_up_root
 
 
-def write(directory: Path, cut: int, count: int, step=lambda: None) -> None:
+def write(directory: Path, cut: int, count: int, step=lambda: None, sink=None) -> None:
     """Commits a cut of some chunks, as a run would."""
-    sink = FileSink(directory)
+    sink = sink or FileSink(directory)
     sink.open("orders")
     for _ in range(count):
         sink.write([pa.record_batch({"n": [cut]})])
         step()
     sink.commit(cut, {"orders": {"cut": cut}})
     sink.close()
+
+
+def test_sink_is_in_use_until_a_call_that_hangs_returns(tmp_path, monkeypatch):
+    """As when a run is given up while the disk hangs, and the next one begins."""
+    entered, hang = threading.Event(), threading.Event()
+    sync = commits._sync
+
+    def slow_sync(path):
+        entered.set()
+        assert hang.wait(60)
+        sync(path)
+
+    sink = FileSink(tmp_path / "out")
+    left_behind = threading.Thread(
+        target=write, args=(tmp_path / "out", 1, 1), kwargs={"sink": sink}
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(commits, "_sync", slow_sync)
+        left_behind.start()
+        assert entered.wait(60)
+        with pytest.raises(SinkError, match="in use by a former run, which was given up while it"):
+            sink.open("orders")
+        hang.set()
+        left_behind.join(60)
+    sink.open("orders")
+    assert sink.last_cut() == (1, {"orders": {"cut": 1}})
+    late = threading.Thread(target=sink.close)
+    late.start()
+    late.join(60)
+    sink.write([pa.record_batch({"n": [2]})])
+    sink.commit(2, {"orders": {"cut": 2}})
+    sink.close()
+    assert dataset.dataset(str(tmp_path / "out")).count_rows() == 2
+
+
+def test_forked_child_that_ends_leaves_the_lock_to_its_parent(tmp_path):
+    exit_code, out, err = run_script(f"""
+import subprocess
+from batchqueue.pipeline import FileSink
+
+sink = FileSink({str(tmp_path / "out")!r})
+sink.open("orders")
+pid = os.fork()
+if pid == 0:
+    sys.exit(0)  # with all finalizers
+os.waitpid(pid, 0)
+other = "import sys; from batchqueue.pipeline import FileSink; FileSink(sys.argv[1]).open('orders')"
+command = [sys.executable, "-c", other, sink.directory]
+say(b"is in use" in subprocess.run(command, capture_output=True).stderr)
+""")
+    assert (exit_code, out) == (0, ["True"]), err
 
 
 def write_and_die(directory: Path, cut: int, count: int, fatal: int) -> bool:

@@ -63,7 +63,7 @@ class Directory:
         self._refuse_other_files()
         self._room.mkdir(exist_ok=True)
         self._lock = _lock(self._room / _LOCK, path)
-        self.release = weakref.finalize(self, _unlock, self._lock)
+        self.release = weakref.finalize(self, _unlock, self._lock, os.getpid())
         try:
             self._recover()
         except BaseException:
@@ -228,8 +228,9 @@ def _lock(path: Path, directory: Path) -> int:
     return descriptor
 
 
-def _unlock(descriptor: int) -> None:
+def _unlock(descriptor: int, pid: int) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked child may have it open as well
+        if os.getpid() == pid:  # a forked child has it open as well, and must not release it
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)

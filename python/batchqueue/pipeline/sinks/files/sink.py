@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,6 +98,11 @@ class FileSink:
         self._path = Path(os.path.abspath(directory))
         self._format, self._given, self._compression = format, schema, compression
         self._pipeline = ""
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._calls = threading.Lock()  # held by a call that writes
+        self._thread: threading.Thread | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -111,14 +117,29 @@ class FileSink:
             pipeline: The name of the pipeline, which the directory must belong to.
 
         Raises:
-            SinkError: The directory is in use, belongs to another pipeline, or cannot be written.
+            SinkError: The directory is in use, also by a call of a former run that hangs, belongs
+                to another pipeline, or cannot be written.
         """
-        self.close()
+        if not self._calls.acquire(blocking=False):
+            raise SinkError(
+                f"sink {self._path} is in use by a former run, which was given up while it wrote; "
+                "wait until its call returns, or start a new process"
+            )
+        try:
+            self._end()
+            self._thread = threading.current_thread()
+        finally:
+            self._calls.release()
         self._pipeline = pipeline
         self._opened()
 
     def close(self) -> None:
         """End a run, and drop what was written and not committed."""
+        # A thread that was left behind by a former run ends late.
+        if self._thread in (None, threading.current_thread()) or not self._thread.is_alive():
+            self._end()
+
+    def _end(self) -> None:
         if self._writer is not None:
             self._writer.abort()
         if self._directory is not None:
@@ -138,7 +159,7 @@ class FileSink:
                 Nothing of this cut becomes visible; a new run writes it again.
         """
         directory = self._opened()
-        with self._failing():
+        with self._calls, self._failing():
             for chunk in chunks:
                 if not chunk.num_rows:
                     continue
@@ -154,7 +175,7 @@ class FileSink:
             SinkError: The directory cannot be written, or a write before failed.
         """
         directory = self._opened()
-        with self._failing():
+        with self._calls, self._failing():
             schema = None
             if self._writer is not None:
                 schema = self._writer.schema
@@ -189,7 +210,12 @@ class FileSink:
         return f"FileSink({os.fspath(self._path)!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_directory": None, "_writer": None, "_failure": None}
+        opened = ("_calls", "_thread", "_directory", "_writer", "_failure")
+        return {name: value for name, value in self.__dict__.items() if name not in opened}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin_anew()
 
     def _begin(self, directory: Directory, found: "pa.Schema") -> FileWriter:
         schema = directory.schema or self._given or _plain(found)
