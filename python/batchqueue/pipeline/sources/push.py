@@ -94,6 +94,8 @@ class PushSource:
                 f"{self._schema.names}; give these, with their types"
             )
         pushed = _Pushed(data, Future())
+        # It cannot be cancelled: the batch may be part of a cut even if nothing waits for it.
+        pushed.done.set_running_or_notify_cancel()
         if data.num_rows == 0:
             pushed.done.set_result(None)
             return pushed.done

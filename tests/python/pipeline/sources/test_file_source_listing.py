@@ -5,12 +5,15 @@ import os
 import pickle
 from pathlib import Path
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs
 
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline import FileSource, Limit, PositionError, SourceChangedError
+from batchqueue.pipeline.sources.files.scan import scan
 
 ONE = Limit(1, 1)
 
@@ -75,6 +78,22 @@ def test_directory_that_is_linked_into_itself_is_read_once(tmp_path: Path):
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "broken.parquet").symlink_to(tmp_path / "missing")
     assert numbers(FileSource(tmp_path)) == [1]
+
+
+@pytest.mark.parametrize("pattern", ["", "/*/*.parquet", "/**/*.parquet", "/day=*"])
+def test_directory_that_is_removed_during_the_scan_is_empty(tmp_path: Path, pattern: str):
+    class Racing(fs.PyFileSystem):
+        def get_file_info(self, paths):
+            if isinstance(paths, fs.FileSelector) and paths.base_dir.endswith("day=1"):
+                raise FileNotFoundError(paths.base_dir)
+            return super().get_file_info(paths)
+
+    for day in (1, 2):
+        (tmp_path / f"day={day}").mkdir()
+        pq.write_table(pa.table({"n": [day]}), tmp_path / f"day={day}" / "a.parquet")
+    racing = Racing(fs.FSSpecHandler(fsspec.filesystem("file")))
+    found = scan(racing, [f"{tmp_path}{pattern}"])
+    assert [Path(entry.path).parent.name for entry in found.files] == ["day=2"]
 
 
 def test_relative_paths_hold_when_the_directory_changes(

@@ -1,5 +1,7 @@
 """`push` returns when a cut has the rows; what it does not confirm is refused."""
 
+import asyncio
+import contextlib
 import pickle
 import threading
 
@@ -195,3 +197,19 @@ def test_it_pickles_without_what_waits():
     copy = pickle.loads(pickle.dumps(source))
     assert (copy.name, copy.schema()) == ("orders", batch().schema)
     assert copy.lag(copy.initial())["0"].records == 0
+
+
+def test_caller_that_gives_up_does_not_end_the_run(ledger):
+    flow = Pipeline("p", cut_interval_s=0.1)
+    source = PushSource()
+    flow.source(source).to(ledger)
+    with flow.start() as run:
+        assert not source.push(batch(1)).cancel()
+
+        async def give_up():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.wrap_future(source.push(batch(2))), 0)
+
+        asyncio.run(give_up())
+        run.push(batch(3))
+    assert ledger.numbers == [1, 2, 3]

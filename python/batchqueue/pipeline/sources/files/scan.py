@@ -76,7 +76,10 @@ def _files(filesystem: Any, path: str) -> "Iterator[fs.FileInfo]":
     elif _WILDCARDS.search(path):
         parts = path.split("/")
         first = next(number for number, part in enumerate(parts) if _WILDCARDS.search(part))
-        yield from _matching(filesystem, "/".join(parts[:first]) or "/", parts[first:])
+        directory = "/".join(parts[:first]) or "/"
+        if filesystem.get_file_info(directory).type.name != "Directory":
+            raise ConfigError(f"{directory} is not a directory; correct `paths`")
+        yield from _matching(filesystem, directory, parts[first:])
     else:
         raise ConfigError(f"{path} does not exist, or is not a file or directory; correct `paths`")
 
@@ -119,8 +122,8 @@ def _children(filesystem: Any, directory: str) -> "list[fs.FileInfo]":
         return []
     try:
         children: list[fs.FileInfo] = filesystem.get_file_info(fs.FileSelector(directory))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise ConfigError(f"{directory} is not a directory; correct `paths`") from error
+    except (FileNotFoundError, NotADirectoryError):
+        return []  # removed during the scan
     return children
 
 
