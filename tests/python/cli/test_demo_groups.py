@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from subprocess import PIPE
 
@@ -101,9 +102,11 @@ def test_server_that_is_too_old_is_not_used(without_server: Path) -> None:
 
 def descendants(pid: int) -> set[int]:
     found = set()
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
-            found |= {child, *descendants(child)}
+    with suppress(OSError):  # what has ended meanwhile
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                children = (task / "children").read_text().split()
+                found.update(*({int(child), *descendants(int(child))} for child in children))
     return found
 
 
@@ -116,7 +119,11 @@ def runs(pid: int) -> bool:
 
 
 def holds(pid: int, file: Path) -> bool:
-    return any(each.readlink() == file for each in Path(f"/proc/{pid}/fd").iterdir())
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            if descriptor.readlink() == file:
+                return True
+    return False
 
 
 @pytest.mark.matrix(5, name="whole programs")

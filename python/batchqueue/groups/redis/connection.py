@@ -45,6 +45,9 @@ from batchqueue.groups.start import Start
 _LONGEST_BLOCK_S = 0.5
 """How long the server may hold back a reply. A connection that waits longer is taken for dead."""
 
+_START_S = 5.0
+"""The same while a worker starts: it has no lease yet that could end."""
+
 _REPLY_BYTES = 32 << 20
 """What the reply to a read may have, as far as records are like those before."""
 
@@ -70,9 +73,11 @@ class RedisConnection:
             server: Where Redis is.
             stream: The stream.
             group: The group.
-            lease_ms: Control calls take a quarter of it at most, all others the whole.
+            lease_ms: Control calls take a quarter of it at most, all others the whole; those before
+                there is a lease take longer.
             wait_replicas: How many replicas are to confirm commits and dead letters. Default: 0.
         """
+        self._server = server
         self._stream = stream
         self._name = group
         lease_s = lease_ms / 1_000
@@ -89,6 +94,7 @@ class RedisConnection:
         self._partitions: dict[bytes, int] = {}
         self._pause_s = _SHORTEST_PAUSE_S
         self._unreached = Unreached()
+        self._is_closed = False
 
     def now_ms(self) -> float:
         """Return the time of this machine since it was started, including suspends."""
@@ -96,10 +102,16 @@ class RedisConnection:
 
     def partitions(self, given: int | None) -> int:
         """Return the partitions of the stream, after a check of the server."""
-        check_server(self._control)
-        count = fixed_partitions(self._control, self._stream, given)
-        # Before the group opens a partition: what it has not read is not trimmed from now on.
-        self._control.run([("SADD", readers_key(self._stream), self._name)])
+        if self._is_closed:
+            raise StreamUnavailableError(self._stream, "the connection is closed")
+        link = Link(self._server, self._stream, _START_S)
+        try:
+            check_server(link)
+            count = fixed_partitions(link, self._stream, given)
+            # Before the group opens a partition: what it has not read is not trimmed from now on.
+            link.run([("SADD", readers_key(self._stream), self._name)])
+        finally:
+            link.close()
         return count
 
     def perform(self, control: Control, call: Call) -> Reply:
@@ -180,6 +192,7 @@ class RedisConnection:
 
     def close(self) -> None:
         """Close the connections."""
+        self._is_closed = True
         for link in (self._control, self._listener, self._committer, self._reader):
             link.close()
 

@@ -67,8 +67,7 @@ def test_the_oldest_item_waits_for_the_delay_and_no_longer_than_the_next_event()
     with BatchQueue("delay", config) as queue:
         queue.add_handler(int, lambda batch: called.append((time.monotonic(), batch)))
         before = time.monotonic()
-        queue.produce(1)
-        queue.produce(2)
+        queue.produce_many([1, 2])
         eventually(lambda: called, "the call")
         assert called[0][0] - before >= 0.03
         assert called[0][1] == [1, 2]

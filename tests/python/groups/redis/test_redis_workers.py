@@ -28,6 +28,16 @@ def test_worker_handles_everything_in_order(streams):
     assert handler.is_in_order()
 
 
+def test_worker_starts_although_the_server_pauses(durable_server):
+    """For longer than a call may take that keeps a lease."""
+    streams = RedisStreams(durable_server.url, "orders", partitions=4)
+    streams.producer().close()
+    durable_server.pause()
+    threading.Timer(0.5, durable_server.resume).start()
+    with running(worker := worker_of(streams, Collected(), lease_ms=500)):
+        owns(worker, 4)
+
+
 def test_partitions_move_without_a_repetition(streams):
     first, second = Collected(), Collected()
     with running(a := worker_of(streams, first, name="a")):

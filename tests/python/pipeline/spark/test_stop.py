@@ -51,6 +51,11 @@ class SlowSink:
         return sorted(int(line) for text in texts for line in text.split())
 
 
+def soon(event: threading.Event) -> None:
+    """Sets an event while `stop` waits: it calls this as if to pause the readers."""
+    threading.Timer(0.5, event.set).start()
+
+
 @pytest.fixture
 def sink(tmp_path: Path) -> SlowSink:
     (tmp_path / "sink").mkdir()
@@ -153,8 +158,7 @@ def test_stop_finishes_an_epoch_without_new_rows(spark: SparkSession, tmp_path: 
     query = writer.option("checkpointLocation", str(tmp_path / "state")).start()
     assert begun.wait(60), query.exception()
     assert query.status["message"] == "No new data but cleaning up state"
-    threading.Timer(0.5, released.set).start()
-    SparkRun([query], lambda: None).stop()
+    SparkRun([query], lambda: None, lambda: soon(released)).stop()
     assert not query.isActive
     ((number, found),) = written
     assert found == 1
@@ -175,9 +179,8 @@ def test_stop_does_not_wait_for_the_backlog_of_a_dataframe(
     writer = frame.parquet(str(tmp_path / "rows")).writeStream.foreachBatch(write)
     query = writer.option("checkpointLocation", str(tmp_path / "state")).start()
     assert begun.wait(60), query.exception()
-    threading.Timer(0.5, first.set).start()
     with caplog.at_level(logging.WARNING, logger="batchqueue.pipeline"):
-        SparkRun([query], lambda: None).stop(timeout=20)
+        SparkRun([query], lambda: None, lambda: soon(first)).stop(timeout=20)
     later.set()
     assert not query.isActive
     assert [path.name for path in (tmp_path / "state" / "commits").glob("[0-9]*")] == ["0"]
