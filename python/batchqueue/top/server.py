@@ -41,13 +41,16 @@ def serve_top() -> Path:
         if process in _open:
             return path
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # A reader removes a socket that refuses it, so it gets its name when it is ready.
+        unready = path.with_suffix(".new")
         try:
             # A process of this number that was killed may have left one.
-            path.unlink(missing_ok=True)
-            server.bind(str(path))
+            unready.unlink(missing_ok=True)
+            server.bind(str(unready))
             # The folder admits no other user meanwhile.
-            path.chmod(0o600)
+            unready.chmod(0o600)
             server.listen()
+            unready.rename(path)
         except OSError as error:
             server.close()
             raise ConfigError(

@@ -15,7 +15,7 @@ from batchqueue import ConfigError
 from batchqueue.cli import main
 from batchqueue.top import serve_top
 from batchqueue.top.sockets import socket_folder
-from core_support.scripts import SCRIPT_HEADER
+from core_support.scripts import SCRIPT_HEADER, run_script
 
 SERVER = (
     SCRIPT_HEADER
@@ -115,6 +115,24 @@ def test_what_a_killed_process_left_is_removed(start, folder, capsys):
     assert main(["top", "--once"]) == 0
     assert str(killed.pid) not in capsys.readouterr().out
     assert [path.stem for path in folder.glob("batchqueue/*")] == [str(running.pid)]
+
+
+def test_a_socket_has_its_name_once_it_answers(folder):
+    """A reader takes a socket that refuses it for that of a process that was killed."""
+    exit_code, out, err = run_script("""
+import socket
+from batchqueue.top import serve_top, sockets
+
+class Watched(socket.socket):
+    def listen(self, *arguments):
+        say(sockets.processes())
+        super().listen(*arguments)
+
+socket.socket = Watched
+serve_top()
+say(sockets.processes() == [os.getpid()])
+""")
+    assert (exit_code, out) == (0, ["[]", "True"]), err
 
 
 def test_a_process_opens_nothing_unless_it_is_asked_to(folder, capsys):

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from batchqueue.exceptions import ConfigError
 from batchqueue.outputs import ParquetStore, StoreError
-from batchqueue.outputs.parquet import ledger
+from batchqueue.outputs.parquet import copies, ledger
 from batchqueue.outputs.parquet.copies import backup_parquet, check_parquet
 from batchqueue.outputs.parquet.ledger import FILE_EPOCHS
 
@@ -170,3 +171,16 @@ def test_damaged_or_missing_file_of_epochs_is_named(store, damage):
         store.summaries()
     (problem,) = [text for text in check_parquet(store.directory).problems if path.name in text]
     assert problem.startswith("the epochs of sink 'default' cannot be read")
+
+
+def test_backup_whose_name_is_taken_meanwhile_is_refused(store, tmp_path, monkeypatch):
+    def copy_and_race(directory, target):
+        copy(directory, target)
+        (tmp_path / "copy" / "sink-1").mkdir(parents=True)
+
+    record(store, [0])
+    copy = copies._copy
+    monkeypatch.setattr(copies, "_copy", copy_and_race)
+    with pytest.raises(ConfigError, match="copy exists; give the copy another name"):
+        backup_parquet(store.directory, tmp_path / "copy")
+    assert [path.name for path in tmp_path.glob("copy*")] == ["copy"]

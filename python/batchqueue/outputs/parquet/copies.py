@@ -4,7 +4,8 @@ Data files never change, and a manifest names those of one commit. So a copy tak
 it has read, after the files that this one names.
 """
 
-import os
+import errno
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -49,7 +50,12 @@ def backup_parquet(directory: Path, copy: Path) -> None:
         raise ConfigError(f"{copy} exists; give the copy another name, or remove it before")
     with directory_errors(copy), _partial(copy) as partial:
         _copy(directory, partial)
-        partial.rename(copy)
+        try:
+            partial.rename(copy)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            raise ConfigError(f"{copy} exists; give the copy another name") from error
         sync_folder(copy.parent)
 
 
@@ -178,7 +184,7 @@ def _add_sink(report: StoreReport, manifest: Manifest, rows: int, epochs: list[S
 @contextmanager
 def _partial(directory: Path) -> Iterator[Path]:
     """Give a name beside a directory for what is not complete yet, and remove it in the end."""
-    partial = directory.with_name(f"{directory.name}.partial-{os.getpid()}")
+    partial = directory.with_name(f"{directory.name}.partial-{secrets.token_hex(4)}")
     try:
         yield partial
     finally:

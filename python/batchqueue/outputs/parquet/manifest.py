@@ -177,25 +177,36 @@ def acquire(path: Path, timeout_s: float, what: str) -> int:
     """
     deadline, pause_s = time.monotonic() + timeout_s, 0.001
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(descriptor, path):
+            descriptor = _try_acquire(path)
+            if descriptor is not None:
                 return descriptor
-            os.close(descriptor)
-            continue  # a restore has put the file aside meanwhile
-        except BlockingIOError as error:
-            os.close(descriptor)
+        except FileNotFoundError:  # a restore puts another folder in its place
             if time.monotonic() >= deadline:
-                raise StoreUnavailableError(
-                    f"cannot use {what}: it stayed locked for {timeout_s} s; another writer "
-                    "kept it busy: raise lock_timeout_s, or stop that writer"
-                ) from error
-        except BaseException:
-            os.close(descriptor)
-            raise
+                raise
+        if time.monotonic() >= deadline:
+            raise StoreUnavailableError(
+                f"cannot use {what}: it stayed locked for {timeout_s} s; another writer kept it "
+                "busy: raise lock_timeout_s, or stop that writer"
+            )
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.05)
+
+
+def _try_acquire(path: Path) -> int | None:
+    """Take a lock if it is free, and if the path still leads to what is locked."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_at(descriptor, path):
+            return descriptor
+    except BlockingIOError:
+        pass
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

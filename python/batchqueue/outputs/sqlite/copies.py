@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import secrets
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -86,7 +87,7 @@ def _copy(database: Path, target: Path) -> None:
 @contextmanager
 def _partial(path: Path) -> Iterator[Path]:
     """Give a name beside a file for what is not complete yet, and remove it in the end."""
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    partial = path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
     try:
         yield partial
     except OSError as error:
