@@ -75,11 +75,8 @@ class StoreBase(MetricsReader):
             StoreUnavailableError: The store is down or out of reach.
         """
         found = final_before(lambda newest: self.summaries(sink_id, newest))
-        if found is None and self.summaries(f"{sink_id}/0", 1):
-            raise StoreError(
-                f"sink {sink_id!r} was written in shards, as sink '{sink_id}/0' shows: ask for the "
-                "mark of each, and read each up to its own; MetricsWriter.sink_ids names them"
-            )
+        if found is None:
+            self._refuse_shards(sink_id, "ask for the mark of each, and read each up to its own")
         return FIRST_BUCKET if found is None else found
 
     def changed(self, sink_id: str = "default", *, after: int = 0) -> list[Changed]:
@@ -96,13 +93,23 @@ class StoreBase(MetricsReader):
             A `Changed` for each epoch that has changed something, in their order.
 
         Raises:
-            StoreError: There is no such store, or it cannot be read.
+            StoreError: There is no such store, it cannot be read, or the sink has shards, each with
+                its own epochs.
             StoreUnavailableError: The store is down or out of reach.
         """
         found: dict[int, dict[str, list[tuple[str, int]]]] = {}
         for changed in self.read(ChangedKeys, sink_id, since=after + 1):
             found.setdefault(changed.time_bucket, {})[changed.entity] = changed.keys
+        if not found and not self.summaries(sink_id, 1):
+            self._refuse_shards(sink_id, "ask for the epochs of each")
         return [Changed(position, keys) for position, keys in sorted(found.items())]
+
+    def _refuse_shards(self, sink_id: str, remedy: str) -> None:
+        if self.summaries(f"{sink_id}/0", 1):
+            raise StoreError(
+                f"sink {sink_id!r} was written in shards, as sink '{sink_id}/0' shows: {remedy}; "
+                "MetricsWriter.sink_ids names them"
+            )
 
     def delete(
         self,

@@ -194,7 +194,12 @@ def test_full_disk_leaves_the_old_state_and_room_for_others(store):
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"partition_s": 0}, {"lock_timeout_s": -1}, {"keep_replaced_s": -1}]
+    "arguments",
+    [
+        *({"partition_s": wrong} for wrong in (0, 1.5, "d", None)),
+        *({"lock_timeout_s": wrong} for wrong in (-1, "x")),
+        *({"keep_replaced_s": wrong} for wrong in (-1, "x", float("nan"))),
+    ],
 )
 def test_invalid_arguments_are_rejected(tmp_path, arguments):
     with pytest.raises(ConfigError, match=f"{next(iter(arguments))}="):

@@ -4,6 +4,7 @@ import argparse
 
 from batchqueue.cli.command import OK, Command
 from batchqueue.cli.store.target import PARQUET, absolute, kind_of, refuse_server
+from batchqueue.exceptions import ConfigError
 
 _BY_POSTGRES = "run `pg_restore --clean --if-exists --dbname=DATABASE COPY`"
 
@@ -24,7 +25,15 @@ def run(arguments: argparse.Namespace) -> int:
     for given in (arguments.copy, arguments.store):
         refuse_server(given, _BY_POSTGRES)
     copy, store = absolute(arguments.copy), absolute(arguments.store)
-    if kind_of(arguments.copy) == PARQUET:
+    kind = kind_of(arguments.copy)
+    if store.exists() and kind_of(arguments.store) != kind:
+        file, directory = "the file of a SqliteStore", "the directory of a ParquetStore"
+        given, there = (directory, file) if kind == PARQUET else (file, directory)
+        raise ConfigError(
+            f"{arguments.copy} would be {given}, and {arguments.store} is {there}; give a copy of "
+            "this one, or move it away before"
+        )
+    if kind == PARQUET:
         from batchqueue.outputs.parquet.copies import restore_parquet
 
         aside = restore_parquet(copy, store)

@@ -100,12 +100,14 @@ class ParquetStore(TableStore):
                 'give a directory, for instance ParquetStore("metrics")'
             )
         require("pyarrow", "ParquetStore", "parquet")
-        if partition_s < 1 or lock_timeout_s < 0 or keep_replaced_s < 0:
+        if type(partition_s) is not int or partition_s < 1:
             raise ConfigError(
-                f"partition_s={partition_s}, lock_timeout_s={lock_timeout_s}, "
-                f"keep_replaced_s={keep_replaced_s}: give at least 1 second for a partition, and "
-                "no negative times"
+                f"partition_s={partition_s!r}: give at least 1 second for a partition, as an int"
             )
+        times = {"lock_timeout_s": lock_timeout_s, "keep_replaced_s": keep_replaced_s}
+        for name, seconds in times.items():
+            if not isinstance(seconds, int | float) or not seconds >= 0:
+                raise ConfigError(f"{name}={seconds!r}: give a number of seconds from 0 up")
         self.directory = Path(directory).expanduser().absolute()
         self.partition_s = partition_s
         self.lock_timeout_s = lock_timeout_s

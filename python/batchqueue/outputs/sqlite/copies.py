@@ -5,7 +5,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -93,7 +93,8 @@ def _partial(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error}; check its directory and disk") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
 
 
 @contextmanager

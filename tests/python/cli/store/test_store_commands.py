@@ -151,6 +151,23 @@ def test_restore_is_refused_while_a_writer_is_active(store, command, tmp_path):
     assert state(store) == FILLED
 
 
+def test_copy_of_another_kind_of_store_is_refused(command, tmp_path):
+    filled(ParquetStore(tmp_path / "parquet"))
+    filled(SqliteStore(tmp_path / "sqlite.db"))
+    for copy, store in (("parquet", "sqlite.db"), ("sqlite.db", "parquet")):
+        code, _, error = command("restore", tmp_path / copy, tmp_path / store)
+        assert (code, "give a copy of this one" in error) == (2, True)
+    assert state(SqliteStore(tmp_path / "sqlite.db")) == FILLED
+    assert state(ParquetStore(tmp_path / "parquet")) == FILLED
+
+
+def test_copy_below_a_file_is_refused(command, tmp_path):
+    filled(SqliteStore(tmp_path / "metrics.db"))
+    code, _, error = command("backup", tmp_path / "metrics.db", tmp_path / "metrics.db" / "copy")
+    assert code != 0
+    assert "Traceback" not in error
+
+
 def test_what_is_not_a_store_is_neither_copied_nor_restored(store, command, tmp_path):
     (folder := tmp_path / "folder").mkdir()
     database = tmp_path / "other.db"
@@ -159,7 +176,10 @@ def test_what_is_not_a_store_is_neither_copied_nor_restored(store, command, tmp_
     for odd in (folder, database, text):
         for arguments in (("backup", odd, tmp_path / "copy"), ("restore", odd, path_of(store))):
             code, _, error = command(*arguments)
-            assert (code, "not a" in error) == (1, True), error
+            if arguments[0] == "restore" and odd.is_dir() != path_of(store).is_dir():
+                assert (code, "give a copy of this one" in error) == (2, True), error
+            else:
+                assert (code, "not a" in error) == (1, True), error
         assert not (tmp_path / "copy").exists()
         code, _, error = command("check", odd)
         assert (code, "not a" in error) == (1, True)

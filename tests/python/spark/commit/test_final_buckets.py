@@ -206,6 +206,9 @@ def test_sink_of_shards_has_the_marks_of_its_shards(tmp_path: Path) -> None:
     with store.transaction("hits/0") as transaction:
         transaction.record("q", 0, {"final_before": 90})
     assert store.final_before("hits/0") == 90
+    with pytest.raises(StoreError, match=r"'hits' was written in shards, .*: ask for the epochs"):
+        store.changed("hits")
+    assert store.changed("hits/0") == []
     with pytest.raises(StoreError, match=r"'hits' was written in shards, as sink 'hits/0' shows"):
         store.final_before("hits")
 
