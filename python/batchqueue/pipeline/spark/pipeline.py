@@ -97,7 +97,7 @@ class SparkPipeline:
                 f"pipeline {self._name!r} has no checkpoint, so a restart would read everything "
                 "again; give Pipeline(checkpoint=...) or on_spark(spark, checkpoint=...)"
             )
-        check_session(self._spark, "on_spark")
+        check_session(self._spark, "on_spark", "readStream")
         if once:
             _log.warning(
                 "pipeline %s: once reads everything in a single epoch, however large; "
@@ -162,7 +162,7 @@ class SparkPipeline:
                     f"{query.source_step} has no end, and a batch needs one; use run(), which ends "
                     "at what is there now"
                 )
-        check_session(self._spark, "on_spark")
+        check_session(self._spark, "on_spark", "readStream")
         run = self._control.begin()
         try:
             return {

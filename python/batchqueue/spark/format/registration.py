@@ -69,7 +69,7 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
     from batchqueue.spark.format.session_settings import SessionSettings
     from batchqueue.spark.format.source import data_source
 
-    check_session(spark, "register")
+    check_session(spark, "register", "dataSource")
     check_job(job, "register")
     job.check_pickles()
     source = data_source(job, SessionSettings.of(spark))

@@ -5,13 +5,13 @@ from batchqueue._words import a_type
 from batchqueue.spark.job.aggregation_job import AggregationJob
 
 
-def check_session(spark: object, where: str) -> None:
-    """Check that it is a session of Spark, or of Spark Connect.
+def check_session(spark: object, where: str, used: str) -> None:
+    """Check that it is a session of Spark, or of Spark Connect, by the attribute that is used.
 
     Raises:
         ConfigError: It is not; the message begins with `where`.
     """
-    if isinstance(spark, type) or not hasattr(spark, "readStream"):
+    if isinstance(spark, type) or not hasattr(spark, used):
         raise ConfigError(f"{where} got {a_type(spark)}; give a SparkSession")
 
 
