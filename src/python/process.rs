@@ -107,8 +107,8 @@ fn wait_for_threads(py: Python<'_>) -> PyResult<()> {
 /// would leave the child waiting for a thread that does not exist there.
 ///
 /// Args:
-///     config: A `BatchQueueConfig` with a retry policy and a balancer. To extract it fills
-///         those of its attributes.
+///     config: A `BatchQueueConfig` with a retry policy and a balancer. Reading it fills the
+///         statics that hold the names of its attributes.
 ///     options: A `HandlerOptions`, likewise.
 #[pyfunction]
 #[pyo3(signature = (config: "Any", options: "Any"))]
