@@ -68,12 +68,28 @@ mod real {
 
     use super::{Duration, Instant};
 
+    /// The stack of the threads that start from now on, in bytes; 0: what Rust gives to threads.
+    ///
+    /// Relaxed: it is only a number.
+    static STACK_SIZE: AtomicUsize = AtomicUsize::new(0);
+
+    /// Sets how large the stacks of new threads are, in bytes.
+    #[cfg(feature = "python")]
+    pub(crate) fn set_stack_size(bytes: usize) {
+        STACK_SIZE.store(bytes, Ordering::Relaxed);
+    }
+
     /// Starts a named thread. The system shows the first 15 bytes of the name.
     pub(crate) fn spawn(
         name: String,
         body: impl FnOnce() + Send + 'static,
     ) -> std::io::Result<JoinHandle<()>> {
-        std::thread::Builder::new().name(name).spawn(body)
+        let builder = std::thread::Builder::new().name(name);
+        match STACK_SIZE.load(Ordering::Relaxed) {
+            0 => builder,
+            bytes => builder.stack_size(bytes),
+        }
+        .spawn(body)
     }
 
     /// A value that may be there or not, that many threads read and that one thread at a time,

@@ -17,7 +17,9 @@ use pyo3::prelude::*;
 use super::config::{CoreSettings, PyAssign, Settings};
 use super::errors::{forked, too_late};
 use super::handler::{HandlerMethods, HandlerOptions, HandlerRegistry, Interpreter};
-use super::interpreter::{InterpreterPause, Timeout, deadline_of, generation};
+use super::interpreter::{
+    InterpreterPause, Timeout, deadline_of, generation, use_stacks_of_python,
+};
 use super::item::{ItemType, PyItem, refused};
 use super::process::register;
 use super::results::Submissions;
@@ -258,6 +260,7 @@ impl Recipe {
         if let Some((pool, threads)) = shared_scheduler {
             builder = builder.shared_scheduler(pool, threads);
         }
+        use_stacks_of_python(py)?;
         // Detached: a new drain thread attaches first of all, and a warning may be logged.
         let core = py.detach(move || builder.start())?;
         submissions.set_core(Arc::as_ptr(&core.shared) as usize);

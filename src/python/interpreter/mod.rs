@@ -20,5 +20,5 @@ pub(crate) use callbacks::{ask_of_thread, describe_error, log, thread_number};
 pub(crate) use fork::{enter_child, generation};
 pub(crate) use guarded_call::{GuardedRef, guarded_call, release};
 pub(crate) use pause::{InterpreterPause, NoPause, StoppablePause, deadline_of};
-pub(crate) use thread::{prepare_threads, run_thread};
+pub(crate) use thread::{prepare_threads, run_thread, use_stacks_of_python};
 pub(crate) use timeout::Timeout;

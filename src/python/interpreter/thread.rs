@@ -1,5 +1,6 @@
 //! How a native thread becomes one of Python's: its work runs inside a call of
-//! `batchqueue._threads.run`, which gives it a name and the hooks of debuggers and profilers.
+//! `batchqueue._threads.run`, which gives it a name and the hooks of debuggers and profilers. Its
+//! stack is as large as that of a thread that Python starts.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -9,9 +10,33 @@ use parking_lot::Mutex;
 use pyo3::PyTypeInfo;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use rustix::process::{Resource, getrlimit};
 
 use super::guarded_call::{guarded_call, release};
 use crate::flow::handler::host::ThreadBody;
+use crate::sync::set_stack_size;
+
+/// The least stack of a thread, unless the user asks for less: where the limit of the process is
+/// smaller, or there is none, Python's own threads get at least so much on most systems.
+const LEAST_STACK: usize = 8 << 20;
+
+/// Gives the threads that start from now on the stack of a `threading.Thread`, so that a handler
+/// may call what it may call there.
+///
+/// That is `threading.stack_size()` if it is set, or else the soft limit of the process. The
+/// environment variable `RUST_MIN_STACK` makes it larger.
+pub(crate) fn use_stacks_of_python(py: Python<'_>) -> PyResult<()> {
+    let asked: usize = py.import("threading")?.call_method0("stack_size")?.extract()?;
+    let size = if asked > 0 {
+        asked
+    } else {
+        let limit = getrlimit(Resource::Stack).current;
+        limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(0).max(LEAST_STACK)
+    };
+    let least = std::env::var("RUST_MIN_STACK").ok().and_then(|bytes| bytes.parse().ok());
+    set_stack_size(size.max(least.unwrap_or(0)));
+    Ok(())
+}
 
 /// Runs the work of the calling thread, unless the interpreter finalizes.
 pub(crate) fn run_thread(body: ThreadBody) {

@@ -1,13 +1,16 @@
-"""Drain threads are threads of Python: with names, identifiers and the hooks of `threading`."""
+"""Drain threads are threads of Python: named, known to `threading`, with its hooks and stacks."""
 
+import ctypes
 import logging
+import resource
 import sys
 import threading
 
 import pytest
 
-from batchqueue import BatchQueue, BatchQueueConfig, ThreadPolicy
+from batchqueue import BatchQueue, BatchQueueConfig, DrainBalancer, ThreadPolicy
 from core_support.handlers import Held
+from core_support.scripts import run_script
 from core_support.threads import in_background, join
 from core_support.waits import WAIT_S, eventually
 
@@ -158,3 +161,102 @@ def test_many_queues_leave_nothing_in_the_list_of_threads():
     join(thread)
     assert outcome == [None]
     eventually(lambda: len(threading.enumerate()) <= before, "the end of all threads")
+
+
+GUARD = 1 << 16
+"""The most that the system takes off a stack for the page that guards it."""
+
+
+def stack_size():
+    """Returns the size of the calling thread's stack, in bytes."""
+    libc = ctypes.CDLL(None)
+    libc.pthread_self.restype = ctypes.c_ulong
+    attributes, address, size = (ctypes.c_char * 64)(), ctypes.c_void_p(), ctypes.c_size_t()
+    assert libc.pthread_getattr_np(ctypes.c_ulong(libc.pthread_self()), attributes) == 0
+    stack = (ctypes.byref(address), ctypes.byref(size))
+    assert libc.pthread_attr_getstack(attributes, *stack) == 0
+    libc.pthread_attr_destroy(attributes)
+    return size.value
+
+
+def of_drain_thread(make_queue, keep):
+    queue = make_queue()
+    queue.add_handler(int, lambda batch: keep(stack_size()))
+    queue.produce(1)
+
+
+def of_spare_thread(make_queue, keep):
+    hung = Held()
+    queue = make_queue(threads=1, partitions=2, spare_threads=1)
+    queue.add_handler(int, hung)
+    queue.add_handler(str, lambda batch: (keep(stack_size()), hung.released.set()))
+    hung.hold(queue, 1)
+    queue.produce("a")
+
+
+def of_pool_worker(make_queue, keep):
+    settings = BatchQueueConfig(shared_scheduler=("STACK_POOL", ThreadPolicy.fixed(1)))
+    queue = make_queue(settings=settings)
+    queue.add_handler(int, lambda batch: keep(stack_size()))
+    queue.produce(1)
+
+
+def of_custom_balancer(make_queue, keep):
+    balancer = DrainBalancer.custom(lambda *loads: keep(stack_size()))
+    make_queue(threads=2, partitions=2, balancer=balancer, rebalance_interval_ms=1)
+
+
+def of_log_thread(make_queue, keep):
+    class Keeper(logging.Handler):
+        def emit(self, record):
+            keep(stack_size())
+            logging.getLogger("batchqueue").removeHandler(self)
+
+    logging.getLogger("batchqueue").addHandler(Keeper())
+    queue = make_queue()
+    queue.add_handler(int, lambda batch: 1 / 0)
+    queue.produce(1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the attributes of threads of Linux")
+@pytest.mark.parametrize("asked", [0, 1 << 20, 16 << 20])
+@pytest.mark.parametrize(
+    "ask", [of_drain_thread, of_spare_thread, of_pool_worker, of_custom_balancer, of_log_thread]
+)
+def test_threads_that_run_python_have_the_stack_of_a_thread_of_python(make_queue, ask, asked):
+    before = threading.stack_size(asked)
+    try:
+        sizes = []
+        ask(make_queue, sizes.append)
+        eventually(lambda: sizes, "a call on a thread of the queue")
+    finally:
+        threading.stack_size(before)
+    # More if the system reuses the stack of a thread that has ended.
+    limit, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    assert sizes[0] >= (asked or max(limit, 8 << 20)) - GUARD
+
+
+def test_a_handler_may_call_what_needs_a_large_stack():
+    """OpenBLAS keeps small matrices on the stack."""
+    exit_code, out, err = run_script("""
+import numpy
+with BatchQueue("solver", config()) as queue:
+    eye, ones = numpy.eye(160), numpy.ones(160)
+    queue.add_handler(int, lambda batch: say(numpy.linalg.solve(eye, ones).sum()))
+    queue.produce(1)
+""")
+    assert (exit_code, out) == (0, ["160.0"]), err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the attributes of threads of Linux")
+@pytest.mark.parametrize(("least", "expected"), [(64 << 20, 64 << 20), (1 << 20, 32 << 20)])
+def test_the_environment_of_rust_may_only_ask_for_more(make_queue, monkeypatch, least, expected):
+    monkeypatch.setenv("RUST_MIN_STACK", str(least))
+    before = threading.stack_size(32 << 20)
+    try:
+        sizes = []
+        of_drain_thread(make_queue, sizes.append)
+        eventually(lambda: sizes, "the call")
+    finally:
+        threading.stack_size(before)
+    assert sizes[0] >= expected - GUARD
