@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 import time
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from batchqueue import _core
@@ -34,7 +35,7 @@ class BatchQueueManager:
         Raises:
             ConfigError: The name is taken, or a setting is invalid.
         """
-        with _lock:
+        with _registry():
             if _running(name) is not None:
                 raise ConfigError(
                     f"the name {name!r} is taken by a registered queue; "
@@ -61,7 +62,7 @@ class BatchQueueManager:
             ConfigError: One of the two configs has a consumer and the other has handlers, or a
                 setting is invalid.
         """
-        with _lock:
+        with _registry():
             existing = _running(name)
             if existing is None:
                 return BatchQueueManager.create(name, config)
@@ -71,13 +72,13 @@ class BatchQueueManager:
     @staticmethod
     def get(name: str) -> BatchQueue[Any] | None:
         """Return the registered queue of this name, or None if there is no running one."""
-        with _lock:
+        with _registry():
             return _running(name)
 
     @staticmethod
     def names() -> list[str]:
         """Return the names of the registered queues, in order of creation."""
-        with _lock:
+        with _registry():
             return [name for name in _queues if _running(name) is not None]
 
     @staticmethod
@@ -91,12 +92,12 @@ class BatchQueueManager:
         Returns:
             The number of abandoned items: 0 unless time ran out.
         """
-        with _lock:
+        with _registry():
             queue = _queues.get(name)
         if queue is None:
             return 0
         abandoned = queue.shutdown(timeout)
-        with _lock:
+        with _registry():
             if _queues.get(name) is queue:
                 del _queues[name]
         return abandoned
@@ -119,7 +120,7 @@ class BatchQueueManager:
             The number of abandoned items by queue name: 0 unless time ran out.
         """
         seconds = seconds_of(timeout)
-        with _lock:
+        with _registry():
             queues = dict(_queues)
             _queues.clear()
         deadline = None if seconds is None else time.monotonic() + seconds
@@ -130,6 +131,12 @@ class BatchQueueManager:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             abandoned[name] = queue.shutdown(left)
         return abandoned
+
+
+def _registry() -> AbstractContextManager[object]:
+    """Return the lock of the registry, which in a forked child is not that of its parent."""
+    _core.forget_parent()
+    return _lock
 
 
 def _running(name: str) -> BatchQueue[Any] | None:

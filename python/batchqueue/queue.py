@@ -4,6 +4,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import batchqueue._callbacks
@@ -373,4 +374,4 @@ _core.prepare_for_forks(
     ),
     handler_options(),
 )
-os.register_at_fork(after_in_child=_core.after_fork_in_child)
+os.register_at_fork(after_in_child=partial(_core.forget_parent, in_hook=True))

@@ -83,7 +83,7 @@ mod _core {
     #[pymodule_export]
     use super::facade::{add_handlers, close_to_outside, histograms_of, stats_of, unhandled_types};
     #[pymodule_export]
-    use super::process::{after_fork_in_child, close_all, is_exiting, prepare_for_forks};
+    use super::process::{close_all, forget_parent, is_exiting, prepare_for_forks};
     #[pymodule_export]
     use super::queue::Queue;
     #[pymodule_export]

@@ -10,7 +10,10 @@ use pyo3::types::{PyList, PyString};
 use super::config::Settings;
 use super::exceptions;
 use super::handler::{HandlerOptions, coroutine_type, forget_desks};
-use super::interpreter::{InterpreterPause, Timeout, deadline_of, enter_child, prepare_threads};
+use super::interpreter::{
+    InterpreterPause, Timeout, deadline_of, prepare_threads, run_fork_hooks, settle_in_child,
+    watch_forks,
+};
 use super::item::{PyItem, has_gil, prepare_arrow_data};
 use super::life::forget_restarts;
 use super::results::future_class;
@@ -61,6 +64,7 @@ pub(crate) fn register(queue: WeakQueue<PyItem>, shutdown_timeout: Option<f64>) 
 /// delivered, within each queue's `shutdown_timeout`, counted from the call.
 #[pyfunction]
 pub(crate) fn close_all(py: Python<'_>) -> PyResult<()> {
+    forget_parent(py, false)?;
     let live = begin_exit();
     for LiveQueue { queue, .. } in &live {
         queue.close_to_outside();
@@ -103,8 +107,8 @@ fn wait_for_threads(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Fill all lazy statics of the bindings before they have threads. A fork during an initialization
-/// would leave the child waiting for a thread that does not exist there.
+/// Count forks, and fill all lazy statics of the bindings before they have threads. A fork during an
+/// initialization would leave the child waiting for a thread that does not exist there.
 ///
 /// Args:
 ///     config: A `BatchQueueConfig` with a retry policy and a balancer. Reading it fills the
@@ -117,6 +121,7 @@ pub(crate) fn prepare_for_forks(
     config: &Bound<'_, PyAny>,
     options: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
+    watch_forks()?;
     config.extract::<Settings<'_>>()?;
     options.extract::<HandlerOptions<'_>>()?;
     exceptions::import_all(py)?;
@@ -134,17 +139,26 @@ pub(crate) fn prepare_for_forks(
 }
 
 /// Forget, in a forked child, all queues of the parent: their drain threads do not exist here, and
-/// their locks may be held forever.
+/// their locks may be held forever. Do nothing in any other process, or for the second time.
+///
+/// Python's hook for forks calls this. In the child of a host written in C that forks without those
+/// hooks, every entry into the package calls it whose state a parent may have left, and it runs them.
+///
+/// Args:
+///     in_hook: Whether the hook calls.
 #[pyfunction]
-pub(crate) fn after_fork_in_child() {
-    enter_child();
-    std::mem::forget(std::mem::take(&mut *LIVE.lock()));
-    forget_pools();
-    control_thread::forget();
-    supervisor::forget();
-    helpers::forget();
-    waits::forget();
-    forget_desks();
-    forget_drain_thread();
-    forget_restarts();
+#[pyo3(signature = (in_hook=false))]
+pub(crate) fn forget_parent(py: Python<'_>, in_hook: bool) -> PyResult<()> {
+    let is_new = settle_in_child(|| {
+        std::mem::forget(std::mem::take(&mut *LIVE.lock()));
+        forget_pools();
+        control_thread::forget();
+        supervisor::forget();
+        helpers::forget();
+        waits::forget();
+        forget_desks();
+        forget_drain_thread();
+        forget_restarts();
+    });
+    if is_new && !in_hook && has_gil(py) { run_fork_hooks(py) } else { Ok(()) }
 }

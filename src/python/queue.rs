@@ -12,7 +12,7 @@ use super::errors::{flushed, forked, misplaced, too_late};
 use super::interpreter::{InterpreterPause, NoPause, Timeout, deadline_of, generation};
 use super::item::{ItemType, PyItem, refused};
 use super::life::{Life, Recipe, run_inline};
-use super::process::is_exiting;
+use super::process::{forget_parent, is_exiting};
 use super::results::FutureBase;
 use crate::BatchQueue;
 use crate::rules::{Rule, rule_off};
@@ -56,8 +56,11 @@ impl Queue {
 
     #[cold]
     fn restarted(&self, closed: bool) -> PyResult<&Life> {
-        let recipe = self.recipe.as_ref().ok_or_else(forked)?;
-        Python::attach(|py| self.life.restart(py, recipe, self.selector.core(), closed))
+        Python::attach(|py| {
+            forget_parent(py, false)?;
+            let recipe = self.recipe.as_ref().ok_or_else(forked)?;
+            self.life.restart(py, recipe, self.selector.core(), closed)
+        })
     }
 }
 
@@ -90,6 +93,7 @@ impl Queue {
         dead_letter: Py<PyAny>,
         default_handler: Py<PyAny>,
     ) -> PyResult<Self> {
+        forget_parent(py, false)?;
         if is_exiting() {
             return Err(too_late(&name));
         }

@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+from batchqueue import _core
 from batchqueue._live_queues import live_stats
 from batchqueue.exceptions import ConfigError
 from batchqueue.top.sockets import socket_of
@@ -35,6 +36,7 @@ def serve_top() -> Path:
     Raises:
         ConfigError: The socket cannot be opened, or another user could write into its folder.
     """
+    _core.forget_parent()
     process = os.getpid()
     path = socket_of(process)
     with _lock:

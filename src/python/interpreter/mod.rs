@@ -17,7 +17,7 @@ mod thread;
 mod timeout;
 
 pub(crate) use callbacks::{ask_of_thread, describe_error, log, thread_number};
-pub(crate) use fork::{enter_child, generation};
+pub(crate) use fork::{generation, run_fork_hooks, settle_in_child, watch_forks};
 pub(crate) use guarded_call::{GuardedRef, guarded_call, release};
 pub(crate) use pause::{InterpreterPause, NoPause, StoppablePause, deadline_of};
 pub(crate) use thread::{prepare_threads, run_thread, use_stacks_of_python};

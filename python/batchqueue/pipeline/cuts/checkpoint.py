@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from batchqueue import _core
 from batchqueue.pipeline.contract import Position
 from batchqueue.pipeline.cuts.recovery import StoredCut
 from batchqueue.pipeline.errors import CheckpointError
@@ -171,6 +172,7 @@ class _Lock:
 
     def __init__(self, directory: Path) -> None:
         self._key = os.path.realpath(directory)
+        _core.forget_parent()
         with _open_lock:
             if self._key in _open_here:
                 raise _in_use(directory)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from batchqueue import _core
 from batchqueue.pipeline.errors import PipelineError, StageFailedError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def sole_run(pipeline: "Pipeline") -> Iterator[Callable[[threading.Event], None]
     Raises:
         PipelineError: A run of the pipeline is not over.
     """
+    _core.forget_parent()
     with _lock:
         before = _over.get(pipeline)
         if before is not None and not before.is_set():

@@ -1,11 +1,13 @@
 """`restart_after_fork=True`: a forked child gets the queue anew, empty, with the same handlers."""
 
+from functools import partial
+
 import pytest
 
 from batchqueue import AsyncBatchQueue, ConfigError
 from core_support.event_loop import run as run_loop
 from core_support.queues import config
-from core_support.scripts import run_script
+from core_support.scripts import FORKS, run_script
 
 FORK = """
 import warnings
@@ -13,7 +15,7 @@ warnings.simplefilter("ignore")
 
 def child(body):
     # Runs `body` in a forked child that ends like a program; returns its exit code.
-    pid = os.fork()
+    pid = fork_child()
     if pid == 0:
         try:
             body()
@@ -42,14 +44,19 @@ queue.add_handler(int, take)
 """
 
 
-def run(code):
-    exit_code, out, err = run_script(FORK + code)
+def run(code, how="python"):
+    exit_code, out, err = run_script(FORKS[how] + FORK + code)
     assert exit_code == 0, err
     assert "panicked" not in err
     return out
 
 
-def test_child_has_an_empty_queue_with_the_same_handlers():
+@pytest.fixture(params=FORKS, name="run")
+def _run_with_each_fork(request):
+    return partial(run, how=request.param)
+
+
+def test_child_has_an_empty_queue_with_the_same_handlers(run):
     out = run("""
 queue.produce(1)
 queue.flush(30)
@@ -74,7 +81,7 @@ say(child(body), queue.running, queue.stats().consumed, queue.flush(30))
     ]
 
 
-def test_what_the_parent_has_stays_with_the_parent():
+def test_what_the_parent_has_stays_with_the_parent(run):
     """While a handler holds its desk, its list and the locks of the queue."""
     out = run("""
 entered, released = threading.Event(), threading.Event()
@@ -101,7 +108,7 @@ say(queue.shutdown(30))
     assert out == ["child [3]", "0", "0", "parent [1]", "parent [2]", "0"]
 
 
-def test_child_forks_again():
+def test_child_forks_again(run):
     out = run("""
 def grandchild():
     queue.produce(3)
@@ -129,7 +136,7 @@ say(child(body), queue.stats().consumed)
     ]
 
 
-def test_handlers_are_those_that_the_parent_had_at_the_fork():
+def test_handlers_are_those_that_the_parent_had_at_the_fork(run):
     out = run("""
 queue.add_handler(str, lambda batch: say("str", batch))
 queue.add_handler(float, lambda batch: say("old", batch))
@@ -154,7 +161,7 @@ say(child(body))
     assert out[4:] == ["1", "bytes [b'c']", "0", "0"]
 
 
-def test_shutdown_in_a_child_that_never_used_the_queue_calls_no_handler():
+def test_shutdown_in_a_child_that_never_used_the_queue_calls_no_handler(run):
     """Leaving the parent's `with` block, for instance: what a handler has kept is the parent's."""
     out = run("""
 class Keeps:
@@ -178,7 +185,7 @@ say(queue.shutdown(30))
     assert out == ["False False 0", "0", "closed in the parent", "0"]
 
 
-def test_queue_that_the_parent_has_shut_down_stays_shut_down():
+def test_queue_that_the_parent_has_shut_down_stays_shut_down(run):
     out = run("""
 queue.shutdown(30)
 say(child(lambda: say(queue.running, queue.produce(1), queue.stats().produced)))
@@ -186,7 +193,7 @@ say(child(lambda: say(queue.running, queue.produce(1), queue.stats().produced)))
     assert out == ["False False 0", "0"]
 
 
-def test_several_threads_of_a_child_restart_the_queue_once():
+def test_several_threads_of_a_child_restart_the_queue_once(run):
     out = run("""
 def body():
     queue.add_handler(str, lambda batch: None)
@@ -212,7 +219,7 @@ say(child(body))
     assert out == ["0 800", "0"]
 
 
-def test_aggregator_of_a_child_begins_empty():
+def test_aggregator_of_a_child_begins_empty(run):
     """Also if a drain thread of the parent was inside it."""
     out = run("""
 import pyarrow as pa
@@ -241,7 +248,7 @@ say(len(totals))
     assert out == ["[{'key': 3, 'n': 1}]", "0", "2"]
 
 
-def test_manager_of_a_child_knows_the_queues_that_restart():
+def test_manager_of_a_child_knows_the_queues_that_restart(run):
     out = run("""
 kept = BatchQueueManager.create("kept", settings)
 kept.add_handler(int, take)
@@ -283,9 +290,9 @@ say(queue.stats().produced)
     assert out == ["child [7]", "0", "0"]
 
 
-def test_exit_of_a_child_delivers_what_it_accepted():
+def test_exit_of_a_child_delivers_what_it_accepted(run):
     out = run("""
-pid = os.fork()
+pid = fork_child()
 if pid == 0:
     queue.produce_many([1, 2])
     sys.exit(3)

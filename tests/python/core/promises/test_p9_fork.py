@@ -1,8 +1,10 @@
 """P9: a forked child gets a clear error for its parent's queues, can make new ones, and ends."""
 
+from functools import partial
+
 import pytest
 
-from core_support.scripts import run_script
+from core_support.scripts import FORKS, run_script
 
 FORK = """
 class Handler:
@@ -13,7 +15,7 @@ class Handler:
 
 def child(body):
     # Runs `body` in a forked child that ends like a program; returns its exit code.
-    pid = os.fork()
+    pid = fork_child()
     if pid == 0:
         try:
             body()
@@ -38,16 +40,21 @@ queue.flush(30)
 """
 
 
-def run(code):
+def run(code, how="python"):
     exit_code, out, err = run_script(
-        "import warnings\nwarnings.simplefilter('ignore')\n" + FORK + code
+        f"import warnings\nwarnings.simplefilter('ignore')\n{FORKS[how]}" + FORK + code
     )
     assert exit_code == 0, err
     assert "panicked" not in err
     return out
 
 
-def test_every_call_on_the_parents_queue_raises_in_the_child():
+@pytest.fixture(params=FORKS, name="run")
+def _run_with_each_fork(request):
+    return partial(run, how=request.param)
+
+
+def test_every_call_on_the_parents_queue_raises_in_the_child(run):
     out = run("""
 def body():
     for call in (lambda: queue.produce(1), lambda: queue.produce_many([1]),
@@ -69,7 +76,7 @@ say(queue.produce(2), queue.flush(30), handler.items)
     assert out[9:] == ["True", "0", "True True [1, 2]"]
 
 
-def test_produce_into_a_full_queue_in_the_child_raises_and_does_not_hang():
+def test_produce_into_a_full_queue_in_the_child_raises_and_does_not_hang(run):
     out = run("""
 small = BatchQueue("small", config(buffer_size=1))
 entered, released = threading.Event(), threading.Event()
@@ -83,7 +90,7 @@ released.set()
     assert out == ["QueueForkedError", "0"]
 
 
-def test_new_queues_work_in_the_child_with_the_same_handlers():
+def test_new_queues_work_in_the_child_with_the_same_handlers(run):
     out = run("""
 def body():
     say(BatchQueueManager.names())
@@ -98,7 +105,7 @@ say(BatchQueueManager.names(), handler.items)
     assert out == ["[]", "2 True 0", "[1, 10, 11]", "0", "['registered'] [1]"]
 
 
-def test_child_forked_while_a_handler_ran_may_use_the_handler():
+def test_child_forked_while_a_handler_ran_may_use_the_handler(run):
     out = run("""
 entered, released = threading.Event(), threading.Event()
 class Busy(Handler):
@@ -125,11 +132,11 @@ say(other.shutdown(30))
 
 
 @pytest.mark.parametrize("ending", ["", "sys.exit(3)", "raise ValueError"])
-def test_child_that_ends_like_a_program_ends(ending):
+def test_child_that_ends_like_a_program_ends(run, ending):
     """The parent's queues are alive in it, and its own queue still has items to deliver."""
     expected = {"": 0, "sys.exit(3)": 3, "raise ValueError": 1}[ending]
     out = run(f"""
-pid = os.fork()
+pid = fork_child()
 if pid == 0:
     fresh = BatchQueue("fresh", config(min_idle_ms=60_000))
     fresh.add_handler(int, lambda batch: say("child delivers", batch))
@@ -142,10 +149,10 @@ say(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     assert out == ["child delivers [1]", str(expected)]
 
 
-def test_sys_exit_in_a_child_forked_inside_a_with_block_keeps_its_code():
+def test_sys_exit_in_a_child_forked_inside_a_with_block_keeps_its_code(run):
     out = run("""
 with queue:
-    pid = os.fork()
+    pid = fork_child()
     if pid == 0:
         sys.exit(3)
     say(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
@@ -155,7 +162,7 @@ say(handler.items)
     assert out == ["3", "True", "[1, 2]"]
 
 
-def test_child_may_print_and_drop_the_parents_queue():
+def test_child_may_print_and_drop_the_parents_queue(run):
     out = run("""
 def body():
     global queue
@@ -168,7 +175,7 @@ say(child(body))
     assert out == ["True", "dropped", "0"]
 
 
-def test_child_forked_from_a_handler_is_not_a_drain_thread():
+def test_child_forked_from_a_handler_is_not_a_drain_thread(run):
     out = run("""
 def fork(batch):
     def body():

@@ -13,8 +13,24 @@ STACKS_S = 30.0
 """How long it may take to print its stacks."""
 
 
+FORKS = {
+    "python": "fork_child = os.fork",
+    "c": """
+def fork_child():
+    # A thread that waits for the interpreter demands it after this interval. The child of such a
+    # fork would wait for that thread, before it comes to a queue.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1_000)
+    try:
+        return ctypes.PyDLL(None).fork()
+    finally:
+        sys.setswitchinterval(interval)
+""",
+}
+"""How a script may fork: with the hooks of Python, and without them, as a host written in C may."""
+
 SCRIPT_HEADER = """
-import atexit, gc, os, signal, sys, threading, time
+import atexit, ctypes, gc, os, signal, sys, threading, time
 import faulthandler
 faulthandler.enable()
 # Processes that run in the background may have been started with Ctrl-C ignored.
