@@ -138,7 +138,9 @@ def test_a_spare_thread_serves_the_other_classes_while_all_threads_hang(make_que
     recorders = healthy(queue)
     assert_healthy_classes_are_served(queue, recorders)
     stats = queue.stats()
-    assert (stats.thread_count, len(stats.drain_threads)) == (2, 3)
+    assert stats.thread_count == 2
+    # Another spare one may help a first that gets no processor.
+    assert len(stats.drain_threads) >= 3
     for handler in hung:
         handler.released.set()
     assert queue.shutdown(WAIT_S) == 0
