@@ -27,7 +27,7 @@ use crate::control::ending::Ending;
 use crate::control::flushes::Flushes;
 use crate::control::growth::Growth;
 use crate::control::known_types::KnownTypes;
-use crate::control::log_helper::LogHelper;
+use crate::control::log_helper::{HostLog, LogHelper};
 use crate::control::retirements::Retirements;
 use crate::control::scheduler::Pool;
 use crate::control::scheduler::inline::InlineDrain;
@@ -110,6 +110,7 @@ impl<T: Item> Shared<T> {
         let (supervision, slow_calls) =
             (Supervision::new(&config, &threads), SlowCalls::new(threads.most()));
         let watchdog = Watchdog::new(&config, threads.most());
+        let log_helper = LogHelper::new(format!("queue {name}"), HostLog(host.clone()));
         Self {
             name,
             config,
@@ -139,7 +140,7 @@ impl<T: Item> Shared<T> {
             next_partition: AtomicUsize::new(0),
             threads_per_core,
             dispatch_log: DispatchLog::new(),
-            log_helper: LogHelper::default(),
+            log_helper,
             watchdog,
         }
     }

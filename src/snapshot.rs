@@ -44,6 +44,9 @@ impl<T: Item> Shared<T> {
         stats.thread_count = self.threads.len();
         stats.taken_over = self.supervision.taken_over();
         let now = now();
+        let log = self.log_helper.figures(now);
+        (stats.log_waiting, stats.log_dropped) = (log.waiting, log.dropped);
+        stats.log_in_line = log.in_line;
         // The calls that run now, by the number of their handlers.
         let mut in_calls: FxHashMap<usize, Duration> = FxHashMap::default();
         // Threads first: what is counted as handled here is counted as produced below.

@@ -25,6 +25,10 @@ thread_local! {
     static INLINE: RefCell<Vec<usize>> = RefCell::new(Vec::new());
 
     #[allow(clippy::missing_const_for_thread_local)]
+    /// Whether this thread writes lines of a queue into the log.
+    static LOGS: Cell<bool> = Cell::new(false);
+
+    #[allow(clippy::missing_const_for_thread_local)]
     /// If this thread acts as a drain thread: whether the call has ended that it acts in.
     static CALL_HAS_ENDED: RefCell<Option<Arc<AtomicBool>>> = RefCell::new(None);
 }
@@ -85,6 +89,24 @@ impl Drop for InlineScope {
     }
 }
 
+/// While it lives, this thread writes lines into the log.
+#[derive(Debug)]
+pub(crate) struct LogScope {
+    before: bool,
+}
+
+impl LogScope {
+    pub(crate) fn enter() -> Self {
+        Self { before: LOGS.with(|logs| logs.replace(true)) }
+    }
+}
+
+impl Drop for LogScope {
+    fn drop(&mut self) {
+        LOGS.with(|logs| logs.set(self.before));
+    }
+}
+
 /// While it lives, this thread is inside the handler with a desk.
 #[derive(Debug)]
 pub(crate) struct HandlerScope(());
@@ -120,6 +142,11 @@ pub(crate) fn call_has_ended() -> Option<Arc<AtomicBool>> {
 /// Whether the calling thread is a drain thread of any queue.
 pub(crate) fn on_drain_thread() -> bool {
     DRAINS.with(Cell::get) != 0
+}
+
+/// Whether the calling thread is writing a line of any queue into the log.
+pub(crate) fn on_log_thread() -> bool {
+    LOGS.with(Cell::get)
 }
 
 /// A thread as the log names it.

@@ -18,3 +18,11 @@ def unique_names(item_types: list[type | str]) -> list[str]:
         seen[name] = seen.get(name, 0) + 1
         names.append(name if seen[name] == 1 else f"{name} #{seen[name]}")
     return names
+
+
+def has_own_equality(item_type: type | str) -> bool:
+    """Return whether a class is compared by its metaclass, so that it may be no key of a dict."""
+    kind = type(item_type)
+    return issubclass(kind, type) and (
+        kind.__eq__ is not type.__eq__ or kind.__hash__ is not type.__hash__
+    )

@@ -5,7 +5,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from batchqueue._type_names import type_name, unique_names
+from batchqueue._type_names import has_own_equality, type_name, unique_names
 from batchqueue._words import a_type
 from batchqueue.display.text import stats_text
 from batchqueue.exceptions import ConfigError
@@ -124,6 +124,11 @@ class BatchQueueStats:
         drain_threads: The drain threads, by index; at the end those spare ones that have run.
         taken_over: Partitions that another drain thread took over because theirs was held up in a
             handler.
+        log_waiting: Lines about the queue that wait for the log, the one that is being written
+            included.
+        log_dropped: Lines that were lost because 1,000 waited.
+        log_in_line_s: How long the line takes so far that is being written, in seconds; 0.0 if
+            there is none. It grows while a `logging.Handler` is held up.
     """
 
     name: str
@@ -152,6 +157,9 @@ class BatchQueueStats:
     stuck_handlers: tuple[str, ...]
     drain_threads: tuple[DrainThreadStats, ...]
     taken_over: int
+    log_waiting: int
+    log_dropped: int
+    log_in_line_s: float
     _partitions: tuple[PartitionStats, ...] = field(repr=False)
     _handlers: tuple[tuple[type | str, HandlerStats], ...] = field(repr=False)
     _identity: tuple[int, int] = field(repr=False)
@@ -223,8 +231,14 @@ class BatchQueueStats:
         """Return the statistics of the handlers, by registered type.
 
         A queue with a consumer, or one per drain thread, has one entry, with the key `"consumer"`.
+        A class whose metaclass says what equals it, so that it may be no key of a dict, has its
+        name instead, as in `to_dict`.
         """
-        return dict(self._handlers)
+        names = self._type_names()
+        return {
+            name if has_own_equality(item_type) else item_type: handler
+            for name, (item_type, handler) in zip(names, self._handlers, strict=True)
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON: dicts, lists, strings, numbers and None.
@@ -236,7 +250,6 @@ class BatchQueueStats:
             The attributes by name, and `"partitions"`, a list, and `"handlers"`, a dict by type.
         """
         whole = {name: value for name, value in vars(self).items() if not name.startswith("_")}
-        names = unique_names([item_type for item_type, _ in self._handlers])
         return whole | {
             "load_ratio": self.load_ratio if math.isfinite(self.load_ratio) else None,
             "stuck_handlers": list(self.stuck_handlers),
@@ -247,9 +260,12 @@ class BatchQueueStats:
             ],
             "handlers": {
                 name: dict(vars(handler))
-                for name, (_, handler) in zip(names, self._handlers, strict=True)
+                for name, (_, handler) in zip(self._type_names(), self._handlers, strict=True)
             },
         }
+
+    def _type_names(self) -> list[str]:
+        return unique_names([item_type for item_type, _ in self._handlers])
 
     def __repr__(self) -> str:
         return stats_text(self)

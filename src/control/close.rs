@@ -9,6 +9,7 @@ use crate::item::{Item, counted};
 use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant, panicking};
+use crate::thread_context::on_drain_thread;
 
 impl<T: Item> Shared<T> {
     /// Narrows who may put items in. The queue does not grow from here on.
@@ -55,7 +56,7 @@ impl<T: Item> Shared<T> {
             while !self.ending.running().is_empty() {
                 if let Some(circle) = waiting.as_ref().and_then(Waiting::circle) {
                     let name = &self.name;
-                    self.host.log(&format!(
+                    self.warn(format!(
                         "queue {name}: a shutdown from a handler did not wait, because it would \
                          never have ended: {circle}"
                     ));
@@ -63,7 +64,8 @@ impl<T: Item> Shared<T> {
                 }
                 let over = self.ending.is_expired();
                 if over || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                    return Ok(self.expire());
+                    self.expire();
+                    break;
                 }
                 let check_every = waiting.as_ref().map(|_| CHECK_EVERY);
                 pause.pause(&mut |limit| {
@@ -72,6 +74,9 @@ impl<T: Item> Shared<T> {
                     self.ending.running().wait(limit, is_over);
                 })?;
             }
+        }
+        if !on_drain_thread() {
+            self.log_helper.wait_written(deadline, pause)?;
         }
         Ok(self.control.lock().abandoned)
     }
@@ -97,7 +102,7 @@ impl<T: Item> Shared<T> {
         self.host.note_abandoned();
         if abandoned == 0 && !self.ending.running().is_empty() {
             let name = &self.name;
-            self.host.log(&format!(
+            self.warn(format!(
                 "queue {name}: shutdown ran out of time while handlers were closing{}",
                 self.describe(&calls)
             ));
@@ -106,14 +111,14 @@ impl<T: Item> Shared<T> {
             let (name, items) = (&self.name, counted(abandoned, "item"));
             // After the lock is released: the last reference to removed handlers may be dropped.
             let places = self.places(&left);
-            self.host.log(&format!(
+            self.warn(format!(
                 "queue {name}: shutdown ran out of time and abandoned {items}{places}{}",
                 self.describe(&calls)
             ));
         }
         // A drain thread that hangs does not come to its end, where it would log them.
         for line in self.dispatch_log.take_rest(&self.name) {
-            self.host.log(&line);
+            self.warn(line);
         }
         abandoned
     }
@@ -129,7 +134,7 @@ impl<T: Item> Drop for CloseOnPanic<T> {
     fn drop(&mut self) {
         if panicking() {
             let name = &self.0.name;
-            self.0.host.log(&format!(
+            self.0.warn(format!(
                 "queue {name}: a drain thread panicked outside of its handlers; the queue shuts \
                  down"
             ));

@@ -110,7 +110,9 @@ impl<T: Item> Shared<T> {
             if reached() || expired() {
                 // After an expiry the positions advance over what was abandoned, so the count
                 // decides.
-                return Ok(self.control.lock().abandoned == 0);
+                let is_settled = self.control.lock().abandoned == 0;
+                self.log_helper.wait_written(deadline, pause).map_err(FlushError::Interrupted)?;
+                return Ok(is_settled);
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(false);

@@ -1,22 +1,35 @@
-//! The log helper: lines of the control thread and the supervisor go to the user's log on another
-//! thread, at most one for each queue, through a bounded list. A log that hangs keeps its helper
+//! The log helper: lines go to the user's log on another thread, at most one for each queue,
+//! through a bounded list. A log that hangs, or that waits for the queue itself, keeps its helper
 //! and loses lines, and holds up nothing else.
+//!
+//! Drain threads, the control thread and the supervisor log in no other way. A caller that produces
+//! or makes a queue logs in its own call, unless it is a drain thread.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
-//! | backlog | control thread, supervisor, the helper, under its lock | the same |
+//! | backlog | every thread that logs, the helper, under its lock | the same; statistics; flushes |
+//! | written | the helper (notify) | flushes and shutdowns (wait) |
 
 use std::collections::VecDeque;
 use std::fmt;
 
 use crate::control::helpers::spawn_helper;
 use crate::control::watchdog::{HostWitness, Witness};
-use crate::flow::handler::host::Host;
+use crate::flow::handler::host::{Host, ThreadBody};
+use crate::flow::pause::{Pause, slice};
 use crate::item::Item;
-use crate::sync::{Arc, Mutex};
+use crate::shared::Shared;
+use crate::sync::{Arc, Condvar, Duration, Instant, Mutex, wait_for};
+use crate::thread_context::{LogScope, on_drain_thread, on_log_thread};
 
 /// Lines that wait for the log; those beyond are dropped and counted.
 const MOST_LINES: usize = 1_000;
+
+/// How long a flush or a shutdown waits for its lines.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The same after its deadline.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A line for the log.
 pub(crate) enum Line {
@@ -53,61 +66,186 @@ impl fmt::Debug for Line {
     }
 }
 
+/// Where lines go. Both methods may run the user's code.
+pub(crate) trait Log: Send + Sync + 'static {
+    /// Runs the helper from start to end, as a thread that the log can name.
+    fn live(&self, body: ThreadBody);
+
+    fn write(&self, line: Line);
+}
+
+/// The log of a queue's host.
+pub(crate) struct HostLog<T: Item>(pub(crate) Arc<dyn Host<T>>);
+
+impl<T: Item> Log for HostLog<T> {
+    fn live(&self, body: ThreadBody) {
+        self.0.live(body);
+    }
+
+    fn write(&self, line: Line) {
+        line.log(&*self.0);
+    }
+}
+
+/// The log as statistics show it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LogFigures {
+    /// Lines that wait, the one that is being written included.
+    pub(crate) waiting: usize,
+    /// Lines that were lost because too many waited.
+    pub(crate) dropped: u64,
+    /// How long the line takes so far that is being written.
+    pub(crate) in_line: Duration,
+}
+
 #[derive(Debug, Default)]
 struct Backlog {
     lines: VecDeque<Line>,
-    dropped: usize,
+    /// Lines that were put into the list so far.
+    accepted: u64,
+    dropped: u64,
+    /// Those of them that no line has reported yet.
+    unreported: u64,
     is_running: bool,
+    /// When the helper began to write a line.
+    writing_since: Option<Instant>,
+}
+
+impl Backlog {
+    fn waiting(&self) -> usize {
+        self.lines.len() + usize::from(self.writing_since.is_some())
+    }
+
+    /// Lines that were written so far, in the order of the list.
+    fn written(&self) -> u64 {
+        self.accepted - self.waiting() as u64
+    }
+}
+
+struct Inner {
+    /// What the lines are about, as they begin.
+    subject: String,
+    log: Box<dyn Log>,
+    backlog: Mutex<Backlog>,
+    written: Condvar,
 }
 
 /// The lines of one queue on their way to the log.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct LogHelper(Arc<Mutex<Backlog>>);
+#[derive(Clone)]
+pub(crate) struct LogHelper(Arc<Inner>);
+
+impl fmt::Debug for LogHelper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LogHelper").field(&self.0.subject).finish()
+    }
+}
 
 impl LogHelper {
-    /// Logs a line of a queue on the helper thread.
-    pub(crate) fn log<T: Item>(&self, host: &Arc<dyn Host<T>>, queue: &str, line: Line) {
-        if !self.push(line) {
+    pub(crate) fn new(subject: impl Into<String>, log: impl Log) -> Self {
+        Self(Arc::new(Inner {
+            subject: subject.into(),
+            log: Box::new(log),
+            backlog: Mutex::new(Backlog::default()),
+            written: Condvar::new(),
+        }))
+    }
+
+    /// Logs a line on the helper thread. Never waits for the log.
+    pub(crate) fn log(&self, line: Line) {
+        if cfg!(loom) {
+            // A further thread would multiply what a model explores.
+            return self.0.log.write(line);
+        }
+        if !self.keep(line) {
             return;
         }
-        let (host, queue, leave) = (host.clone(), queue.to_owned(), Leave(self.clone()));
+        let leave = Leave(self.clone());
         // If the system has no thread left, the next line tries again.
         let _ = spawn_helper("batchqueue-log", move || {
-            let of_lines = host.clone();
-            // As a thread of the host, which shows its name in the log.
-            host.live(Box::new(move || {
-                let leave = leave;
-                while let Some(line) = leave.0.next(&queue) {
-                    line.log(&*of_lines);
-                }
-            }));
+            let helper = leave.0.clone();
+            helper.0.log.live(Box::new(move || leave.0.write_lines()));
         });
     }
 
-    /// Returns whether a helper must be started.
-    fn push(&self, line: Line) -> bool {
-        let mut backlog = self.0.lock();
+    /// Keeps a line until [`write_lines`](Self::write_lines) is called. Returns whether no thread
+    /// is in it: then the caller sees to that.
+    pub(crate) fn keep(&self, line: Line) -> bool {
+        let mut backlog = self.0.backlog.lock();
         if backlog.lines.len() < MOST_LINES {
             backlog.lines.push_back(line);
+            backlog.accepted += 1;
         } else {
             backlog.dropped += 1;
+            backlog.unreported += 1;
         }
         !std::mem::replace(&mut backlog.is_running, true)
     }
 
-    /// The next line, or `None` at the end of the helper.
-    fn next(&self, queue: &str) -> Option<Line> {
-        let mut backlog = self.0.lock();
+    /// Writes lines until none is left.
+    pub(crate) fn write_lines(&self) {
+        let _scope = LogScope::enter();
+        while let Some(line) = self.next() {
+            self.0.log.write(line);
+        }
+    }
+
+    /// The next line, or `None` at the end.
+    fn next(&self) -> Option<Line> {
+        let backlog = &mut *self.0.backlog.lock();
+        backlog.writing_since = None;
         let line = backlog.lines.pop_front().or_else(|| {
-            let dropped = std::mem::take(&mut backlog.dropped);
+            let dropped = std::mem::take(&mut backlog.unreported);
             (dropped > 0).then(|| {
+                backlog.accepted += 1;
                 Line::Warning(format!(
-                    "queue {queue}: {dropped} lines were dropped while the log was held up"
+                    "{}: {dropped} lines were dropped while the log was held up",
+                    self.0.subject
                 ))
             })
         });
         backlog.is_running = line.is_some();
+        backlog.writing_since = line.is_some().then(Instant::now);
+        self.0.written.notify_all();
         line
+    }
+
+    pub(crate) fn figures(&self, now: Instant) -> LogFigures {
+        let backlog = self.0.backlog.lock();
+        let since = backlog.writing_since;
+        LogFigures {
+            waiting: backlog.waiting(),
+            dropped: backlog.dropped,
+            in_line: since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since)),
+        }
+    }
+
+    /// Waits until all lines of now are in the log, but no longer than it is worth: not behind a
+    /// line that is held up, nor on a thread that is writing one.
+    pub(crate) fn wait_written<P: Pause>(
+        &self,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<(), P::Interrupt> {
+        let start = Instant::now();
+        let latest = deadline.map_or(start + PATIENCE, |deadline| {
+            deadline.min(start + PATIENCE).max(start + LAST_PATIENCE)
+        });
+        let goal = self.0.backlog.lock().accepted;
+        let is_over = |backlog: &Backlog| {
+            let is_held_up =
+                |since: Instant| Instant::now().saturating_duration_since(since) >= PATIENCE;
+            let is_stopped = backlog.writing_since.is_some_and(is_held_up) || !backlog.is_running;
+            backlog.written() >= goal || is_stopped
+        };
+        while !on_log_thread() && Instant::now() < latest && !is_over(&self.0.backlog.lock()) {
+            pause.pause(&mut |limit| {
+                let backlog = self.0.backlog.lock();
+                if !is_over(&backlog) {
+                    drop(wait_for(&self.0.written, backlog, slice(limit, Some(latest))));
+                }
+            })?;
+        }
+        Ok(())
     }
 }
 
@@ -116,6 +254,110 @@ struct Leave(LogHelper);
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        self.0.0.lock().is_running = false;
+        let mut backlog = self.0.0.backlog.lock();
+        backlog.is_running = false;
+        backlog.writing_since = None;
+        self.0.0.written.notify_all();
+    }
+}
+
+impl<T: Item> Shared<T> {
+    /// Logs a line from any thread, without waiting for the log. If callers drain the queue, it is
+    /// logged when they have.
+    pub(crate) fn warn(&self, line: String) {
+        if !self.is_inline() {
+            self.log_helper.log(Line::Warning(line));
+        } else if on_drain_thread() {
+            self.log_helper.keep(Line::Warning(line));
+        } else {
+            self.host.log(&line);
+        }
+    }
+
+    /// Logs a line in the caller's own call, but not on a drain thread.
+    pub(crate) fn warn_in_call(&self, line: String) {
+        if on_drain_thread() { self.warn(line) } else { self.host.log(&line) }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::flow::pause::Wait;
+
+    /// Writes into a list, one line after each `go`.
+    struct Stepwise {
+        lines: Arc<Mutex<Vec<String>>>,
+        go: crossbeam_channel::Receiver<()>,
+    }
+
+    impl Log for Stepwise {
+        fn live(&self, body: ThreadBody) {
+            body();
+        }
+
+        fn write(&self, line: Line) {
+            if self.go.recv().is_ok() {
+                self.lines.lock().push(format!("{line:?}"));
+            }
+        }
+    }
+
+    fn stepwise() -> (LogHelper, crossbeam_channel::Sender<()>, Arc<Mutex<Vec<String>>>) {
+        let (sender, go) = crossbeam_channel::unbounded();
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        (LogHelper::new("queue orders", Stepwise { lines: lines.clone(), go }), sender, lines)
+    }
+
+    fn warn(helper: &LogHelper, number: usize) {
+        helper.log(Line::Warning(format!("line {number}")));
+    }
+
+    fn wait_written(helper: &LogHelper) {
+        match helper.wait_written(None, &mut Wait) {
+            Ok(()) => {}
+            Err(never) => match never {},
+        }
+    }
+
+    #[test]
+    fn lines_beyond_the_bound_are_counted_and_not_kept() {
+        let (helper, go, lines) = stepwise();
+        // One may be in the hand of the helper.
+        let logged = MOST_LINES + 1 + 500;
+        (0..logged).for_each(|number| warn(&helper, number));
+        let figures = helper.figures(Instant::now());
+        assert!((MOST_LINES..=MOST_LINES + 1).contains(&figures.waiting), "{figures:?}");
+        assert_eq!(figures.waiting as u64 + figures.dropped, logged as u64);
+        (0..=logged).for_each(|_| go.send(()).unwrap());
+        wait_written(&helper);
+        let after = helper.figures(Instant::now());
+        assert_eq!((after.waiting, after.dropped), (0, figures.dropped));
+        let lines = lines.lock();
+        assert_eq!(lines.len() as u64, logged as u64 - figures.dropped + 1);
+        let last = format!(
+            "queue orders: {} lines were dropped while the log was held up",
+            figures.dropped
+        );
+        assert_eq!(*lines.last().unwrap(), last);
+    }
+
+    #[test]
+    fn a_wait_ends_when_the_lines_before_it_are_written() {
+        let (helper, go, lines) = stepwise();
+        warn(&helper, 0);
+        let second = {
+            let (helper, go) = (helper.clone(), go.clone());
+            std::thread::spawn(move || {
+                go.send(()).unwrap();
+                warn(&helper, 1);
+            })
+        };
+        wait_written(&helper);
+        assert_eq!(lines.lock()[0], "line 0");
+        second.join().unwrap();
+        go.send(()).unwrap();
+        wait_written(&helper);
+        assert_eq!(*lines.lock(), ["line 0", "line 1"]);
     }
 }

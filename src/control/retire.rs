@@ -56,7 +56,7 @@ impl<T: Item> Shared<T> {
         match begun.over {
             Some(retirement) => {
                 if let Some(line) = retirement.end(&self.name) {
-                    self.host.log(&line);
+                    self.warn_in_call(line);
                 }
             }
             None => self.threads.wake_all(),

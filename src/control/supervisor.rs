@@ -236,7 +236,7 @@ impl<T: Item> Shared<T> {
                 "queue {queue}: handler {handler} has been in one call for {seconds} s on drain \
                  thread {index}; {outcome}"
             ));
-            self.log_helper.log(&self.host, &self.name, line);
+            self.log_helper.log(line);
         }
     }
 }

@@ -106,7 +106,7 @@ impl<T: Item> Shared<T> {
         };
         let line = self.dispatch_log.note(queue, Problem::Refused, item.type_key(), items, line);
         if let Some(line) = line {
-            self.host.log(&line);
+            self.warn_in_call(line);
         }
         refusal
     }

@@ -143,7 +143,6 @@ impl<T: Item> DrainTask<T> {
             shared,
             thread,
             tally: &shared.threads[thread].tally,
-            lines: &mut self.lines,
             segment_cache: &mut self.segment_cache,
             inside_host: self.was_hosted,
         };

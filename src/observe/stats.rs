@@ -61,6 +61,12 @@ pub struct Stats {
     pub drain_threads: Vec<DrainThreadStats>,
     /// Names of the handlers that a thread has been inside for more than a second.
     pub stuck_handlers: Vec<String>,
+    /// Lines about the queue that wait for the log, the one that is being written included.
+    pub log_waiting: usize,
+    /// Lines that were lost because too many waited.
+    pub log_dropped: u64,
+    /// How long the line takes so far that is being written; zero if there is none.
+    pub log_in_line: Duration,
 }
 
 impl Stats {
@@ -90,6 +96,9 @@ impl Stats {
             thread_count: 0,
             drain_threads: Vec::new(),
             stuck_handlers: Vec::new(),
+            log_waiting: 0,
+            log_dropped: 0,
+            log_in_line: Duration::ZERO,
         }
     }
 

@@ -23,8 +23,8 @@
 //! | `exceptions` | the exceptions of `batchqueue.exceptions` |
 //!
 //! A room imports only rooms below it. The interpreter is never attached or detached under a lock
-//! of the core, and Python objects are dropped while attached. Drain threads log between two
-//! cycles; a producer and a shutdown log in their own call, with no lock held.
+//! of the core, and Python objects are dropped while attached. Drain threads never log:
+//! `control/log_helper.rs` does so for them. A producer logs in its own call, with no lock held.
 
 // Docstrings here are Python's: Google style, with the names of Python.
 #![allow(clippy::doc_markdown)]

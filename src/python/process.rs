@@ -16,7 +16,7 @@ use super::interpreter::{
 };
 use super::item::{PyItem, has_gil, prepare_arrow_data};
 use super::life::forget_restarts;
-use super::results::future_class;
+use super::results::{forget_lines, future_class};
 use crate::control::balance::control_thread;
 use crate::control::helpers;
 use crate::control::scheduler::{forget_pools, live_pools};
@@ -107,8 +107,8 @@ fn wait_for_threads(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Count forks, and fill all lazy statics of the bindings before they have threads. A fork during an
-/// initialization would leave the child waiting for a thread that does not exist there.
+/// Count forks, and fill all lazy statics of the bindings before they have threads. A fork during
+/// an initialization would leave the child waiting for a thread that does not exist there.
 ///
 /// Args:
 ///     config: A `BatchQueueConfig` with a retry policy and a balancer. Reading it fills the
@@ -142,7 +142,8 @@ pub(crate) fn prepare_for_forks(
 /// their locks may be held forever. Do nothing in any other process, or for the second time.
 ///
 /// Python's hook for forks calls this. In the child of a host written in C that forks without those
-/// hooks, every entry into the package calls it whose state a parent may have left, and it runs them.
+/// hooks, every entry into the package whose state a parent may have left calls it, and it runs
+/// them.
 ///
 /// Args:
 ///     in_hook: Whether the hook calls.
@@ -159,6 +160,7 @@ pub(crate) fn forget_parent(py: Python<'_>, in_hook: bool) -> PyResult<()> {
         forget_desks();
         forget_drain_thread();
         forget_restarts();
+        forget_lines();
     });
     if is_new && !in_hook && has_gil(py) { run_fork_hooks(py) } else { Ok(()) }
 }

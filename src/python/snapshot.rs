@@ -128,6 +128,9 @@ pub(super) fn snapshot<'py>(
     snapshot.set_item("longest_handoff_ms", milliseconds(stats.longest_handoff))?;
     snapshot.set_item("oldest_age_ms", milliseconds(stats.oldest_age))?;
     snapshot.set_item("stuck_handlers", PyTuple::new(py, stats.stuck_handlers)?)?;
+    snapshot.set_item("log_waiting", stats.log_waiting)?;
+    snapshot.set_item("log_dropped", stats.log_dropped)?;
+    snapshot.set_item("log_in_line_s", stats.log_in_line.as_secs_f64())?;
     snapshot.set_item("partitions", partitions)?;
     snapshot.set_item("handlers", handlers)?;
     snapshot.set_item("drain_threads", threads)?;

@@ -65,6 +65,15 @@ class QueueMetric(Enum):
     STUCK = _gauge(
         "stuck", "handlers", "handlers that are inside one call for more than a second", "each call"
     )
+    LOG_DROPPED = _counter(
+        "log_dropped", "lines", "log lines that were lost while the log was held up", "each one"
+    )
+    LOG_IN_LINE = _gauge(
+        "log_in_line_seconds",
+        "seconds",
+        "how long the log line takes that is being written; 0 if there is none",
+        "all the time while it lasts",
+    )
     WAIT = _histogram(
         "wait_seconds",
         "seconds",

@@ -16,6 +16,9 @@ from batchqueue.metrics.names import (
 )
 from batchqueue.stats import BatchQueueStats
 
+_OF_THE_LONGEST = (QueueMetric.OLDEST_AGE, QueueMetric.LOG_IN_LINE)
+"""Times, of which the longest counts where queues have one name."""
+
 
 @dataclass
 class Buckets:
@@ -61,7 +64,7 @@ class Reading:
 
     def _add(self, metric: QueueMetric, queue: str, value: float) -> None:
         before = self.values.get((metric, queue), 0.0)
-        together = max(before, value) if metric is QueueMetric.OLDEST_AGE else before + value
+        together = max(before, value) if metric in _OF_THE_LONGEST else before + value
         self.values[metric, queue] = together
 
     def _add_histogram(self, metric: QueueMetric, queue: str, kind: str, buckets: Buckets) -> None:
@@ -98,6 +101,8 @@ def _values_of(stats: BatchQueueStats) -> Iterator[tuple[QueueMetric, float]]:
     yield QueueMetric.CAPACITY, stats.total_capacity
     yield QueueMetric.OLDEST_AGE, stats.oldest_age_ms / 1e3
     yield QueueMetric.STUCK, len(stats.stuck_handlers)
+    yield QueueMetric.LOG_DROPPED, stats.log_dropped
+    yield QueueMetric.LOG_IN_LINE, stats.log_in_line_s
 
 
 OfType = Iterable[tuple[QueueMetric, Buckets]]

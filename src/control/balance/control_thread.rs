@@ -97,7 +97,7 @@ impl<T: Item> Shared<T> {
         let mut lines = Vec::new();
         self.run_balancer(&mut lines);
         for line in lines {
-            self.log_helper.log(&self.host, &self.name, line);
+            self.log_helper.log(line);
         }
     }
 
@@ -127,7 +127,7 @@ impl<T: Item> Shared<T> {
                 self.name,
                 since.elapsed().as_secs()
             ));
-            self.log_helper.log(&self.host, &self.name, line);
+            self.log_helper.log(line);
         }
     }
 

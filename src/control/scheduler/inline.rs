@@ -44,6 +44,13 @@ impl<T: Item> Shared<T> {
     pub(crate) fn run_inline(self: &Arc<Self>) {
         let Some(inline) = self.inline.0.get() else { return };
         let Some(scope) = InlineScope::enter(self.address()) else { return };
+        self.drain_inline(inline, &scope);
+        drop(scope);
+        // Now the log may use the queue.
+        self.log_helper.write_lines();
+    }
+
+    fn drain_inline(self: &Arc<Self>, inline: &Mutex<Option<DrainTask<T>>>, scope: &InlineScope) {
         loop {
             let slot = if scope.is_nested() { inline.try_lock() } else { Some(inline.lock()) };
             // Another thread drains, and checks once more when it has freed the lock.

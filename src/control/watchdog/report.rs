@@ -187,7 +187,7 @@ impl<T: Item> Visit<'_, T> {
     }
 
     fn log(&self, line: Line) {
-        self.shared.log_helper.log(&self.shared.host, &self.shared.name, line);
+        self.shared.log_helper.log(line);
     }
 
     // ---- calls

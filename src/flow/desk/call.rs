@@ -63,9 +63,6 @@ pub(crate) struct Caller<'a, T: Item> {
     pub(crate) shared: &'a Arc<Shared<T>>,
     pub(crate) thread: usize,
     pub(crate) tally: &'a ThreadTally,
-    /// Lines to log after the thread has left the host: a logging handler may be slow, or produce
-    /// into a queue.
-    pub(crate) lines: &'a mut Vec<String>,
     /// Emptied segments, for later takes.
     pub(crate) segment_cache: &'a mut SegmentCache<T>,
     /// Whether this thread has entered the host.

@@ -167,7 +167,7 @@ impl<T: Item> Caller<'_, T> {
         });
     }
 
-    /// Counts items for the log, and adds the line that is due, if one is: `line` returns it after
+    /// Counts items for the log, and logs the line that is due, if one is: `line` returns it after
     /// what the type is called.
     pub(super) fn note(
         &mut self,
@@ -179,10 +179,13 @@ impl<T: Item> Caller<'_, T> {
         let (shared, queue) = (self.shared, &self.shared.name);
         // What an item is called may be the user's code.
         let line = AssertUnwindSafe(|| shared.dispatch_log.note(queue, problem, key, items, line));
-        self.lines.extend(catch_unwind(line).unwrap_or_else(|cause| {
+        let line = catch_unwind(line).unwrap_or_else(|cause| {
             let cause = message(&cause);
             let (text, items) = (problem.text(items), counted(items, "item"));
             Some(format!("queue {queue}: {items} {text}; no name: {cause}"))
-        }));
+        });
+        if let Some(line) = line {
+            shared.warn(line);
+        }
     }
 }

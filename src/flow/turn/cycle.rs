@@ -62,8 +62,6 @@ pub(crate) struct DrainTask<T: Item> {
     pub(super) was_hosted: bool,
     /// Whether the last empty cycle called an `on_idle`.
     pub(super) has_idle_handlers: bool,
-    /// Lines to log outside the host.
-    pub(super) lines: Vec<String>,
     /// Emptied segments.
     pub(super) segment_cache: SegmentCache<T>,
     pub(super) timers: Timers,
@@ -85,7 +83,6 @@ impl<T: Item> DrainTask<T> {
             is_pressed: false,
             was_hosted: false,
             has_idle_handlers: false,
-            lines: Vec::new(),
             segment_cache,
             timers: Timers::default(),
             has_slow_permit: false,
@@ -140,7 +137,6 @@ impl<T: Item> DrainTask<T> {
             self.shared.end_departures_when_idle();
         }
         self.quiescent_point();
-        self.log_lines();
         if worked {
             let took = began.map_or(Duration::ZERO, time_since);
             let rest = after_thin_cycle(
@@ -228,8 +224,7 @@ impl<T: Item> DrainTask<T> {
     }
 
     /// The last act of a spare thread that is dismissed. It owns nothing.
-    pub(crate) fn leave_early(mut self) {
-        self.log_lines();
+    pub(crate) fn leave_early(self) {
         self.note_cpu_time();
         let Self { index, shared, sleeper, .. } = self;
         shared.end_watch();
@@ -246,8 +241,9 @@ impl<T: Item> DrainTask<T> {
         // First, because a last call may wait for a handler that does not return.
         self.discard_abandoned();
         self.close_handlers();
-        self.lines.extend(self.shared.dispatch_log.take_rest(&self.shared.name));
-        self.log_lines();
+        for line in self.shared.dispatch_log.take_rest(&self.shared.name) {
+            self.shared.warn(line);
+        }
         self.note_cpu_time();
         self.shared.end_watch();
     }
@@ -279,7 +275,7 @@ impl<T: Item> DrainTask<T> {
         });
         if let Some((items, cause)) = panics.report() {
             let queue = &shared.name;
-            self.lines.push(format!(
+            shared.warn(format!(
                 "queue {queue}: {items} abandoned items panicked when they were dropped: {cause}"
             ));
         }
@@ -289,12 +285,6 @@ impl<T: Item> DrainTask<T> {
 
     pub(super) fn slot(&self) -> &ThreadSlot {
         &self.shared.threads[self.index]
-    }
-
-    fn log_lines(&mut self) {
-        for line in self.lines.drain(..) {
-            self.shared.host.log(&line);
-        }
     }
 
     fn note_cpu_time(&self) {

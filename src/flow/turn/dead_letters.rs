@@ -103,7 +103,9 @@ impl<T: Item> DrainTask<T> {
         };
         // One subject for each handler.
         let key = TypeKey(to.handler.address());
-        self.lines.extend(shared.dispatch_log.note(queue, problem, key, items, line));
+        if let Some(line) = shared.dispatch_log.note(queue, problem, key, items, line) {
+            shared.warn(line);
+        }
     }
 }
 

@@ -26,7 +26,9 @@ impl<T: Item> DrainTask<T> {
                 for handler in &retirement.to_close {
                     self.call_on_close_of(handler);
                 }
-                self.lines.extend(retirement.end(&shared.name));
+                if let Some(line) = retirement.end(&shared.name) {
+                    shared.warn(line);
+                }
             }
         });
     }
@@ -128,7 +130,7 @@ impl<T: Item> DrainTask<T> {
             && let Some(times) = self.shared.dispatch_log.note_side_call(method, &name)
         {
             let queue = &self.shared.name;
-            self.lines.push(format!(
+            self.shared.warn(format!(
                 "queue {queue}: {method:?} of handler {name} failed {times} times: {failure}"
             ));
         }
