@@ -5,12 +5,14 @@ import logging
 import operator
 import sys
 import traceback
+from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from itertools import accumulate
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any
 
 from batchqueue import _core
+from batchqueue._type_names import type_name
 from batchqueue._words import a_type, counted
 from batchqueue.dead_letters import DeadLetter
 from batchqueue.exceptions import BatchFailed, ConfigError
@@ -34,6 +36,18 @@ def inform(line: str) -> None:
 def describe_error(error: BaseException) -> str:
     """Return an exception with its traceback, for the log."""
     return "".join(traceback.format_exception(error)).rstrip()
+
+
+def virtual_base(item_type: type, handled: list[type]) -> str | None:
+    """Return the name of an abstract class that counts another as its subclass by registration.
+
+    Args:
+        item_type: A class, which derives from none of the others.
+        handled: The classes that have handlers.
+    """
+    bases = (base for base in handled if isinstance(base, ABCMeta) and issubclass(item_type, base))
+    base = next(bases, None)
+    return None if base is None else type_name(base)
 
 
 def assign(

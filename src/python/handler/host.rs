@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use pyo3::types::PyType;
+use pyo3::types::{PyList, PyTuple, PyType};
 
 use super::known::Entries;
 use super::results::end_unhandled;
 use crate::flow::handler::host::ThreadBody;
-use crate::python::interpreter::{ask_of_thread, log, run_thread, thread_number};
+use crate::python::interpreter::{ask_of_thread, guarded_call, log, run_thread, thread_number};
 use crate::python::item::PyItem;
 use crate::python::results::Submissions;
 use crate::rules::{Rule, rule_off};
@@ -33,6 +33,18 @@ fn marked<R>(attached: bool, body: impl FnOnce() -> R) -> R {
     let result = body();
     ATTACHED.set(before);
     result
+}
+
+impl Interpreter {
+    /// The name of an abstract class with a handler at which `class` is registered.
+    fn virtual_base(&self, class: &Bound<'_, PyType>) -> Option<String> {
+        let py = class.py();
+        let handled = self.entries.lock().handled_classes(py);
+        let args = PyTuple::new(py, [class.as_any(), PyList::new(py, handled).ok()?.as_any()]);
+        let find = py.import("batchqueue._callbacks").ok()?.getattr("virtual_base").ok()?;
+        // A hook of the user that raises knows no base either.
+        guarded_call(&find, &args.ok()?).ok()?.extract().ok()?
+    }
 }
 
 impl Host<PyItem> for Interpreter {
@@ -101,6 +113,12 @@ impl Host<PyItem> for Interpreter {
                 return Some(format!(
                     "it is a subclass of {name}, which has one, but types match exactly: register \
                      it too, or register {name} with subclasses=True"
+                ));
+            }
+            if let Some(name) = self.virtual_base(&class) {
+                return Some(format!(
+                    "it is a virtual subclass of {name}, which has one, but only the bases of a \
+                     class statement count: register it too"
                 ));
             }
             let name = class.name().ok()?.to_string();

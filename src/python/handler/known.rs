@@ -130,6 +130,12 @@ impl Entries {
         (handler, reference)
     }
 
+    /// The classes that have handlers.
+    pub(super) fn handled_classes(&self, py: Python<'_>) -> Vec<Py<PyAny>> {
+        let handled = |known: &&KnownType| known.tag.is_none() && !known.handlers.is_empty();
+        self.types.values().filter(handled).map(|known| known.object.clone_ref(py)).collect()
+    }
+
     /// Whether a type has handlers, or is about to get some.
     pub(super) fn is_handled(&self, item_type: &ItemType<'_>) -> bool {
         let known = self.types.get(&item_type.known_to(&self.tags));

@@ -69,7 +69,9 @@ class Routes:
 
     def __init__(self) -> None:
         self.factory: Factory | None = None
-        self._by_type: dict[type | str, Route] = {}
+        self._by_type: dict[int | str, Route] = {}
+        """By the tag, or by the identity of a class: its metaclass may say what equals it."""
+        self._types: list[type] = []  # which keeps their identities
         self._other: Route | None = None
 
     def add(self, item_type: type | str, handler: Any) -> None:
@@ -83,9 +85,12 @@ class Routes:
                 f"{item_type!r} is neither a class nor a str; give the class of the decoded "
                 f'values, or the value of the header "{TAG_HEADER}"'
             )
-        if item_type in self._by_type:
+        key = item_type if isinstance(item_type, str) else id(item_type)
+        if key in self._by_type:
             raise ConfigError(f"{item_type!r} has a handler already; give each type one")
-        self._by_type[item_type] = self._route(handler, item_type)
+        self._by_type[key] = self._route(handler, item_type)
+        if isinstance(item_type, type):
+            self._types.append(item_type)
 
     def set_other(self, handler: Any) -> None:
         """Send all records without another handler to this one.
@@ -130,7 +135,7 @@ class Routes:
             UnhandledRecordError: No handler takes it.
         """
         if self._by_type:
-            route = self._tagged(record) or self._by_type.get(type(record.value))
+            route = self._tagged(record) or self._by_type.get(id(type(record.value)))
             if route is not None:
                 return route
         if self._other is None:

@@ -1,5 +1,6 @@
 """P8: items that miss their handler are counted, and logged once per type and minute."""
 
+import abc
 import logging
 
 import pytest
@@ -64,11 +65,44 @@ def test_unhandled_subclass_of_a_registered_class_gets_a_hint(make_queue, lines)
     queue.add_handler(Order, Recorder())
     queue.produce(BulkOrder())
     assert queue.flush(WAIT_S)
-    eventually(lines, "a line")
     (line,) = lines()
     assert "BulkOrder" in line
     assert "subclass" in line
     assert "test_p8_nothing_silent.Order" in line or " Order" in line
+
+
+def test_unhandled_virtual_subclass_of_a_registered_class_gets_a_hint(make_queue, lines):
+    class Priced(abc.ABC):
+        @abc.abstractmethod
+        def price(self): ...
+
+    Priced.register(Order)
+    queue = make_queue()
+    queue.add_handler(Priced, Recorder(), subclasses=True)
+    queue.produce(Order())
+    assert queue.flush(WAIT_S)
+    (line,) = lines()
+    assert "Order had no handler: it is a virtual subclass of " in line
+    assert line.endswith(
+        "Priced, which has one, but only the bases of a class statement count: register it too"
+    )
+
+
+def test_hint_survives_an_abstract_class_whose_hook_raises(make_queue, lines):
+    class Odd(abc.ABC):
+        @abc.abstractmethod
+        def price(self): ...
+
+        @classmethod
+        def __subclasshook__(cls, other):
+            raise ValueError("as planned")
+
+    queue = make_queue()
+    queue.add_handler(Odd, Recorder(), subclasses=True)
+    queue.produce(Order())
+    assert queue.flush(WAIT_S)
+    (line,) = lines()
+    assert "call add_handler before the first produce" in line
 
 
 @pytest.mark.filterwarnings("error")

@@ -262,6 +262,37 @@ def test_unusual_classes_are_handled(make_queue):
     assert [len(handler.items) for handler in handlers.values()] == [1, 1, 1]
 
 
+def test_statistics_show_classes_that_cannot_be_keys_of_a_dict(make_queue):
+    class NoHash(type):
+        def __eq__(cls, other):
+            return cls is other
+
+    class AllEqual(type):
+        def __eq__(cls, other):
+            return True
+
+        def __hash__(cls):
+            return 1
+
+    classes = [
+        NoHash("First", (), {}),
+        NoHash("First", (), {}),
+        AllEqual("Second", (), {}),
+        AllEqual("Third", (), {}),
+    ]
+    queue = make_queue(partitions=2)
+    for item_type in classes:
+        queue.add_handler(item_type, Recorder())
+    queue.produce_many([item_type() for item_type in classes for _ in range(3)])
+    assert queue.flush(WAIT_S)
+    stats, module = queue.stats(), __name__
+    names = [f"{module}.First", f"{module}.First #2", f"{module}.Second", f"{module}.Third"]
+    assert {name: it.consumed for name, it in stats.handlers().items()} == dict.fromkeys(names, 3)
+    assert list(stats.to_dict()["handlers"]) == names
+    for name in ("First", "Second", "Third"):
+        assert name in stats._repr_html_()
+
+
 def test_item_may_change_its_class_while_it_is_queued(make_queue):
     class Before:
         pass

@@ -121,6 +121,31 @@ class TestKinds:
         assert [value.text for value in refunds.values] == ["-2", "-4"]
         assert others.count == 0
 
+    def test_classes_may_say_what_equals_them(self, streams):
+        class NoHash(type):
+            def __eq__(cls, other):
+                return True
+
+        class Odd(Order, metaclass=NoHash): ...
+
+        class Other(Order, metaclass=NoHash): ...
+
+        odd, others = Collected(), Collected()
+        codec = Codec(
+            lambda order: order.text.encode(),
+            lambda data: (Odd if data == b"1" else Other)(data.decode()),
+            "odd orders",
+        )
+        with streams.producer(codec=codec) as producer:
+            for text in ("1", "2", "1"):
+                producer.send(Order(text), partition=0)
+        worker = Worker("g", streams, codec=codec)
+        worker.add_handler(Odd, odd)
+        worker.handler(others)
+        worker.run(until_idle=0.05)
+        assert [value.text for value in odd.values] == ["1", "1"]
+        assert [value.text for value in others.values] == ["2"]
+
     def test_tags_are_the_values_of_the_header_type(self, streams):
         paid, others = Collected(), Collected()
         send(streams, 3, partition=0, type=b"paid")
