@@ -1042,8 +1042,8 @@ def after_fork_in_child() -> None:
 
 def close_all() -> None:
     """
-    Close every live queue, registered or not, in reverse order of creation. Accepted items are
-    delivered, within each queue's `shutdown_timeout`, counted from the call.
+    End every queue that is left, in reverse order of creation: the last callback of the exit.
+    Accepted items are delivered, within each queue's `shutdown_timeout`.
     """
 
 def close_to_outside(queue: "Queue") -> None:

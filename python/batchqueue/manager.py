@@ -179,5 +179,7 @@ def _forget_queues() -> None:
 
 os.register_at_fork(after_in_child=_forget_queues)
 
-# Runs after the threads that the interpreter waits for: their last items are delivered, too.
+# Each queue registers a callback, which ends it before what was there when it was made. This one
+# runs after those, and ends queues that were made during the exit. All of them run after the
+# threads that the interpreter waits for, whose last items are delivered, too.
 atexit.register(_core.close_all)

@@ -121,12 +121,14 @@ impl Life {
 
     /// Begins the life in a forked child, unless another thread does.
     ///
+    /// `number`: the place of the queue in the order of creation.
     /// `closed`: it ends immediately, and calls no handler.
     pub(super) fn restart(
         &self,
         py: Python<'_>,
         recipe: &Recipe,
         selector: Selector,
+        number: u64,
         closed: bool,
     ) -> PyResult<&Self> {
         loop {
@@ -145,7 +147,7 @@ impl Life {
             return Ok(life);
         }
         let closed = closed || self.was_closed();
-        let life = recipe.start(py, selector, !closed)?;
+        let life = recipe.start(py, selector, number, !closed)?;
         if closed {
             let core = life.core()?;
             core.close();
@@ -225,10 +227,13 @@ struct Registration {
 
 impl Recipe {
     /// Starts a queue of this recipe, with its handlers or without any.
+    ///
+    /// `number`: its place in the order of creation.
     pub(super) fn start(
         &self,
         py: Python<'_>,
         selector: Selector,
+        number: u64,
         with_handlers: bool,
     ) -> PyResult<Life> {
         let config: Settings<'_> = self.config.bind(py).extract()?;
@@ -267,7 +272,7 @@ impl Recipe {
         if with_handlers {
             self.add_handlers(py, &core, &registry)?;
         }
-        if !register(core.downgrade(), shutdown_timeout) {
+        if !register(py, number, core.downgrade(), shutdown_timeout)? {
             py.detach(|| core.run_inline());
             core.shutdown_with(
                 deadline_of(shutdown_timeout.map(Timeout))?,

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use pyo3::PyTypeInfo;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
 
@@ -29,63 +30,154 @@ use crate::{Pause, WeakQueue};
 /// How long the workers of shared pools and the control thread have to end after the last queue.
 const LAST_STEPS: Duration = Duration::from_secs(1);
 
+/// How many more callbacks than live queues `atexit` keeps before those of ended queues go.
+const ENDED_CALLBACKS: usize = 256;
+
 struct LiveQueue {
+    /// Its place among all queues, in order of creation. A queue that a forked child restarts has
+    /// the place of its original.
+    number: u64,
     queue: WeakQueue<PyItem>,
     shutdown_timeout: Option<f64>,
 }
 
-/// Set when the exit of the interpreter closes all queues: a queue made later would stay open.
+/// Every queue that has drain threads, and how far the exit of the interpreter has come.
+struct LiveQueues {
+    /// In order of creation.
+    queues: Vec<LiveQueue>,
+    /// How many callbacks `atexit` has.
+    callbacks: usize,
+    /// What the queues that the exit has ended took of their time.
+    spent: Duration,
+    /// Set by the last callback: a queue made later would stay open.
+    is_over: bool,
+}
+
+/// Locked while attached and never across a wait: a fork happens while no other thread is attached,
+/// with a GIL or without, and so never finds the lock held.
+static LIVE: Mutex<LiveQueues> = Mutex::new(LiveQueues {
+    queues: Vec::new(),
+    callbacks: 0,
+    spent: Duration::ZERO,
+    is_over: false,
+});
+
+/// Set when the exit of the interpreter ends the first queue.
 static EXITING: AtomicBool = AtomicBool::new(false);
 
 /// Whether the exit of the interpreter has begun to close the queues.
 #[pyfunction]
 pub(crate) fn is_exiting() -> bool {
-    // Relaxed: an early answer; `register` checks again under the lock that the flag is set under.
+    // Relaxed: the answer may be out of date when it is returned.
     EXITING.load(Ordering::Relaxed)
 }
 
-/// Every queue that has drain threads, in order of creation. Locked while attached and never across
-/// a wait: a fork happens while no other thread is attached, with a GIL or without, and so never
-/// finds the lock held.
-static LIVE: Mutex<Vec<LiveQueue>> = Mutex::new(Vec::new());
-
-/// Returns `false` if the exit has closed all queues already, and would not close this one.
-pub(crate) fn register(queue: WeakQueue<PyItem>, shutdown_timeout: Option<f64>) -> bool {
-    let mut live = LIVE.lock();
-    if is_exiting() {
-        return false;
-    }
-    live.retain(|other| !other.queue.is_gone());
-    live.push(LiveQueue { queue, shutdown_timeout });
-    true
+/// Whether the exit has closed all queues, and would not close another.
+pub(crate) fn is_exit_over() -> bool {
+    LIVE.lock().is_over
 }
 
-/// Close every live queue, registered or not, in reverse order of creation. Accepted items are
-/// delivered, within each queue's `shutdown_timeout`, counted from the call.
+/// Lets the exit of the interpreter end a queue. Returns `false` if that has ended the last one.
+///
+/// `atexit` calls the last callback first, so what the application registered before is called when
+/// the queue has delivered.
+pub(crate) fn register(
+    py: Python<'_>,
+    number: u64,
+    queue: WeakQueue<PyItem>,
+    shutdown_timeout: Option<f64>,
+) -> PyResult<bool> {
+    let has_ended_callbacks = {
+        let mut live = LIVE.lock();
+        if live.is_over {
+            return Ok(false);
+        }
+        live.queues.retain(|other| !other.queue.is_gone());
+        let place = live.queues.partition_point(|other| other.number < number);
+        live.queues.insert(place, LiveQueue { number, queue, shutdown_timeout });
+        live.callbacks += 1;
+        live.callbacks > 2 * live.queues.len() + ENDED_CALLBACKS
+    };
+    let atexit = py.import("atexit")?;
+    if has_ended_callbacks {
+        // One pass for many queues: it compares all callbacks of the process, each by its own rule.
+        if let Err(error) = atexit.call_method1("unregister", (EndedQueues,)) {
+            error.write_unraisable(py, None);
+        }
+        let mut live = LIVE.lock();
+        live.callbacks = live.queues.len();
+    }
+    atexit.call_method1("register", (QueueExit { number },))?;
+    Ok(true)
+}
+
+/// What `atexit` has of a queue. It ends the queue and all that were made after it, the newest
+/// first.
+#[pyclass(frozen, module = "batchqueue._core")]
+struct QueueExit {
+    number: u64,
+}
+
+#[pymethods]
+impl QueueExit {
+    fn __call__(&self, py: Python<'_>) -> PyResult<()> {
+        forget_parent(py, false)?;
+        let queues = {
+            let mut live = LIVE.lock();
+            let first = live.queues.partition_point(|other| other.number < self.number);
+            live.queues.split_off(first)
+        };
+        end(py, &queues)
+    }
+}
+
+/// Equals the callback of each queue that is gone.
+#[pyclass(frozen, module = "batchqueue._core")]
+struct EndedQueues;
+
+#[pymethods]
+impl EndedQueues {
+    #[allow(clippy::unused_self)] // as Python calls it
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        other.cast::<QueueExit>().is_ok_and(|callback| {
+            let (live, number) = (LIVE.lock(), callback.get().number);
+            live.queues.binary_search_by_key(&number, |queue| queue.number).is_err()
+        })
+    }
+}
+
+/// End every queue that is left, in reverse order of creation: the last callback of the exit.
+/// Accepted items are delivered, within each queue's `shutdown_timeout`.
 #[pyfunction]
 pub(crate) fn close_all(py: Python<'_>) -> PyResult<()> {
     forget_parent(py, false)?;
-    let live = begin_exit();
-    for LiveQueue { queue, .. } in &live {
-        queue.close_to_outside();
-    }
-    let deadlines = live
-        .iter()
-        .map(|LiveQueue { shutdown_timeout, .. }| deadline_of(shutdown_timeout.map(Timeout)))
-        .collect::<PyResult<Vec<_>>>()?;
-    for (LiveQueue { queue, .. }, deadline) in live.iter().zip(deadlines).rev() {
-        py.detach(|| queue.end_inline());
-        queue.shutdown_with(deadline, &mut InterpreterPause(py))?;
-    }
-    wait_for_threads(py)
+    let queues = {
+        let mut live = LIVE.lock();
+        live.is_over = true;
+        std::mem::take(&mut live.queues)
+    };
+    let ended = end(py, &queues);
+    wait_for_threads(py).and(ended)
 }
 
-/// From here on `register` accepts no more queues.
-fn begin_exit() -> Vec<LiveQueue> {
-    let mut live = LIVE.lock();
-    // Relaxed: the lock publishes it.
+/// Ends queues, the last one first, within what is left of their time.
+fn end(py: Python<'_>, queues: &[LiveQueue]) -> PyResult<()> {
+    // Relaxed: as in `is_exiting`.
     EXITING.store(true, Ordering::Relaxed);
-    std::mem::take(&mut *live)
+    for LiveQueue { queue, .. } in queues {
+        queue.close_to_outside();
+    }
+    for LiveQueue { queue, shutdown_timeout, .. } in queues.iter().rev() {
+        let began = Instant::now();
+        let spent = LIVE.lock().spent;
+        py.detach(|| queue.end_inline());
+        // The queues before it took their part, so that the exit as a whole takes no longer than
+        // the longest timeout.
+        let left = shutdown_timeout.map(|timeout| (timeout - spent.as_secs_f64()).max(0.0));
+        queue.shutdown_with(deadline_of(left.map(Timeout))?, &mut InterpreterPause(py))?;
+        LIVE.lock().spent += began.elapsed();
+    }
+    Ok(())
 }
 
 /// Waits for the threads that queues share: none of them may return into an interpreter that
@@ -129,6 +221,8 @@ pub(crate) fn prepare_for_forks(
     has_gil(py);
     future_class(py)?;
     prepare_threads(py);
+    QueueExit::type_object(py);
+    EndedQueues::type_object(py);
     prepare_arrow_data(py)?;
     // Those of PyO3 itself that drain threads and producers reach.
     let class = py.get_type::<PyString>();
@@ -151,7 +245,11 @@ pub(crate) fn prepare_for_forks(
 #[pyo3(signature = (in_hook=false))]
 pub(crate) fn forget_parent(py: Python<'_>, in_hook: bool) -> PyResult<()> {
     let is_new = settle_in_child(|| {
-        std::mem::forget(std::mem::take(&mut *LIVE.lock()));
+        {
+            let mut live = LIVE.lock();
+            std::mem::forget(std::mem::take(&mut live.queues));
+            live.spent = Duration::ZERO;
+        }
         forget_pools();
         control_thread::forget();
         supervisor::forget();

@@ -12,7 +12,7 @@ use super::errors::{flushed, forked, misplaced, too_late};
 use super::interpreter::{InterpreterPause, NoPause, Timeout, deadline_of, generation};
 use super::item::{ItemType, PyItem, refused};
 use super::life::{Life, Recipe, run_inline};
-use super::process::{forget_parent, is_exiting};
+use super::process::{forget_parent, is_exit_over};
 use super::results::FutureBase;
 use crate::BatchQueue;
 use crate::rules::{Rule, rule_off};
@@ -59,7 +59,8 @@ impl Queue {
         Python::attach(|py| {
             forget_parent(py, false)?;
             let recipe = self.recipe.as_ref().ok_or_else(forked)?;
-            self.life.restart(py, recipe, self.selector.core(), closed)
+            let (selector, number) = (self.selector.core(), self.identity.1);
+            self.life.restart(py, recipe, selector, number, closed)
         })
     }
 }
@@ -94,7 +95,7 @@ impl Queue {
         default_handler: Py<PyAny>,
     ) -> PyResult<Self> {
         forget_parent(py, false)?;
-        if is_exiting() {
+        if is_exit_over() {
             return Err(too_late(&name));
         }
         let (kind, select) = selector;
@@ -109,10 +110,10 @@ impl Queue {
             default_handler,
             handlers: Mutex::default(),
         };
-        let life = recipe.start(py, selector.core(), true)?;
-        let recipe = restarts.then_some(recipe);
         // Relaxed: only the numbers must differ.
         let identity = (std::process::id(), QUEUES.fetch_add(1, Ordering::Relaxed));
+        let life = recipe.start(py, selector.core(), identity.1, true)?;
+        let recipe = restarts.then_some(recipe);
         Ok(Self { life, identity, selector, recipe })
     }
 

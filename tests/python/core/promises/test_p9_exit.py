@@ -119,28 +119,6 @@ def test_exit_delivers_the_items_of_running_threads():
     assert out == ["500"]
 
 
-def test_queue_created_during_the_exit_is_refused():
-    code, out, err = run_script(
-        """
-        class Handler:
-            def consume(self, batch):
-                pass
-            def on_close(self):
-                try:
-                    BatchQueue("late", config())
-                except QueueClosedError as error:
-                    say(error)
-        early = BatchQueue("early", config())
-        early.add_handler(int, Handler())
-        """
-    )
-    assert (code, err) == (0, "")
-    assert len(out) == 1
-    assert "late" in out[0]
-    assert "interpreter exits" in out[0]
-    assert "earlier" in out[0], "the remedy"
-
-
 @pytest.mark.parametrize(
     ("ending", "expected"),
     [("", 0), ("sys.exit(5)", 5), ("sys.exit('text')", 1), ("raise ValueError('as planned')", 1)],
