@@ -27,6 +27,12 @@ impl<T: Item> WeakQueue<T> {
         }
     }
 
+    /// Whether all that the queue has accepted is handled.
+    #[cfg(feature = "python")]
+    pub(crate) fn is_all_handled(&self) -> bool {
+        self.0.upgrade().is_none_or(|shared| shared.is_all_handled())
+    }
+
     /// Closes and ends a queue that no thread drains.
     #[cfg(feature = "python")]
     pub(crate) fn end_inline(&self) {

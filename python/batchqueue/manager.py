@@ -97,9 +97,7 @@ class BatchQueueManager:
         if queue is None:
             return 0
         abandoned = queue.shutdown(timeout)
-        with _registry():
-            if _queues.get(name) is queue:
-                del _queues[name]
+        _unregister(name, queue)
         return abandoned
 
     @staticmethod
@@ -108,7 +106,8 @@ class BatchQueueManager:
 
         So a stage ends before the stage that it feeds, if that was created first. All queues refuse
         outside threads immediately; drain threads may produce into a queue until its turn comes, so
-        that items that another stage emits in `on_close` are delivered.
+        that items that another stage emits in `on_close` are delivered. Ctrl-C ends the wait: the
+        queues continue to deliver, and another call waits for those that are left.
 
         Args:
             timeout: Seconds in all. None means no limit. Default: 30 s.
@@ -122,7 +121,6 @@ class BatchQueueManager:
         seconds = seconds_of(timeout)
         with _registry():
             queues = dict(_queues)
-            _queues.clear()
         deadline = None if seconds is None else time.monotonic() + seconds
         for queue in queues.values():
             _core.close_to_outside(queue)
@@ -130,6 +128,7 @@ class BatchQueueManager:
         for name, queue in reversed(queues.items()):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             abandoned[name] = queue.shutdown(left)
+            _unregister(name, queue)
         return abandoned
 
 
@@ -143,6 +142,12 @@ def _running(name: str) -> BatchQueue[Any] | None:
     """Return the registered queue, or None if there is none or it was shut down."""
     queue = _queues.get(name)
     return queue if queue is not None and queue.running else None
+
+
+def _unregister(name: str, queue: BatchQueue[Any]) -> None:
+    with _registry():
+        if _queues.get(name) is queue:  # another may have got the name meanwhile
+            del _queues[name]
 
 
 def _compare(name: str, existing: BatchQueueConfig[Any], wanted: BatchQueueConfig[Any]) -> None:

@@ -49,6 +49,8 @@ struct LiveQueues {
     callbacks: usize,
     /// What the queues that the exit has ended took of their time.
     spent: Duration,
+    /// Whether Ctrl-C has ended the wait for a queue.
+    is_interrupted: bool,
     /// Set by the last callback: a queue made later would stay open.
     is_over: bool,
 }
@@ -59,6 +61,7 @@ static LIVE: Mutex<LiveQueues> = Mutex::new(LiveQueues {
     queues: Vec::new(),
     callbacks: 0,
     spent: Duration::ZERO,
+    is_interrupted: false,
     is_over: false,
 });
 
@@ -160,24 +163,39 @@ pub(crate) fn close_all(py: Python<'_>) -> PyResult<()> {
     wait_for_threads(py).and(ended)
 }
 
-/// Ends queues, the last one first, within what is left of their time.
+/// Ends queues, the last one first, within what is left of their time. From Ctrl-C on, a queue that
+/// has items left abandons them; handlers that have none left are closed as usual.
 fn end(py: Python<'_>, queues: &[LiveQueue]) -> PyResult<()> {
     // Relaxed: as in `is_exiting`.
     EXITING.store(true, Ordering::Relaxed);
     for LiveQueue { queue, .. } in queues {
         queue.close_to_outside();
     }
+    let mut ended = Ok(());
     for LiveQueue { queue, shutdown_timeout, .. } in queues.iter().rev() {
         let began = Instant::now();
-        let spent = LIVE.lock().spent;
+        let (spent, is_interrupted) = {
+            let live = LIVE.lock();
+            (live.spent, live.is_interrupted)
+        };
         py.detach(|| queue.end_inline());
-        // The queues before it took their part, so that the exit as a whole takes no longer than
-        // the longest timeout.
-        let left = shutdown_timeout.map(|timeout| (timeout - spent.as_secs_f64()).max(0.0));
-        queue.shutdown_with(deadline_of(left.map(Timeout))?, &mut InterpreterPause(py))?;
+        let deadline = if is_interrupted && !queue.is_all_handled() {
+            Some(began)
+        } else {
+            // The queues before it took their part, so that the exit as a whole takes no longer
+            // than the longest timeout.
+            let left = shutdown_timeout.map(|timeout| (timeout - spent.as_secs_f64()).max(0.0));
+            deadline_of(left.map(Timeout))?
+        };
+        if let Err(interrupt) = queue.shutdown_with(deadline, &mut InterpreterPause(py)) {
+            LIVE.lock().is_interrupted = true;
+            // This does not wait.
+            queue.shutdown_with(Some(began), &mut InterpreterPause(py))?;
+            ended = ended.and(Err(interrupt));
+        }
         LIVE.lock().spent += began.elapsed();
     }
-    Ok(())
+    ended
 }
 
 /// Waits for the threads that queues share: none of them may return into an interpreter that
@@ -248,7 +266,7 @@ pub(crate) fn forget_parent(py: Python<'_>, in_hook: bool) -> PyResult<()> {
         {
             let mut live = LIVE.lock();
             std::mem::forget(std::mem::take(&mut live.queues));
-            live.spent = Duration::ZERO;
+            (live.spent, live.is_interrupted) = (Duration::ZERO, false);
         }
         forget_pools();
         control_thread::forget();
