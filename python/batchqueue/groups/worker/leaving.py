@@ -41,6 +41,7 @@ class Leaving:
         self._by = math.inf
         self._done = threading.Event()
         self._summary: WorkerSummary | None = None
+        self._interrupt: BaseException | None = None
 
     @property
     def is_over(self) -> bool:
@@ -109,17 +110,25 @@ class Leaving:
             if thread is not threading.current_thread():
                 thread.join(1.0)
         atexit.unregister(self._at_exit)
+        if self._interrupt is not None:
+            raise self._interrupt
 
     def _wait(self, end: Callable[[], float], give_up: Flag) -> None:
-        """Wait until the control side has ended, the time is over, or `give_up` is set."""
+        """Wait until the control side has ended, the time is over, or `give_up` is set.
+
+        Ctrl-C ends the wait too, and is raised when the worker has ended.
+        """
         member = self._member
-        while not (member.control.ended or member.is_stopping):
-            left = end() - time.monotonic()
-            if left <= 0 or give_up.is_set:
-                return
-            with member.lock:
-                if not member.control.ended:
-                    member.over.wait(min(left, _POLL_S))
+        try:
+            while not (member.control.ended or member.is_stopping):
+                left = end() - time.monotonic()
+                if left <= 0 or give_up.is_set:
+                    return
+                with member.lock:
+                    if not member.control.ended:
+                        member.over.wait(min(left, _POLL_S))
+        except BaseException as interrupt:
+            self._interrupt = self._interrupt or interrupt
 
 
 def is_idle(member: Membership, seconds: float) -> bool:

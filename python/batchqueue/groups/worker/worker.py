@@ -280,7 +280,7 @@ class Worker:
         """Give the partitions back and end: what is in hand is handled and committed before.
 
         Called by a handler or a callback of this worker it does not wait: the worker leaves when
-        that has returned.
+        that has returned. Ctrl-C gives up what is in hand, and is raised when the worker has ended.
 
         Args:
             grace: Seconds after which the rest is given up, reported as `unfinished`, and comes

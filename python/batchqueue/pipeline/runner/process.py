@@ -63,6 +63,9 @@ def stop_at_exit(run: "PipelineRun") -> Callable[[], None]:
                 found.stop()
             except StageFailedError as error:
                 _log.warning("%s", error)
+            except BaseException:  # Ctrl-C: the user does not want to wait
+                found.abandon()
+                raise
 
     return atexit.register(stop)
 

@@ -43,8 +43,9 @@ _CLOSE_S = 15.0
 class PipelineRun:
     """A pipeline that runs, as `Pipeline.start` returns it.
 
-    Leaving its `with` block stops it. Its methods may be called from any thread, except from
-    operators, sinks and sources of the pipeline those that wait.
+    Leaving its `with` block stops it, and so does the exit of the interpreter; Ctrl-C meanwhile
+    abandons it. Its methods may be called from any thread, except from operators, sinks and sources
+    of the pipeline those that wait.
 
     Example:
         >>> import pyarrow as pa
@@ -303,7 +304,13 @@ class PipelineRun:
         if os.getpid() != self._pid:
             return
         if error is None:
-            self.stop()
+            try:
+                self.stop()
+            except StageFailedError:
+                raise
+            except BaseException:  # an interrupt, as below
+                self.abandon()
+                raise
         elif not isinstance(error, Exception):  # an interrupt: the caller does not want to wait
             self.abandon()
         else:

@@ -128,6 +128,56 @@ def test_a_handler_that_hangs_does_not_keep_the_interpreter_for_longer_than_its_
     assert process.returncode == 0
 
 
+@pytest.mark.parametrize("block", [False, True], ids=["at the exit", "in a block"])
+def test_ctrl_c_while_a_worker_leaves_gives_up_what_is_in_hand(program, block):
+    process = program(
+        f"""
+        import atexit
+
+        @atexit.register
+        def last():
+            print("last", committed(), flush=True)
+
+        def watch():
+            while not worker._member.control.is_leaving:
+                time.sleep(0.01)
+            print("leaves", flush=True)
+
+        worker.start()
+        entered.wait()
+        threading.Thread(target=watch, daemon=True).start()
+        if {block}:
+            with worker:
+                pass
+        """,
+        wait="go.wait()",
+        grace=1000,
+    )
+    assert {process.stdout.readline(), process.stdout.readline()} == {"inside\n", "leaves\n"}
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=HANG_S)
+    assert process.returncode == (-signal.SIGINT if block else 0), err
+    assert out.split()[-2:] == ["last", "0"]
+    assert "records in hand were given up, by partition: {0: 1}" in err
+    assert "KeyboardInterrupt" in err
+
+
+def test_what_was_opened_before_a_worker_is_closed_when_it_has_left(program):
+    process = program(
+        """
+        import atexit
+        @atexit.register
+        def close():
+            print("closed after", committed(), flush=True)
+        worker.start()
+        entered.wait()
+        """,
+    )
+    out, err = process.communicate(timeout=HANG_S)
+    assert process.returncode == 0, err
+    assert out == "inside\noutside\nclosed after 1\n"
+
+
 def test_signal_handlers_are_those_of_before_when_a_run_is_over():
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     worker_of(MemoryStreams("orders"), Collected()).run(max_seconds=0.05)

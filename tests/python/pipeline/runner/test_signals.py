@@ -188,6 +188,68 @@ def test_process_ends_cleanly(body, printed, program, tmp_path):
     assert numbers == list(range(len(numbers)))
 
 
+@pytest.mark.parametrize("block", [False, True], ids=["at the exit", "in a block"])
+def test_ctrl_c_while_a_run_that_is_to_stop_waits_gives_up(block, program, tmp_path):
+    process = program(
+        f"""
+        hung = Hung()
+        numbers.to(hung)
+        run = flow.start()
+        while len(hung.numbers) <= 2_000:
+            time.sleep(0.01)
+
+        def watch():
+            while run.stats().state != "stopping":
+                time.sleep(0.01)
+            print("stops", flush=True)
+
+        threading.Thread(target=watch, daemon=True).start()
+        if {block}:
+            with run:
+                pass
+        """
+    )
+    wait_for(process, "stops")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=HANG_S)
+    assert process.returncode == (-signal.SIGINT if block else 0), err
+    # The interrupt of a block is shown when the block has given up, before the exit.
+    given_up, interrupt = err.index("no time is left to wait for Hung"), err.index("Traceback")
+    assert given_up < interrupt
+    assert "KeyboardInterrupt" in err
+    numbers = Ledger(tmp_path / "ledger.db").numbers
+    assert numbers == list(range(len(numbers)))
+
+
+def test_what_was_opened_before_a_run_is_closed_after_its_last_cut(program, tmp_path):
+    process = program(
+        """
+        import atexit
+        is_open = True
+        @atexit.register
+        def close():
+            global is_open
+            is_open = False
+            print("closed after", slow.numbers[-1], flush=True)
+        class Client(Slow):
+            def write(self, chunks):
+                assert is_open
+                super().write(chunks)
+        slow = Client()
+        numbers.to(slow)
+        run = flow.start()
+        while not slow.writes:
+            time.sleep(0.01)
+        """
+    )
+    out, err = process.communicate(timeout=HANG_S)
+    assert process.returncode == 0, err
+    assert "closed after" in out
+    assert "StageFailedError" not in err
+    last = int(out.split()[-1])
+    assert Ledger(tmp_path / "ledger.db").numbers == list(range(last + 1))
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_sink_that_hangs_while_it_is_opened_can_be_interrupted(number, program, tmp_path):
     process = program(
