@@ -103,6 +103,8 @@ def check_result(result: object) -> None:
         else:
             future.add_done_callback(_report_late_failure)
     elif inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()  # or it warns that it was never awaited
         raise ConfigError(
             f"the handler returned {a_type(result)}, which is never awaited; give an "
             "`async def` to an AsyncBatchQueue, or wait for the result in the handler"

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
+from batchqueue import _core
+from batchqueue._callbacks import check_result
 from batchqueue._words import a_type
 from batchqueue.exceptions import ConfigError
 
@@ -127,6 +129,38 @@ class HandlerMethods(NamedTuple):
         return [name for name in METHOD_NAMES if is_coroutine_function(getattr(self, name))]
 
 
+class Opening:
+    """Pairs `on_open` of a handler with its `on_close`, for what calls a handler itself.
+
+    The queue does so for the handlers that it knows. A worker of a group, and a wrapper that may
+    leave calls out, give it this one's methods: `consume` opens the handler if that is due, and
+    what is not open is not closed. Calls must not overlap.
+    """
+
+    def __init__(self, methods: HandlerMethods) -> None:
+        """Take the methods of a handler, none of which was called yet."""
+        self._methods = methods
+        self._is_open = methods.on_open is None
+
+    def consume(self, batch: Any) -> Any:
+        """Call `on_open` if it has not returned yet, and then `consume`."""
+        if not self._is_open and self._methods.on_open is not None:
+            check_result(self._methods.on_open())
+            self._is_open = True
+        return self._methods.consume(batch)
+
+    def on_idle(self) -> None:
+        """Call it if the handler is open."""
+        if self._is_open and self._methods.on_idle is not None:
+            self._methods.on_idle()
+
+    def on_close(self) -> None:
+        """Call it if the handler is open. The next batch opens the handler again."""
+        was_open, self._is_open = self._is_open, self._methods.on_open is None
+        if was_open and self._methods.on_close is not None:
+            self._methods.on_close()
+
+
 def is_coroutine_function(function: object) -> bool:
     """Whether a call returns a coroutine: `async def`, or an object with `async def __call__`."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
@@ -194,7 +228,19 @@ def handler_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) 
     )
     for name in METHOD_NAMES:
         refuse_generator_function(f"{name} of {handler!r}", getattr(methods, name))
+    if methods.on_open is not None:
+        _refuse_unopened_aggregator(handler)
     return methods
+
+
+def _refuse_unopened_aggregator(handler: object) -> None:
+    """Raise ConfigError for an aggregator that runs without the interpreter and has `on_open`."""
+    if isinstance(handler, _core.Aggregator) and type(handler).consume is _core.Aggregator.consume:
+        raise ConfigError(
+            f"on_open of {handler!r} would not be called: an Aggregator runs without the "
+            "interpreter; open what it needs before, or define consume(batch) as well, which calls "
+            "super().consume(batch)"
+        )
 
 
 def _protected(function: Any) -> Any:

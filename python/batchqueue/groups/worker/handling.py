@@ -1,9 +1,8 @@
 """`HandlerLane`: calls a handler with the records of one partition."""
 
 from collections import deque
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from batchqueue.groups.errors import StaleTokenError
 from batchqueue.groups.worker.attempts import Attempts, Piece, Verdict
@@ -11,7 +10,7 @@ from batchqueue.groups.worker.batch import Batch
 from batchqueue.groups.worker.failures import note_failure, refused_by_sink, stop_with
 from batchqueue.groups.worker.held import HeldPartition
 from batchqueue.groups.worker.letters import dead_letter
-from batchqueue.groups.worker.routes import Route, check_result
+from batchqueue.groups.worker.routes import Route, check_handled
 from batchqueue.groups.worker.runs import Part, Run
 from batchqueue.groups.worker.turns import Lane
 
@@ -128,11 +127,11 @@ class HandlerLane(Lane):
     def _call(self, held: HeldPartition, batch: Batch) -> None:
         if self._route is None:
             raise batch.records[0].value.error
-        consume: Callable[[Any], Any] | None = self._route.consume
+        consume = self._route.consume
         if consume is None:
             assert held.handler is not None
-            consume = cast("Callable[[Any], Any]", held.handler.consume)
-        check_result(consume(batch))
+            consume = held.handler.consume
+        check_handled(consume(batch))
 
     def _next_run(self) -> Run | None:
         """What to call the handler with; None if that has to wait."""

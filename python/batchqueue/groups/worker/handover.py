@@ -12,7 +12,8 @@ from batchqueue.exceptions import ConfigError
 from batchqueue.groups.record import Assignment
 from batchqueue.groups.worker.held import HeldPartition
 from batchqueue.groups.worker.letters import described
-from batchqueue.handlers import HandlerMethods, blocking_methods
+from batchqueue.groups.worker.routes import called_methods
+from batchqueue.handlers import Opening
 
 if TYPE_CHECKING:
     from batchqueue.groups.worker.membership import Membership
@@ -183,7 +184,7 @@ class Handover:
 
     def _close(self, held: HeldPartition) -> None:
         handler, held.handler = held.handler, None
-        if handler is None or handler.on_close is None:
+        if handler is None:
             return
         try:
             handler.on_close()
@@ -197,9 +198,9 @@ class Handover:
             )
 
 
-def _made(factory: Callable[[Assignment], Any], held: HeldPartition) -> HandlerMethods:
+def _made(factory: Callable[[Assignment], Any], held: HeldPartition) -> Opening:
     assert held.assignment is not None
-    return blocking_methods(factory(held.assignment))
+    return Opening(called_methods(factory(held.assignment)))
 
 
 def _assignments(partitions: list[HeldPartition]) -> list[Assignment]:

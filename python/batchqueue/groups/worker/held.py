@@ -9,7 +9,7 @@ from batchqueue.groups.messages import Command
 from batchqueue.groups.record import Assignment
 from batchqueue.groups.tracker import PartitionTracker
 from batchqueue.groups.worker.attempts import Attempts
-from batchqueue.handlers import HandlerMethods
+from batchqueue.handlers import Opening
 
 
 class Effect(NamedTuple):
@@ -79,7 +79,7 @@ class HeldPartition:
     is_caught_up: bool = False
     record_bytes: float | None = None
     is_full: bool = False
-    handler: HandlerMethods | None = None
+    handler: Opening | None = None
     committed: int = 0
     commit: CommitRequest | None = None
     refused: Attempts | None = None

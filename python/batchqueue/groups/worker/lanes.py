@@ -64,9 +64,12 @@ def desks_of(routes: Routes) -> dict[Route, Desk]:
 
     Two methods of one object share a desk: at most one thread may be inside of it.
     """
+    shared = [route for route in routes.all if route.consume is not None]
+    # A method of an object has no `on_close`; the object itself may be the handler of others.
+    closing = {id(each.protected): each.on_close for each in shared if each.on_close is not None}
     desks: dict[int, Desk] = {}
-    for route in routes.all:
-        if route.consume is not None and id(route.protected) not in desks:
-            desk = Desk() if route.on_close is None else ClosingDesk(route.on_close)
-            desks[id(route.protected)] = desk
-    return {each: desks[id(each.protected)] for each in routes.all if each.consume is not None}
+    for route in shared:
+        on_close = closing.get(id(route.protected))
+        desk = Desk() if on_close is None else ClosingDesk(on_close)
+        desks.setdefault(id(route.protected), desk)
+    return {each: desks[id(each.protected)] for each in shared}

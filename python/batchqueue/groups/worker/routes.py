@@ -1,25 +1,32 @@
 """`Routes`: which handler gets a record."""
 
-import inspect
 from collections.abc import Callable
 from types import MethodType
 from typing import Any, Protocol
 
+from batchqueue._callbacks import check_result
 from batchqueue.exceptions import BatchFailed, ConfigError
 from batchqueue.groups.errors import UnhandledRecordError
 from batchqueue.groups.record import Assignment, Record
 from batchqueue.groups.worker.batch import Batch
-from batchqueue.handlers import blocking_methods
+from batchqueue.handlers import HandlerMethods, Opening, blocking_methods
 
 
 class SupportsBatches(Protocol):
-    """A handler that is an object. `on_close` is optional."""
+    """A handler that is an object. `on_open` and `on_close` are optional."""
 
     def consume(self, batch: Batch, /) -> Any:
         """Handle one batch."""
 
 
 Factory = Callable[[Assignment], SupportsBatches | Callable[[Batch], Any]]
+
+_INSTEAD = {
+    "on_idle": "which commits what `consume` has returned from, so that what is kept for later "
+    "would be lost in a crash: write it in `consume`",
+    "on_error": "whose `on_failure` decides what becomes of records that failed: leave the method "
+    "out, and catch in `consume` what it should see",
+}
 
 TAG_HEADER = "type"
 """The header whose value, in UTF-8, is the tag of a record."""
@@ -55,8 +62,10 @@ class Route:
         self.consume: Callable[[Any], Any] | None = None
         self.on_close: Callable[[], Any] | None = None
         if handler is not None:
-            methods = blocking_methods(handler)
-            self.consume, self.on_close = methods.consume, methods.on_close
+            methods = called_methods(handler)
+            opening = Opening(methods)
+            self.consume = opening.consume
+            self.on_close = methods.on_close and opening.on_close
             self.protected = methods.protected
 
 
@@ -162,18 +171,33 @@ class Routes:
         return next(same, Route(handler, kind))
 
 
-def check_result(result: object) -> None:
+def called_methods(handler: Any) -> HandlerMethods:
+    """Find what a worker calls on a handler.
+
+    Raises:
+        ConfigError: It is not a handler, a method is a coroutine function, or it has a method that
+            is not called.
+    """
+    methods = blocking_methods(handler)
+    for name in ("on_idle", "on_error"):
+        if getattr(methods, name) is not None:
+            raise ConfigError(
+                f"{name} of {handler!r} would not be called by a worker, {_INSTEAD[name]}"
+            )
+    return methods
+
+
+def check_handled(result: object) -> None:
     """Raise if a handler returned what means that it has not handled its batch.
 
     Raises:
         BatchFailed: It returned one instead of raising it. The whole batch has failed.
-        TypeError: It returned a coroutine, which nothing runs.
+        ConfigError: It returned something that nothing runs.
+        BaseException: The error of a failed future.
     """
     if isinstance(result, BatchFailed):
         raise result
-    if inspect.iscoroutine(result):
-        result.close()
-        raise TypeError("the handler returned a coroutine, which nothing runs; give a function")
+    check_result(result)
 
 
 def _is_same(first: Any, second: Any) -> bool:

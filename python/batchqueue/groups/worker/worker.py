@@ -167,8 +167,9 @@ class Worker:
         another one do not come here. This may be used as a decorator.
 
         Raises:
-            ConfigError: It is not a handler, or a coroutine function; there is one already; or the
-                worker has been started.
+            ConfigError: It is not a handler, or a coroutine function; it has `on_idle` or
+                `on_error`, which a worker does not call; there is one already; or the worker has
+                been started.
         """
         self._check_not_started()
         self._routes.set_other(instance(handler))
@@ -195,7 +196,8 @@ class Worker:
 
         Args:
             factory: Gets the `Assignment` and returns a handler. It is called when a partition is
-                assigned; `on_close` of the handler is called when it is given up or lost.
+                assigned, `on_open` of the handler with the first batch, and `on_close` when the
+                partition is given up or lost.
 
         Raises:
             ConfigError: It is not callable, there is a handler for all records, or the worker has

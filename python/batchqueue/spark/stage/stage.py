@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from batchqueue import BatchQueue, BatchQueueConfig, BatchQueueError, SupportsConsume, _core
 from batchqueue.aggregation import Aggregator
-from batchqueue.handlers import HandlerMethods, blocking_methods
+from batchqueue.handlers import HandlerMethods, Opening, blocking_methods
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.stage.stage_summary import StageSummary
 
@@ -42,9 +42,9 @@ class Stage:
     """A context in which a queue runs. At its end all items are handled and all handlers closed.
 
     The end raises if an item was lost. Once a handler has failed, after all retries, no handler is
-    called any more except for `on_close`: a handler that counts positions would take later items
-    for those of the missing batch, and all of them will be delivered again. What the `dead_letter`
-    of the config keeps does not count as such.
+    called any more, except for `on_close` of those that are open: a handler that counts positions
+    would take later items for those of the missing batch, and all of them will be delivered again.
+    What the `dead_letter` of the config keeps does not count as such.
 
     Attributes:
         summary: The counts; set at the end.
@@ -67,7 +67,8 @@ class Stage:
 
         Args:
             name: Name of the queue.
-            config: Its `error_handler` is replaced; there is none with a `dead_letter`.
+            config: Its `error_handler` is replaced; there is none with a `dead_letter`. Its
+                `default_handler` is one of the handlers.
             handlers: By item type or tag; None if the config has a consumer.
             loss: What to raise when items were lost.
         """
@@ -78,10 +79,15 @@ class Stage:
         self._skipped = False
         self._keeps_failed = config.dead_letter is not None
         handlers = dict(handlers or {})
-        wrapped = self._wrapped(handlers.values())
+        default = config.default_handler
+        wrapped = self._wrapped([*handlers.values(), *([] if default is None else [default])])
         self._queue: BatchQueue[Any] = BatchQueue(
             name,
-            replace(config, error_handler=None if self._keeps_failed else self._record_error),
+            replace(
+                config,
+                error_handler=None if self._keeps_failed else self._record_error,
+                default_handler=None if default is None else wrapped[id(default)],
+            ),
         )
         try:
             for item_type, handler in handlers.items():
@@ -157,17 +163,20 @@ class Stage:
             if methods.on_error is not None:
                 methods.on_error(batch, error)
 
+        # The queue does not see `on_open`, which must not come either once a handler has failed.
+        opening = Opening(methods)
+
         def on_idle() -> None:
-            if self._first_error is None and methods.on_idle is not None:
-                methods.on_idle()
+            if self._first_error is None:
+                opening.on_idle()
 
         # Logs name a handler by its class.
         wrapper: Any = type(type(handler).__name__, (SimpleNamespace,), {})
         wrapped: SupportsConsume[Any] = wrapper(
-            consume=MethodType(self._until_failed(methods.consume), handler),
+            consume=MethodType(self._until_failed(opening.consume), handler),
             on_error=None if self._keeps_failed and methods.on_error is None else on_error,
             on_idle=methods.on_idle and self._recording_errors(on_idle),
-            on_close=methods.on_close and self._recording_errors(methods.on_close),
+            on_close=methods.on_close and self._recording_errors(opening.on_close),
         )
         return wrapped
 
