@@ -13,8 +13,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.description = (
         "Put a copy in the place of a store, and what is there aside, with the log that a killed "
-        "writer may have left. Stop the programs that use the store before. A query whose "
-        "checkpoint is newer than the copy is refused then: restore its checkpoint as well."
+        "writer may have left. Stop the programs that write to the store before, or what they "
+        "write later adds to the copy. A query whose checkpoint is newer than the copy is refused "
+        "then: restore its checkpoint as well."
     )
     parser.add_argument("copy", metavar="COPY", help="the file or directory of the copy")
     parser.add_argument("store", metavar="STORE", help="the file or directory of the store")

@@ -1,8 +1,22 @@
-"""Copies of a SQLite store that are whole whenever they are made, and the way back from them."""
+"""Copies of a SQLite store that are whole whenever they are made, and the way back from them.
+
+A restore writes into the file of the store and never puts another file in its place: a program that
+has opened the file, or waits for its lock, would use it together with the log beside the other one.
+
+SQLite's backup makes one transaction of the copy, so that programs may keep using the store, and
+a restore that is killed leaves it as it was. While it holds the lock of writers, the former content
+is copied aside: no commit is lost between the two. The log then has every page of the database,
+which `check_log` knows.
+
+Where SQLite cannot open the store, or must not, because the log beside it continues another file,
+no program can use it either. Then its bytes are put aside and those of the copy written in their
+place, the beginning last: a file whose beginning is missing is not a database.
+"""
 
 import fcntl
 import os
 import secrets
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -10,13 +24,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs.sqlite.connection import connected_for_reading, sqlite_errors
+from batchqueue.outputs.sqlite.connection import connected, connected_for_reading, sqlite_errors
 from batchqueue.outputs.sqlite.schema import EPOCHS_TABLE
+from batchqueue.outputs.sqlite.state import check_log
 from batchqueue.outputs.sqlite.transaction import has_table
 from batchqueue.outputs.store import StoreError, StoreUnavailableError
 
 # Each connection holds a lock of these bytes while it has the file open, see os_unix.c of SQLite.
 _SHARED_BYTES = (510, 0x40000002)
+
+_HEADER_BYTES = 512
+"""More than the text with which a database begins; the smallest page."""
+
+_NOT_OPENED = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+WRITER_WAIT_S = 10.0
+"""How long a restore waits for the transaction of a writer."""
 
 
 def backup_sqlite(database: Path, copy: Path) -> None:
@@ -34,38 +58,48 @@ def backup_sqlite(database: Path, copy: Path) -> None:
     _need_new(copy)
     with _partial(copy) as partial:
         _copy(database, partial)
-        try:
-            os.link(partial, copy)  # unlike a rename, it replaces nothing
-        except FileExistsError:
+        if not _link(partial, copy):
             _need_new(copy)
-        _sync_folder(copy)
 
 
-def restore_sqlite(copy: Path, database: Path) -> list[Path]:
-    """Put a copy in the place of a store, whose file and log are put aside.
+def restore_sqlite(
+    copy: Path, database: Path, *, writer_wait_s: float = WRITER_WAIT_S
+) -> list[Path]:
+    """Make a store what a copy of it was, and put aside what it was before.
+
+    Other programs may have the store open: they read on what they have begun to read, and what they
+    begin later is the restored state.
 
     Args:
         copy: What `backup_sqlite` made, or another copy of a store.
-        database: The store; it may be missing.
+        database: The store; it may be missing, or damaged.
+        writer_wait_s: Seconds to wait for the transaction of a writer; 10 by default.
 
     Returns:
-        Where the former file and log are now.
+        Where the former store is now: one file, or also its log where SQLite must not open it.
 
     Raises:
         ConfigError: Both are the same file.
         StoreError: The copy cannot be read, is damaged, or is not a store; or the store cannot be
-            replaced.
-        StoreUnavailableError: Another process has the store open.
+            written. The store is as it was; one that SQLite could not open may be gone from its
+            place, and is among what was put aside.
+        StoreUnavailableError: A writer kept the store busy; or SQLite cannot open it, and another
+            process has it open nevertheless.
     """
     if database.exists() and database.samefile(copy):
         raise ConfigError(f"{copy} is the store itself; give the copy, then the store")
+    database = database.resolve()  # where its log is
     with _partial(database) as partial:
         _copy(copy, partial)
-        with _unused(database):
-            aside = _put_aside(database)
-            os.replace(partial, database)
-            _sync_folder(database)
-    return aside
+        if not database.exists():
+            # Another program that opens it now begins with the copy, or has made a file before.
+            aside = _logs_aside(database, _aside_of(database))
+            _remove_logs(database)
+            if _link(partial, database):
+                return aside
+        if _can_be_opened(database):
+            return [_restore(partial, database, writer_wait_s)]
+        return _overwrite(partial, database)
 
 
 def _copy(database: Path, target: Path) -> None:
@@ -74,14 +108,99 @@ def _copy(database: Path, target: Path) -> None:
         with sqlite_errors(database):
             if not has_table(source, EPOCHS_TABLE):
                 raise StoreError(f"{database} is not a store of metrics: it has no ledger")
+        _copy_pages(source, target)
         with sqlite_errors(target), closing(sqlite3.connect(target)) as connection:
-            source.backup(connection)
-            connection.execute("PRAGMA journal_mode = DELETE")  # one file, readable as it is
             ((found,), *_) = connection.execute("PRAGMA integrity_check(1)").fetchall()
     if found != "ok":
         raise StoreError(f"{database} is damaged: {found}; copy or restore an earlier state")
+
+
+def _copy_pages(source: sqlite3.Connection, target: Path) -> None:
+    """Copy what a connection reads, as it is, into a new file that is durable."""
+    with sqlite_errors(target), closing(sqlite3.connect(target)) as connection:
+        source.backup(connection)
+        connection.execute("PRAGMA journal_mode = DELETE")  # one file, readable as it is
     with target.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def _can_be_opened(database: Path) -> bool:
+    """Return whether SQLite can open a file, and may: the log beside it continues it."""
+    try:
+        check_log(database)
+    except StoreError:
+        return False
+    with sqlite_errors(database), closing(sqlite3.connect(database)) as connection:
+        try:
+            connection.execute("PRAGMA schema_version").fetchone()
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode & 0xFF in _NOT_OPENED:
+                return False
+            raise
+    return True
+
+
+def _restore(partial: Path, database: Path, writer_wait_s: float) -> Path:
+    """Write a copy into a store in one transaction; return where the former content is."""
+    aside = _aside_of(database)
+
+    def put_aside(status: int, _remaining: int, _total: int) -> None:
+        """Act between two pages, from the first one on, with the lock of writers."""
+        if status & 0xFF in _BUSY:  # it may have been a reader, if the file is not in WAL mode yet
+            raise StoreUnavailableError(
+                f"cannot restore {database}: another process kept it busy for {writer_wait_s:g} s; "
+                "stop the programs that write to it, and try again"
+            )
+        if status == sqlite3.SQLITE_OK and not aside.exists():
+            with _partial(aside) as former, connected_for_reading(database) as source:
+                _copy_pages(source, former)
+                os.replace(former, aside)
+                _sync_folder(aside)
+
+    try:
+        with connected(database, writer_wait_s) as target:
+            _fit_pages(partial, target)
+            with sqlite_errors(database), closing(sqlite3.connect(partial)) as source:
+                source.backup(target, pages=1, progress=put_aside)
+    except BaseException:
+        with suppress(OSError):
+            aside.unlink()  # the store is still what it was
+        raise
+    return aside
+
+
+def _fit_pages(partial: Path, target: sqlite3.Connection) -> None:
+    """Give a copy the page size of a store, which cannot change while others read the store."""
+    ((wanted,),) = target.execute("PRAGMA page_size").fetchall()
+    with sqlite_errors(partial), closing(sqlite3.connect(partial)) as connection:
+        if connection.execute("PRAGMA page_size").fetchall() != [(wanted,)]:
+            connection.execute(f"PRAGMA page_size = {wanted}")
+            connection.execute("VACUUM")
+
+
+def _overwrite(partial: Path, database: Path) -> list[Path]:
+    """Put the bytes of a copy in the place of a file that SQLite cannot open, or must not."""
+    with _unused(database) as descriptor:
+        name = _aside_of(database)
+        with _partial(name) as former:
+            shutil.copyfile(database, former)
+            with former.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(former, name)
+        aside = [name, *_logs_aside(database, name)]
+        with partial.open("rb") as source:
+            beginning = source.read(_HEADER_BYTES)
+            os.pwrite(descriptor, bytes(_HEADER_BYTES), 0)
+            os.fsync(descriptor)
+            _remove_logs(database)  # not before, or the file would be used without its log
+            with open(descriptor, "r+b", closefd=False) as target:
+                target.seek(_HEADER_BYTES)
+                shutil.copyfileobj(source, target)
+                target.truncate()
+            os.fsync(descriptor)
+            os.pwrite(descriptor, beginning, 0)
+            os.fsync(descriptor)
+    return aside
 
 
 @contextmanager
@@ -93,20 +212,28 @@ def _partial(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error}; check its directory and disk") from error
     finally:
-        with suppress(OSError):
-            partial.unlink()
+        for name in (partial, Path(f"{partial}-journal")):
+            with suppress(OSError):
+                name.unlink()
+
+
+def _link(partial: Path, path: Path) -> bool:
+    """Give a complete file its name; return False if another file has it."""
+    try:
+        os.link(partial, path)  # unlike a rename, it replaces nothing
+    except FileExistsError:
+        return False
+    _sync_folder(path)
+    return True
 
 
 @contextmanager
-def _unused(database: Path) -> Iterator[None]:
-    """Keep other processes from opening a file.
+def _unused(database: Path) -> Iterator[int]:
+    """Keep other processes from using a file, and give a descriptor of it.
 
     Raises:
         StoreUnavailableError: One of them has it open.
     """
-    if not database.exists():
-        yield
-        return
     descriptor = os.open(database, os.O_RDWR)
     try:
         try:
@@ -116,26 +243,32 @@ def _unused(database: Path) -> Iterator[None]:
                 f"cannot restore {database}: another process has it open; stop the programs that "
                 "write to it or read from it, and try again"
             ) from error
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _put_aside(database: Path) -> list[Path]:
-    """Give the file a second name and move the log there, so that both can be opened there."""
+def _aside_of(database: Path) -> Path:
     at = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    name = database.with_name(f"{database.name}.replaced-{at}")
+    return database.with_name(f"{database.name}.replaced-{at}")
+
+
+def _logs_aside(database: Path, name: Path) -> list[Path]:
+    """Give the logs beside a file second names, so that it can be opened with them there."""
     aside: list[Path] = []
-    if database.exists():
-        os.link(database, name)
-        aside.append(name)
     for suffix in ("-wal", "-journal"):
         log = Path(f"{database}{suffix}")
         if log.exists() and log.stat().st_size:
-            aside.append(log.rename(f"{name}{suffix}"))
-        log.unlink(missing_ok=True)
-    Path(f"{database}-shm").unlink(missing_ok=True)
+            aside.append(Path(f"{name}{suffix}"))
+            os.link(log, aside[-1])
+    _sync_folder(database)
     return aside
+
+
+def _remove_logs(database: Path) -> None:
+    for suffix in ("-wal", "-journal", "-shm"):
+        Path(f"{database}{suffix}").unlink(missing_ok=True)
+    _sync_folder(database)
 
 
 def _need_new(copy: Path) -> None:

@@ -7,7 +7,8 @@ get the newest pages of the ledger, and keep its old pages of metrics.
 So the table `batchqueue_store` has one row with a random name for the state that the last
 transaction made, and the name of the state before. A log has that row for each transaction in it.
 It continues the file if the file has the state before the first of them, or of one of them: the
-part up to there is in the file already.
+part up to there is in the file already. It continues any file if one of its transactions wrote
+every page, as a restore does: then nothing of the file is left.
 """
 
 import os
@@ -26,6 +27,8 @@ _descriptors: dict[tuple[int, int], int] = {}
 STORE_TABLE = "batchqueue_store"
 _FORMAT = "batchqueue-1"
 _NO_STATE = "0" * 32
+_NO_DATABASE = "none"
+"""What a file has that does not begin as a database; no log continues it."""
 
 CREATE_STATE = (
     f"CREATE TABLE IF NOT EXISTS {STORE_TABLE} (id INTEGER PRIMARY KEY, format TEXT NOT NULL, "
@@ -41,6 +44,8 @@ _LOG_BEGINS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 _LEAF, _ONE_ROW = b"\x0d", b"\x00\x01"
 _ROW_BEGINS = bytes([81, 1, 5, 0, 37, 77, 77]) + _FORMAT.encode()
 _NAME_BYTES = 32
+_LOCK_BYTE = 0x40000000
+"""The page that has it is never written."""
 
 _ATTEMPTS = 20
 """Attempts to read the file and its log while other processes write both."""
@@ -57,6 +62,13 @@ class _Frame(NamedTuple):
     state: _State
     page: int
     page_bytes: int
+
+
+class _Commit(NamedTuple):
+    """A transaction in a log: the states that it wrote, and whether it wrote every page."""
+
+    frames: list[_Frame]
+    is_whole: bool
 
 
 def enter_state(connection: sqlite3.Connection) -> None:
@@ -81,8 +93,11 @@ def check_log(path: Path) -> None:
             return
         with suppress(OSError):  # SQLite will report what cannot be read
             in_file, beginning = _state_in(database), _beginning_of(log)
-            states = [frame.state for frame in _committed(log)]
-            if not states or in_file in (states[0].previous, *(state.name for state in states)):
+            commits = list(_committed(log))
+            states = [frame.state for commit in commits for frame in commit.frames]
+            if not states or any(commit.is_whole for commit in commits):
+                return
+            if in_file in (states[0].previous, *(state.name for state in states)):
                 return
             # Another process may have begun the log anew since the file was read.
             if (in_file, beginning) == (_state_in(database), _beginning_of(log)):
@@ -109,7 +124,7 @@ def _size(path: Path) -> int:
 
 
 def _state_in(database: Path) -> str:
-    """Return the state in a file without its log; zeros if it has none, or cannot be read."""
+    """Return the state in a file without its log; zeros if it has none, or looks damaged."""
     address = f"{database.as_uri()}?immutable=1"
     try:
         with closing(sqlite3.connect(address, uri=True)) as connection:
@@ -118,9 +133,12 @@ def _state_in(database: Path) -> str:
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
             return _NO_STATE  # no such table
+        if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+            return _NO_DATABASE  # such as what a killed restore leaves
     # A checkpoint puts the new number of pages into the file first, and the last pages at its end.
     # While it runs, or if it was killed, the file alone looks damaged.
-    frame = next(_committed(log_of(database)), None)
+    frames = (frame for commit in _committed(log_of(database)) for frame in commit.frames)
+    frame = next(frames, None)
     if frame is None:
         return _NO_STATE
     descriptor = _kept_open(database)
@@ -149,22 +167,28 @@ def _beginning_of(log: Path) -> bytes:
         return file.read(_LOG_HEADER_BYTES)
 
 
-def _committed(log: Path) -> Iterator[_Frame]:
-    """Return the states of the committed transactions in a log, the oldest first."""
+def _committed(log: Path) -> Iterator[_Commit]:
+    """Return the committed transactions in a log, the oldest first."""
     with log.open("rb") as file:
         header = file.read(_LOG_HEADER_BYTES)
         page_bytes, salts = int.from_bytes(header[8:12], "big"), header[16:24]
         if header[:4] not in _LOG_BEGINS or not 512 <= page_bytes <= 65_536:
             return
-        open_states: list[_Frame] = []
+        frames: list[_Frame] = []
+        pages: set[int] = set()
+        lock_page = _LOCK_BYTE // page_bytes + 1
         frame_bytes = _FRAME_HEADER_BYTES + page_bytes
         while len(frame := file.read(frame_bytes)) == frame_bytes and frame[8:16] == salts:
+            page = int.from_bytes(frame[:4], "big")
+            pages.add(page)
             state = _state_on(frame[_FRAME_HEADER_BYTES:])
             if state is not None:
-                open_states.append(_Frame(state, int.from_bytes(frame[:4], "big"), page_bytes))
-            if frame[4:8] != bytes(4):  # the last page of a transaction
-                yield from open_states
-                open_states.clear()
+                frames.append(_Frame(state, page, page_bytes))
+            size = int.from_bytes(frame[4:8], "big")
+            if size:  # the last page of a transaction, with the pages of the file after it
+                written = sum(page <= size for page in pages) + (lock_page <= size)
+                yield _Commit(frames, is_whole=written >= size)
+                frames, pages = [], set()
 
 
 def _state_on(page: bytes) -> _State | None:

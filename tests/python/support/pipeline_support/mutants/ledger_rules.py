@@ -4,14 +4,15 @@ from pipeline_support.mutants.mutant import Mutant
 
 REPLACED_FILES = "outputs/test_sqlite_replaced_file.py"
 COMMANDS = "cli/store/test_store_commands.py"
+RESTORE = "outputs/test_sqlite_restore.py"
 COMMITS = "spark/commit/test_commit.py"
 
 STORES = (
     Mutant(
         "LogContinuesItsFile",
         "outputs/sqlite/state.py",
-        "if not states or in_file in",
-        "if True or in_file in",
+        "if in_file in (states",
+        "if True or in_file in (states",
         (f"{REPLACED_FILES} -k refused", f"{COMMANDS} -k restore_resolves"),
     ),
     Mutant(
@@ -31,7 +32,7 @@ STORES = (
     Mutant(
         "FileOfAKilledCheckpointHasAState",
         "outputs/sqlite/state.py",
-        "frame = next(_committed(log_of(database)), None)",
+        "frame = next(frames, None)",
         "frame = None",
         (f"{REPLACED_FILES} -k killed_is_opened",),
     ),
@@ -40,7 +41,7 @@ STORES = (
         "outputs/sqlite/copies.py",
         "fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, *_SHARED_BYTES)",
         "pass",
-        (f"{COMMANDS} -k reader_of_another_process",),
+        (f"{RESTORE} -k kept_while_another_process",),
     ),
     Mutant(
         "RestorePutsTheLogAside",
@@ -48,6 +49,20 @@ STORES = (
         'for suffix in ("-wal", "-journal"):',
         "for suffix in ():",
         (f"{COMMANDS} -k restore_resolves",),
+    ),
+    Mutant(
+        "RestoreFillsTheLog",
+        "outputs/sqlite/state.py",
+        "if not states or any(commit.is_whole for commit in commits):",
+        "if not states:",
+        (f"{RESTORE} -k whatever_state_that_has",),
+    ),
+    Mutant(
+        "RestoreKeepsTheLastCommit",
+        "outputs/sqlite/copies.py",
+        "if status == sqlite3.SQLITE_OK and not aside.exists():",
+        "if status == sqlite3.SQLITE_DONE:",
+        (f"{RESTORE} -k former_content",),
     ),
 )
 
