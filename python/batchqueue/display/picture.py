@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from batchqueue._paths import LocalPath, local_path
 from batchqueue._type_names import type_name
-from batchqueue._words import a_type
 from batchqueue.display.text import duration
 from batchqueue.exceptions import ConfigError
 
@@ -23,24 +23,20 @@ _COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#F0E442", "#E69F00", "#D55E00", "#
 """Of Okabe and Ito, which colour-blind people can distinguish."""
 
 
-def draw(stats: "BatchQueueStats", path: str | os.PathLike[str]) -> None:
+def draw(stats: "BatchQueueStats", path: LocalPath) -> None:
     """Write the picture into a file.
 
     Raises:
         ConfigError: `path` is not one, or names a file of another format.
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise ConfigError(
-            f'picture: path is {path!r}, {a_type(path)}; give a str or a Path: "load.svg"'
-        )
+    file = local_path("picture: path", path)
     stem, suffix = os.path.splitext(os.fspath(path))
     if suffix.lower() in _OTHER_FORMATS:
         raise ConfigError(
             f"picture: path is {os.fspath(path)!r}, and the picture is an SVG; give "
             f"{stem + '.svg'!r}, which a browser shows and can print"
         )
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(picture(stats))
+    file.write_text(picture(stats), encoding="utf-8")
 
 
 def picture(stats: "BatchQueueStats") -> str:

@@ -1,9 +1,8 @@
 """`Pipeline`: a graph with a name, and the settings that all of its runs share."""
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from batchqueue._paths import LocalPath, local_path
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.skew import SkewDetectionConfig
 from batchqueue.pipeline.backpressure.config import BackpressureConfig
@@ -20,6 +19,10 @@ if TYPE_CHECKING:
     from batchqueue.pipeline.runner.summary import RunSummary
     from batchqueue.pipeline.spark.pipeline import SparkPipeline
 
+_ELSEWHERE = (
+    "a run in one process keeps it on a disk; for runs on Spark alone, give the URI to "
+    "on_spark(checkpoint=...)"
+)
 _LEAST_BYTES = 1 << 20
 
 
@@ -30,7 +33,7 @@ class Pipeline:
         self,
         name: str,
         *,
-        checkpoint: "str | os.PathLike[str] | None" = None,
+        checkpoint: LocalPath | None = None,
         stage: StageConfig | None = None,
         backpressure: BackpressureConfig | None = None,
         skew: SkewDetectionConfig | None = None,
@@ -68,10 +71,10 @@ class Pipeline:
             raise ConfigError(f"backpressure is {backpressure!r}; give a BackpressureConfig")
         if not (skew is None or isinstance(skew, SkewDetectionConfig)):
             raise ConfigError(f"skew is {skew!r}; give a SkewDetectionConfig")
-        if not (checkpoint is None or (isinstance(checkpoint, str | os.PathLike) and checkpoint)):
-            raise ConfigError(f"checkpoint is {checkpoint!r}; give the path of a directory")
         self.name = name
-        self.checkpoint = None if checkpoint is None else os.fspath(checkpoint)
+        self.checkpoint = (
+            None if checkpoint is None else str(local_path("checkpoint", checkpoint, _ELSEWHERE))
+        )
         self.stage_config = stage or StageConfig()
         self.has_stage_config = stage is not None
         self.backpressure = backpressure or BackpressureConfig()
@@ -180,7 +183,7 @@ class Pipeline:
 
         return explained(self.compiled())
 
-    def picture(self, path: "str | os.PathLike[str]") -> None:
+    def picture(self, path: LocalPath) -> None:
         """Draw the graph. `PipelineRun.picture` draws what it does at a moment, too.
 
         Args:
@@ -192,7 +195,7 @@ class Pipeline:
         """
         from batchqueue.pipeline.drawing import svg
 
-        Path(path).write_text(svg(self.name, self.compiled()), encoding="utf-8")
+        local_path("path", path).write_text(svg(self.name, self.compiled()), encoding="utf-8")
 
     def compiled(self) -> CompiledGraph:
         """Return the sources and stages that run in this process.

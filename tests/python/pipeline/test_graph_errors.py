@@ -6,6 +6,7 @@ import pyarrow.compute as pc
 import pytest
 
 from batchqueue import ConfigError
+from batchqueue._words import a_type
 from batchqueue.aggregation import Aggregation, Count
 from batchqueue.pipeline import GraphError, Pipeline, StageConfig
 from pipeline_support.graph_parts import Kept, Nothing
@@ -328,6 +329,6 @@ class TestPipeline:
     def test_checkpoint(self, value):
         refused(
             ConfigError,
-            f"checkpoint is {value!r}; give the path of a directory",
+            f"checkpoint is {value!r}, {a_type(value)}; give a path, a str or a Path",
             lambda: Pipeline("p", checkpoint=value),
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from batchqueue._paths import local_path
 from batchqueue._requirements import install_command
 from batchqueue.cli.command import FAILED, OK, Command
 from batchqueue.cli.demo.groups import options as groups
@@ -74,12 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     rows, scale = whole_number(1, ALL_FLIGHTS), whole_number(1)
-    output = Path("batchqueue-demo")
+    output = "batchqueue-demo"
     parser.add_argument(
         "--rows", type=rows, default=ALL_FLIGHTS, help="flights to take, the earliest first"
     )
     parser.add_argument("--scale", type=scale, default=1, help="copies of each flight")
-    parser.add_argument("--output", type=Path, default=output, help="folder for all files")
+    parser.add_argument("--output", type=folder, default=output, help="folder for all files")
     master = "Spark's master; local[N,F] tries a failing task F times, local[N] only once"
     parser.add_argument("--spark-master", type=_spark_master, default="local[*,4]", help=master)
     l1 = "what aggregates in the tasks: Python handlers, or Rust aggregators"
@@ -87,6 +88,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_mutually_exclusive_group()
     groups.add_arguments(parser, kinds)
     pipeline.add_arguments(parser, kinds)
+
+
+def folder(given: str) -> Path:
+    """Return the folder that an option names, as an argument of the parser.
+
+    Raises:
+        argparse.ArgumentTypeError: It is not on this machine.
+    """
+    try:
+        return local_path("the folder", given)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def require_packages(*more: str) -> None:

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from batchqueue._paths import local_path
 from batchqueue.exceptions import ConfigError
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 SQLITE, PARQUET, POSTGRES, ICEBERG = "sqlite", "parquet", "postgres", "iceberg"
 
 _ICEBERG_PREFIX = "iceberg://"
+
+_ELSEWHERE = "copy to or from a local file, and move the copy with the tools of that place"
 
 FILES_HELP = "the file of a SqliteStore or the directory of a ParquetStore"
 STORE_HELP = (
@@ -92,7 +95,7 @@ def kind_of(store: str) -> str:
     Raises:
         ConfigError: There is no such file or directory.
     """
-    path = Path(store)
+    path = Path(store).expanduser()
     if store.startswith(_ICEBERG_PREFIX):
         return ICEBERG
     if path.is_dir():
@@ -128,5 +131,9 @@ def refuse_server(store: str, remedy: str) -> None:
 
 
 def absolute(path: str) -> Path:
-    """Return the file or directory that an argument names, or that it links to."""
-    return Path(path).expanduser().resolve()
+    """Return the file or directory that an argument names, or that it links to.
+
+    Raises:
+        ConfigError: It is not a path of this machine.
+    """
+    return local_path("the argument", path, _ELSEWHERE).resolve()

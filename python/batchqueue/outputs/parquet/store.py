@@ -6,12 +6,11 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from batchqueue._paths import LocalPath, local_path
 from batchqueue._requirements import require
-from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.base import TableStore
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
     from batchqueue.outputs.parquet.transaction import ParquetTransaction
 
 R = TypeVar("R")
+
+_ELSEWHERE = "use an IcebergStore in object storage, or mount it where all writers see it"
 
 _PART_BYTES = 64 * 1024 * 1024
 """Largest size of the files that one part of a selection has, unless it is a single file."""
@@ -70,7 +71,7 @@ class ParquetStore(TableStore):
 
     def __init__(
         self,
-        directory: str | PathLike[str],
+        directory: LocalPath,
         *,
         partition_s: int = 86_400,
         lock_timeout_s: float = 30,
@@ -94,11 +95,6 @@ class ParquetStore(TableStore):
             ConfigError: An argument is invalid.
             MissingPackageError: pyarrow is not installed.
         """
-        if not isinstance(directory, (str, PathLike)) or not str(directory):
-            raise ConfigError(
-                f"the directory of ParquetStore is {directory!r}, {a_type(directory)}; "
-                'give a directory, for instance ParquetStore("metrics")'
-            )
         require("pyarrow", "ParquetStore", "parquet")
         if type(partition_s) is not int or partition_s < 1:
             raise ConfigError(
@@ -108,7 +104,7 @@ class ParquetStore(TableStore):
         for name, seconds in times.items():
             if not isinstance(seconds, int | float) or not seconds >= 0:
                 raise ConfigError(f"{name}={seconds!r}: give a number of seconds from 0 up")
-        self.directory = Path(directory).expanduser().absolute()
+        self.directory = local_path("the directory of ParquetStore", directory, _ELSEWHERE)
         self.partition_s = partition_s
         self.lock_timeout_s = lock_timeout_s
         self.keep_replaced_s = keep_replaced_s

@@ -3,10 +3,8 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from os import PathLike
-from pathlib import Path
 
-from batchqueue._words import a_type
+from batchqueue._paths import LocalPath, local_path
 from batchqueue.aggregation.entities import key_values
 from batchqueue.aggregation.metrics import Row
 from batchqueue.exceptions import ConfigError
@@ -37,6 +35,8 @@ from batchqueue.outputs.store import (
     checked_kept_summaries,
 )
 
+_ELSEWHERE = "use a PostgresStore on a server, or an IcebergStore in object storage"
+
 
 class SqliteStore(StoreBase):
     """A `MetricsStore` in a file.
@@ -52,7 +52,7 @@ class SqliteStore(StoreBase):
     """
 
     def __init__(
-        self, path: str | PathLike[str], *, busy_timeout_s: float = 30, kept_summaries: int = 1_000
+        self, path: LocalPath, *, busy_timeout_s: float = 30, kept_summaries: int = 1_000
     ) -> None:
         """Declare a store without opening it.
 
@@ -63,19 +63,14 @@ class SqliteStore(StoreBase):
                 1; 1,000 by default.
 
         Raises:
-            ConfigError: The path is not a path; or it is ":memory:", which would be empty in every
-                other process and transaction; or `kept_summaries` is below 1.
+            ConfigError: The path is not a path of this machine; or it is ":memory:", which would be
+                empty in every other process and transaction; or `kept_summaries` is below 1.
         """
-        if not isinstance(path, (str, PathLike)) or not str(path):
-            raise ConfigError(
-                f"the path of SqliteStore is {path!r}, {a_type(path)}; give a file, for "
-                'instance SqliteStore("metrics.db")'
-            )
         if str(path) == ":memory:":
             raise ConfigError(
                 "SqliteStore(':memory:') would lose its data after each transaction; give it a file"
             )
-        self.path = Path(path).expanduser().absolute()
+        self.path = local_path("the path of SqliteStore", path, _ELSEWHERE)
         self.busy_timeout_s = busy_timeout_s
         self.kept_summaries = checked_kept_summaries(kept_summaries)
 

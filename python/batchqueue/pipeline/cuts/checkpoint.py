@@ -52,7 +52,7 @@ class Checkpoint:
             CheckpointError: A running pipeline has it, it belongs to another pipeline, or it cannot
                 be written.
         """
-        self._directory = Path(directory).expanduser().absolute()
+        self._directory = Path(directory)
         self._pipeline = pipeline
         with self._errors():
             self._directory.mkdir(parents=True, exist_ok=True)

@@ -4,10 +4,10 @@ import atexit
 import logging
 import os
 import time
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from batchqueue._paths import LocalPath, local_path
 from batchqueue._signals import wait_for
 from batchqueue._words import counted
 from batchqueue.exceptions import ConfigError, QueueForkedError
@@ -228,7 +228,7 @@ class PipelineRun:
             controller=self._watch.controller,
         )
 
-    def picture(self, path: "str | os.PathLike[str]") -> None:
+    def picture(self, path: LocalPath) -> None:
         """Draw the graph with rates, depths, and who waits for whom.
 
         Args:
@@ -240,7 +240,7 @@ class PipelineRun:
         from batchqueue.pipeline.drawing import activity_of, svg
 
         text = svg(self._pipeline.name, self._pipeline.compiled(), activity_of(self.stats()))
-        Path(path).write_text(text, encoding="utf-8")
+        local_path("path", path).write_text(text, encoding="utf-8")
 
     def wait(self, timeout: float | None = None) -> RunSummary | None:
         """Wait until the sources have ended, or something else ends the run.

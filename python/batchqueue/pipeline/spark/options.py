@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from batchqueue._paths import local_path
 from batchqueue.exceptions import ConfigError
 from batchqueue.policies import check_finite
 
@@ -64,7 +65,7 @@ class SparkOptions:
         values = {name: value for name, value in options.items() if name in own}
         if values.get("checkpoint") is None and pipeline_checkpoint is not None:
             # A path and not a URL: Spark resolves relative ones against the JVM's directory.
-            values["checkpoint"] = str(Path(pipeline_checkpoint, "spark").absolute())
+            values["checkpoint"] = str(Path(pipeline_checkpoint, "spark"))
         sink = {name: value for name, value in options.items() if name in SINK_OPTIONS}
         return cls(**values, sink=sink)
 
@@ -87,9 +88,10 @@ class SparkOptions:
                 or not 1 <= value <= _MOST_ROWS
             ):
                 raise ConfigError(f"{name} is {value!r}; give an int from 1 to {_MOST_ROWS}")
-        for name in ("checkpoint", "control"):
-            value = getattr(self, name)
-            if not (value is None or (isinstance(value, str) and value)):
-                raise ConfigError(f"{name} is {value!r}; give the path of a directory")
-        if self.control is not None and not Path(self.control).is_dir():
-            raise ConfigError(f"control is {self.control!r}, which is not a directory; make it")
+        if not (self.checkpoint is None or (isinstance(self.checkpoint, str) and self.checkpoint)):
+            raise ConfigError(f"checkpoint is {self.checkpoint!r}; give the path of a directory")
+        if self.control is not None:
+            control = local_path("control", self.control, "give a folder that all machines mount")
+            if not control.is_dir():
+                raise ConfigError(f"control is {self.control!r}, which is not a directory; make it")
+            object.__setattr__(self, "control", str(control))

@@ -211,10 +211,10 @@ METRICS = [
     rejected(lambda _: metric_type("x", SumMetrics, columns=3), "columns of", "is 3", "a dict"),
     rejected(lambda _: metric_type("x", SumMetrics, columns={"y": int}), "'y'", "total"),
     rejected(lambda _: metric_type("x", SumMetrics, limit=3), "limit=3", "only a Ranking"),
-    rejected(lambda _: SqliteStore(None), "is None, a NoneType", 'SqliteStore("metrics.db")'),
-    rejected(lambda _: SqliteStore(3), "is 3, an int", 'SqliteStore("metrics.db")'),
+    rejected(lambda _: SqliteStore(None), "is None, a NoneType", "give a path, a str or a Path"),
+    rejected(lambda _: SqliteStore(3), "is 3, an int", "give a path, a str or a Path"),
     rejected(lambda _: SqliteStore(":memory:"), ":memory:", "give it a file"),
-    rejected(lambda _: ParquetStore(None), "is None, a NoneType", 'ParquetStore("metrics")'),
+    rejected(lambda _: ParquetStore(None), "is None, a NoneType", "give a path, a str or a Path"),
     rejected(lambda _: BatchFailed(3), "items=3, an int", "indexes=[...]"),
 ]
 
@@ -222,8 +222,10 @@ STATISTICS = [
     rejected(lambda queue: queue.stats().top_n("1"), "n is '1', a str", "an int from 0 up"),
     rejected(lambda queue: queue.stats().top_n(1.0), "n is 1.0, a float", "an int from 0 up"),
     rejected(lambda queue: queue.stats().top_n(-1), "n is -1", "of partitions from 0 up"),
-    rejected(lambda queue: queue.picture(None), "is None, a NoneType", '"load.svg"'),
-    rejected(lambda queue: queue.picture(1), "path is 1, an int", '"load.svg"'),
+    rejected(
+        lambda queue: queue.picture(None), "is None, a NoneType", "give a path, a str or a Path"
+    ),
+    rejected(lambda queue: queue.picture(1), "path is 1, an int", "give a path, a str or a Path"),
     rejected(lambda queue: queue.picture("x.png"), "is 'x.png'", "is an SVG", "give 'x.svg'"),
     rejected(lambda queue: queue.picture(Path("a.b/x.PDF")), "'a.b/x.PDF'", "give 'a.b/x.svg'"),
     rejected(lambda queue: queue.stats().partition("0"), "index is '0', a str", "an int from 0"),

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from batchqueue._paths import LocalPath, local_path
 from batchqueue._requirements import require
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Position
@@ -19,6 +20,10 @@ from batchqueue.pipeline.stage_config import check_count
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_ELSEWHERE = (
+    "give a mounted folder, or write there with a FunctionSink, at least once, or into an Iceberg "
+    "table with a MetricsSink and an IcebergStore"
+)
 _MOST_BATCH_ROWS = 1_000_000
 _REMEDIES = {
     errno.ENOSPC: "make room on the disk",
@@ -49,7 +54,7 @@ class FileSink:
 
     def __init__(
         self,
-        directory: str | os.PathLike[str],
+        directory: LocalPath,
         *,
         format: str = "parquet",
         schema: "pa.Schema | None" = None,
@@ -86,8 +91,7 @@ class FileSink:
         require("pyarrow", "FileSink", "files")
         import pyarrow as pa
 
-        if not isinstance(directory, str | os.PathLike) or not os.fspath(directory):
-            raise ConfigError(f"directory is {directory!r}; give a path")
+        path = local_path("directory", directory, _ELSEWHERE)
         if format not in SUFFIXES:
             raise ConfigError(f"format is {format!r}; give one of {', '.join(SUFFIXES)}")
         if not (schema is None or isinstance(schema, pa.Schema)):
@@ -95,7 +99,7 @@ class FileSink:
         _check_compression(compression, format)
         check_count("batch_rows", batch_rows, _MOST_BATCH_ROWS)
         self.batch_rows = batch_rows
-        self._path = Path(os.path.abspath(directory))
+        self._path = path
         self._format, self._given, self._compression = format, schema, compression
         self._pipeline = ""
         self._begin_anew()

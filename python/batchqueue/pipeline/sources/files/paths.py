@@ -5,14 +5,17 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from batchqueue._paths import LocalPath, local_path
 from batchqueue.exceptions import ConfigError
 
 if TYPE_CHECKING:
     from pyarrow import fs
 
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+_ELSEWHERE = 'give a URI that pyarrow opens as a str, such as "s3://bucket/orders", or `filesystem`'
 
-_URI = re.compile(r"[a-z][a-z0-9+.-]+://")
+Paths = LocalPath | Sequence[LocalPath]
+
+_URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
 def as_list(paths: Paths) -> list[str]:
@@ -50,7 +53,8 @@ def resolve(
     if filesystem is None and any(map(_URI.match, paths)):
         return _resolve_uris(paths)
     if filesystem is None or isinstance(filesystem, fs.LocalFileSystem):
-        return filesystem or fs.LocalFileSystem(), tuple(map(os.path.abspath, paths))
+        local = (os.path.abspath(local_path("paths", path, _ELSEWHERE)) for path in paths)
+        return filesystem or fs.LocalFileSystem(), tuple(local)
     return filesystem, tuple(path.rstrip("/") for path in paths)
 
 

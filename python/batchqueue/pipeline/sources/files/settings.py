@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from batchqueue._paths import LocalPath, local_path
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.sources.files.format import FORMATS
 from batchqueue.policies import check_finite
@@ -67,9 +68,7 @@ def checked_options(format: str | None, given: dict[str, Any]) -> dict[str, Any]
     return options
 
 
-def checked_listing(
-    watch: bool, listing: str | os.PathLike[str] | None, watch_interval_s: float
-) -> str | None:
+def checked_listing(watch: bool, listing: LocalPath | None, watch_interval_s: float) -> str | None:
     """Return the path of the listing; None if the source is bounded.
 
     Raises:
@@ -87,7 +86,7 @@ def checked_listing(
             "watch=True needs `listing`, the path of a file to note found files in; put it next to "
             "the checkpoint"
         )
-    path = os.path.abspath(listing)
+    path = str(local_path("listing", listing))
     if not os.path.isdir(os.path.dirname(path)) or os.path.isdir(path):
         raise ConfigError(f"listing is {path}; give the path of a file in a directory that exists")
     return path

@@ -1,11 +1,11 @@
 """`FileSource`: files as a source of a pipeline."""
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from batchqueue._paths import LocalPath
 from batchqueue._requirements import require
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
 from batchqueue.pipeline.errors import PositionError
@@ -66,7 +66,7 @@ class FileSource:
         schema: "pa.Schema | None" = None,
         name: str | None = None,
         watch: bool = False,
-        listing: str | os.PathLike[str] | None = None,
+        listing: LocalPath | None = None,
         watch_interval_s: float = 1.0,
         filesystem: "fs.FileSystem | None" = None,
         read_options: Any = None,
