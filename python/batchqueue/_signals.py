@@ -1,6 +1,5 @@
 """SIGTERM and Ctrl-C: the first stops, the next gives up what is in hand."""
 
-import logging
 import math
 import os
 import signal
@@ -10,7 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_log = logging.getLogger("batchqueue")
+from batchqueue._background_log import BackgroundLog
+
+_log = BackgroundLog("batchqueue")
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

@@ -66,8 +66,9 @@ class BatchQueueManager:
             existing = _running(name)
             if existing is None:
                 return BatchQueueManager.create(name, config)
-            _compare(name, existing.config, config)
-            return existing
+        # Without the lock: a handler of the log may ask for a queue in another thread.
+        _compare(name, existing.config, config)
+        return existing
 
     @staticmethod
     def get(name: str) -> BatchQueue[Any] | None:

@@ -1,6 +1,8 @@
 """`GroupBalancer`: how the partitions of a stream are spread over the members of a group."""
 
+import threading
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -71,6 +73,8 @@ class GroupBalancer:
                 capacity per living member, and the keyword `force` (False for a periodic run).
                 Returns a dict that holds the name of a living member for each partition, or None to
                 leave all partitions where they are. Another result makes `plan` raise ConfigError.
+                A worker waits for it up to a quarter of its lease, and then spreads the partitions
+                by load.
                 A balancer pickles if `assign` does, like any function of a module.
 
         Raises:
@@ -123,6 +127,56 @@ class GroupBalancer:
                 "all partitions where they are"
             ) from error
         return _kept(owners, capacity) if planned is None else _checked(planned, owners, capacity)
+
+
+class _BoundedFunction:
+    """Calls a function on another thread, and waits for it up to a limit; one thread at a time."""
+
+    def __init__(self, function: SupportsPlan, timeout_s: float) -> None:
+        self._function = function
+        self._timeout_s = timeout_s
+        self._result: Future[Mapping[int, str] | None] | None = None
+
+    def __call__(
+        self,
+        weights: dict[int, float | None],
+        last_owner: dict[int, str | None],
+        capacity: dict[str, float],
+        /,
+        *,
+        force: bool,
+    ) -> Mapping[int, str] | None:
+        if self._result is not None and not self._result.done():
+            raise TimeoutError("its last call has not returned yet")
+        result: Future[Mapping[int, str] | None] = Future()
+
+        def call() -> None:
+            try:
+                result.set_result(self._function(weights, last_owner, capacity, force=force))
+            except BaseException as error:
+                result.set_exception(error)
+
+        self._result = result
+        # A daemon: a function that hangs must not keep the process alive.
+        threading.Thread(target=call, name="batchqueue-balancer", daemon=True).start()
+        try:
+            return result.result(self._timeout_s)
+        except TimeoutError:
+            if result.done():
+                raise  # its own
+            raise TimeoutError(f"it has not returned after {self._timeout_s:g} s") from None
+
+
+def bounded(balancer: GroupBalancer, timeout_s: float) -> GroupBalancer:
+    """Return a balancer for a thread that others wait for: a function that hangs has failed.
+
+    Args:
+        balancer: The balancer.
+        timeout_s: Seconds that its function has.
+    """
+    if balancer.function is None:
+        return balancer
+    return GroupBalancer(balancer.kind, _BoundedFunction(balancer.function, timeout_s))
 
 
 def _kept(owners: Mapping[int, str | None], capacity: Mapping[str, float]) -> dict[int, str]:

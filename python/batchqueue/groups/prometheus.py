@@ -1,11 +1,11 @@
 """`GroupCollector`: a group as Prometheus metrics."""
 
 import enum
-import logging
 import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue._requirements import require
 from batchqueue.groups.monitor import GroupMetrics, GroupMonitor
 from batchqueue.metrics.families import families
@@ -13,7 +13,7 @@ from batchqueue.metrics.families import families
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-_log = logging.getLogger("batchqueue")
+_log = BackgroundLog("batchqueue")
 
 
 class _Spec(NamedTuple):

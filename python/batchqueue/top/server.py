@@ -3,7 +3,6 @@
 import atexit
 import contextlib
 import json
-import logging
 import os
 import socket
 import sys
@@ -11,11 +10,12 @@ import threading
 from pathlib import Path
 
 from batchqueue import _core
+from batchqueue._background_log import BackgroundLog
 from batchqueue._live_queues import live_stats
 from batchqueue.exceptions import ConfigError
 from batchqueue.top.sockets import socket_of
 
-_log = logging.getLogger("batchqueue")
+_log = BackgroundLog("batchqueue")
 _lock = threading.Lock()
 _open: dict[int, socket.socket] = {}  # by process: one, or after a fork none of this process
 

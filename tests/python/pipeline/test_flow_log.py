@@ -4,9 +4,11 @@ import logging
 
 import pytest
 
+from batchqueue._background_log import flush_log
 from batchqueue.groups import SkewDetectionConfig
 from batchqueue.pipeline.backpressure.flow_log import rounded_up
 from batchqueue.pipeline.backpressure.readings import PartitionProgress
+from core_support.waits import WAIT_S
 from pipeline_support.flow_support import CheckedFlow, chain, reading
 
 
@@ -15,6 +17,7 @@ def lines(caplog):
     caplog.set_level(logging.INFO, logger="batchqueue")
 
     def lines():
+        assert flush_log(WAIT_S)
         said = [(each.levelname, each.getMessage()) for each in caplog.records]
         caplog.clear()
         return said

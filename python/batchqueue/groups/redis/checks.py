@@ -1,11 +1,10 @@
 """What Redis servers must be like for groups, and what it had better be."""
 
-import logging
-
+from batchqueue._background_log import BackgroundLog
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.redis.client import Link
 
-_log = logging.getLogger("batchqueue")
+_log = BackgroundLog("batchqueue")
 
 OLDEST = (6, 2)
 """The first version of Redis with `XTRIM MINID` and `ZRANGE` as the scripts use them."""

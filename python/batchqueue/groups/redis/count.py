@@ -1,14 +1,13 @@
 """How many partitions a stream on Redis has: its first user decides."""
 
-import logging
-
+from batchqueue._background_log import BackgroundLog
 from batchqueue._words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.redis.client import Link
 from batchqueue.groups.redis.keys import stream_key
 from batchqueue.groups.redis.library import LIBRARY, ScriptCall
 
-_log = logging.getLogger("batchqueue")
+_log = BackgroundLog("batchqueue")
 
 
 def fixed_partitions(link: Link, stream: str, given: int | None) -> int:

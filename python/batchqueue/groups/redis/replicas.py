@@ -1,12 +1,12 @@
 """`Replicas`: how many replicas are to confirm what was written, and how often they did not."""
 
-import logging
 import time
 from typing import Any
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue.groups.redis.node import Words
 
-_log = logging.getLogger("batchqueue")
+_log = BackgroundLog("batchqueue")
 
 LONGEST_WAIT_MS = 500
 """How long a server waits for replicas. Writes of the same thread wait behind it."""

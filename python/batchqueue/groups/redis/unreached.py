@@ -1,15 +1,15 @@
 """What becomes of partitions whose node of a cluster cannot be reached, while others continue."""
 
-import logging
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue.groups.backend import Fetch
 from batchqueue.groups.errors import StreamUnavailableError
 from batchqueue.groups.messages import Fenced
 
-_log = logging.getLogger("batchqueue")
+_log = BackgroundLog("batchqueue")
 
 _REPEATED_LOG_S = 60.0
 

@@ -1,18 +1,18 @@
 """What the log says when a handler raised, and what `run` raises. Under the lock."""
 
-import logging
 from typing import TYPE_CHECKING
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue.groups.errors import HandlerFailedError, StaleTokenError
 from batchqueue.groups.worker.attempts import Verdict
 from batchqueue.groups.worker.batch import Batch
 from batchqueue.groups.worker.held import HeldPartition
-from batchqueue.groups.worker.letters import described
+from batchqueue.groups.worker.letters import CallFailure
 
 if TYPE_CHECKING:
     from batchqueue.groups.worker.membership import Membership
 
-_log = logging.getLogger("batchqueue")
+_log = BackgroundLog("batchqueue")
 
 _REPEATED_LOG_S = 60.0
 _FIRST_REFUSAL_MS, _LONGEST_REFUSAL_MS = 50.0, 5_000.0
@@ -27,9 +27,7 @@ _BECOMES = {
 }
 
 
-def note_failure(
-    member: "Membership", batch: Batch, verdict: Verdict, error: BaseException
-) -> None:
+def note_failure(member: "Membership", batch: Batch, verdict: Verdict, text: str) -> None:
     """Count and log that a handler raised."""
     member.notes.failed += 1
     if verdict is Verdict.HALVED:
@@ -48,24 +46,25 @@ def note_failure(
         tries,
         _BECOMES[verdict],
         f"; {skipped} more like it since the last line" if skipped else "",
-        described(error),
+        text,
     )
 
 
-def stop_with(member: "Membership", batch: Batch, error: BaseException) -> None:
+def stop_with(member: "Membership", batch: Batch, failure: CallFailure) -> None:
     """Leave the group because a handler failed for good."""
-    if not isinstance(error, Exception):
-        member.fail(error)
+    if not isinstance(failure.error, Exception):
+        member.fail(failure.error)
         return
-    failure = HandlerFailedError(
+    error = HandlerFailedError(
         batch.stream,
         batch.partition,
         first=batch.first,
         last=batch.last,
         tries=batch.attempt,
-        cause=error,
+        cause=failure.error,
+        reason=failure.reason,
     )
-    member.fail(failure)
+    member.fail(error)
 
 
 def refused_by_sink(member: "Membership", held: HeldPartition, error: StaleTokenError) -> None:

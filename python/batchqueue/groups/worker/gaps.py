@@ -1,8 +1,8 @@
 """Records that were trimmed from the stream before they were read. Under the lock."""
 
-import logging
 from typing import TYPE_CHECKING
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue.groups.backend import PartitionInfo
 from batchqueue.groups.errors import TruncatedError
 from batchqueue.groups.worker.held import HeldPartition
@@ -11,7 +11,7 @@ from batchqueue.groups.worker.settings import OnGap
 if TYPE_CHECKING:
     from batchqueue.groups.worker.membership import Membership
 
-_log = logging.getLogger("batchqueue")
+_log = BackgroundLog("batchqueue")
 
 
 def check_gap(member: "Membership", held: HeldPartition, info: PartitionInfo) -> None:

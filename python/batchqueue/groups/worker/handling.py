@@ -9,7 +9,7 @@ from batchqueue.groups.worker.attempts import Attempts, Piece, Verdict
 from batchqueue.groups.worker.batch import Batch
 from batchqueue.groups.worker.failures import note_failure, refused_by_sink, stop_with
 from batchqueue.groups.worker.held import HeldPartition
-from batchqueue.groups.worker.letters import dead_letter
+from batchqueue.groups.worker.letters import CallFailure, dead_letter
 from batchqueue.groups.worker.routes import Route, check_handled
 from batchqueue.groups.worker.runs import Part, Run
 from batchqueue.groups.worker.turns import Lane
@@ -105,12 +105,12 @@ class HandlerLane(Lane):
             member.load.begin(self, run.held.partition, self._entered_ms)
         batch = run.batch(piece, member, self._kind)
         first, last = batch.first, batch.last  # the handler may change its list
-        failure: BaseException | None = None
+        failure: CallFailure | None = None
         try:
             with member.user_code():
                 self._call(run.held, batch)
         except BaseException as error:
-            failure = error
+            failure = CallFailure.of(error)
         with member.lock:
             self.is_inside = False
             member.load.end(self, len(piece), member.now_ms())
@@ -176,15 +176,15 @@ class HandlerLane(Lane):
         run.attempts.succeeded()
         self._continue(run)
 
-    def _failed(self, run: Run, piece: Piece, batch: Batch, error: BaseException) -> None:
-        member, held = self.membership, run.held
+    def _failed(self, run: Run, piece: Piece, batch: Batch, failure: CallFailure) -> None:
+        member, held, error = self.membership, run.held, failure.error
         if isinstance(error, StaleTokenError):  # R9
             run.is_waiting = True  # until the partition comes again with a larger token
             refused_by_sink(member, held, error)
             return
         verdict, wait_ms = run.attempts.failed(error)
         batch = run.batch(piece, member, self._kind)  # as the handler got it
-        note_failure(member, batch, verdict, error)
+        note_failure(member, batch, verdict, failure.text)
         if verdict in (Verdict.AGAIN, Verdict.BLOCKED):
             if held.is_draining:
                 self._give_back(run)
@@ -194,11 +194,11 @@ class HandlerLane(Lane):
             return
         if verdict is Verdict.STOP:
             self._give_back(run)
-            stop_with(member, batch, error)
+            stop_with(member, batch, failure)
             return
         if verdict is Verdict.DEAD:
             run.is_waiting = True
-            letter = dead_letter(run.entry(piece), batch, error)
+            letter = dead_letter(run.entry(piece), batch, failure.text)
             then, give_up = self._was_set_aside, self._cannot_set_aside
             member.set_aside(held, letter, partial(then, run, piece), partial(give_up, run, piece))
             return

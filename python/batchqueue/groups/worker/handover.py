@@ -1,13 +1,13 @@
 """`Handover`: the thread that calls the user's callbacks when partitions come and go."""
 
 import enum
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.record import Assignment
 from batchqueue.groups.worker.held import HeldPartition
@@ -18,7 +18,7 @@ from batchqueue.handlers import Opening
 if TYPE_CHECKING:
     from batchqueue.groups.worker.membership import Membership
 
-_log = logging.getLogger("batchqueue")
+_log = BackgroundLog("batchqueue")
 
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 1_000.0, 30_000.0
 """The time between two attempts to take a partition whose `on_assign` or factory raised."""

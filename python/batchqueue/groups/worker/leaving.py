@@ -1,18 +1,18 @@
 """`Leaving`: how a worker ends, and when it has nothing to do."""
 
 import atexit
-import logging
 import math
 import threading
 import time
 from collections.abc import Callable
 
+from batchqueue._background_log import BackgroundLog, flush_log
 from batchqueue._signals import Flag, wait_for
 from batchqueue.groups.worker.membership import Membership
 from batchqueue.groups.worker.metrics import summary_of
 from batchqueue.groups.worker.summary import WorkerSummary
 
-_log = logging.getLogger("batchqueue")
+_log = BackgroundLog("batchqueue")
 
 _POLL_S = 0.05
 
@@ -97,7 +97,9 @@ class Leaving:
         unfinished = member.notes.unfinished
         if unfinished:
             _log.warning(
-                "%s: records in hand were given up, by partition: %s", member.stream, unfinished
+                "%s: records in hand were given up, by partition: %s",
+                member.stream,
+                dict(unfinished),
             )
         member.connection.close()
         # Whatever still runs there is ignored, so a handler that hangs is not waited for.
@@ -109,6 +111,7 @@ class Leaving:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(1.0)
+        flush_log()
         atexit.unregister(self._at_exit)
         if self._interrupt is not None:
             raise self._interrupt

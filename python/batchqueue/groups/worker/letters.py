@@ -1,6 +1,8 @@
 """`dead_letter`: a record that is set aside, with what is known about its failure."""
 
-from batchqueue.groups.errors import shortened
+from typing import NamedTuple, Self
+
+from batchqueue.groups.errors import quoted_value, shortened
 from batchqueue.groups.messages import Entry
 from batchqueue.groups.worker.batch import Batch
 
@@ -16,7 +18,33 @@ def described(error: BaseException) -> str:
         return f"{type(error).__name__}, whose text cannot be made"
 
 
-def dead_letter(entry: Entry, batch: Batch, error: BaseException) -> Entry:
+class Described:
+    """An error in a line of the log: its text is made when the line is written."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __str__(self) -> str:
+        """Return what `described` returns."""
+        return described(self._error)
+
+
+class CallFailure(NamedTuple):
+    """What a handler raised. Its texts are made by the program's code, so without the lock."""
+
+    error: BaseException
+    text: str
+    """What `described` returns."""
+    reason: str
+    """What `HandlerFailedError` says of it."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        """Return the failure of a call that has raised. Without the lock."""
+        return cls(error, described(error), quoted_value(error))
+
+
+def dead_letter(entry: Entry, batch: Batch, error: str) -> Entry:
     """Return a record as it goes to the dead letters of its group.
 
     It keeps its offset, value, key and headers. Headers are added, as text in UTF-8: `dead-stream`,
@@ -26,7 +54,7 @@ def dead_letter(entry: Entry, batch: Batch, error: BaseException) -> Entry:
     Args:
         entry: The record.
         batch: The batch of its last attempt.
-        error: What the handler raised in it.
+        error: The text of what the handler raised in it.
     """
     about = {
         "stream": batch.stream,
@@ -34,7 +62,7 @@ def dead_letter(entry: Entry, batch: Batch, error: BaseException) -> Entry:
         "offset": entry.offset,
         "token": batch.token,
         "tries": batch.attempt,
-        "error": described(error),
+        "error": error,
     }
     kept = tuple(pair for pair in entry.headers if not pair[0].startswith(PREFIX))
     added = tuple(

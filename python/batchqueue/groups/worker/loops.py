@@ -10,12 +10,12 @@
 | drain threads | decode, and call handlers | wait |
 """
 
-import logging
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue.groups.backend import Fetch, Fetched, SetAside, Unreadable
 from batchqueue.groups.errors import ReplacedError, StreamUnavailableError
 from batchqueue.groups.messages import CallKind, Failed, Fenced
@@ -25,7 +25,7 @@ from batchqueue.groups.worker.membership import Aside, Membership
 from batchqueue.groups.worker.opening import opened, to_open
 from batchqueue.groups.worker.refused import accepted, commit_refused, wait_after
 
-_log = logging.getLogger("batchqueue")
+_log = BackgroundLog("batchqueue")
 
 _READ_WAIT_MS = 50
 """How long a read waits for records. A partition that comes meanwhile is read after it."""

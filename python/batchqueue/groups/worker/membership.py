@@ -5,13 +5,13 @@ it calls user code, a server, or anything else that may wait.
 """
 
 import heapq
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue.groups.backend import Connection
 from batchqueue.groups.codecs import codec_of
 from batchqueue.groups.control import Control
@@ -22,7 +22,7 @@ from batchqueue.groups.tracker import RecordCounts
 from batchqueue.groups.worker.handover import Handover, Task
 from batchqueue.groups.worker.held import HeldPartition
 from batchqueue.groups.worker.lanes import PartitionLanes, desks_of
-from batchqueue.groups.worker.letters import described
+from batchqueue.groups.worker.letters import Described
 from batchqueue.groups.worker.load import LoadMeter
 from batchqueue.groups.worker.notes import Notes
 from batchqueue.groups.worker.refused import accepted, call_again
@@ -31,7 +31,7 @@ from batchqueue.groups.worker.settings import WorkerSettings
 from batchqueue.groups.worker.skew import SkewWatch
 from batchqueue.queue import BatchQueue
 
-_log = logging.getLogger("batchqueue")
+_log = BackgroundLog("batchqueue")
 
 _REPEATED_LOG_S = 60.0
 
@@ -305,7 +305,7 @@ class Membership:
         """Leave the group because of an error, which `run` raises."""
         if self.error is None:
             self.error = error
-            _log.error("worker %s leaves its group: %s", self.control.name, described(error))
+            _log.error("worker %s leaves its group: %s", self.control.name, Described(error))
         self.control.leave()
         self.control_due.notify()
         self.over.notify_all()

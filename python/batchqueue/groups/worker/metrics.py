@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 
+from batchqueue._background_log import log_lines_dropped, log_stuck_s
 from batchqueue.groups.worker.held import HeldPartition
 from batchqueue.groups.worker.load import Load
 from batchqueue.groups.worker.membership import Membership
@@ -43,6 +44,8 @@ def metrics_of(member: Membership) -> WorkerMetrics:
             stuck_handlers={
                 each: it.stuck_s for each, it in partitions.items() if it.stuck_s >= _STUCK_S
             },
+            log_stuck_s=log_stuck_s(),
+            log_lines_dropped=log_lines_dropped(),
         )
 
 

@@ -5,11 +5,11 @@ the call, made again with the pauses of the worker's `RetryPolicy`, has succeede
 continue. A partition that is to be given up has one more attempt.
 """
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue.groups.errors import HandlerFailedError
 from batchqueue.groups.failure import OnFailure
 from batchqueue.groups.messages import Failed
@@ -20,7 +20,7 @@ from batchqueue.groups.worker.letters import described
 if TYPE_CHECKING:
     from batchqueue.groups.worker.membership import Membership
 
-_log = logging.getLogger("batchqueue")
+_log = BackgroundLog("batchqueue")
 
 _REPEATED_LOG_S = 60.0
 

@@ -1,8 +1,8 @@
 """`SkewWatch`: partitions of a worker that lag behind its others get twice the credits."""
 
-import logging
 from typing import TYPE_CHECKING
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue.groups.skew import (
     PartitionReading,
     SkewDetectionConfig,
@@ -14,7 +14,7 @@ from batchqueue.groups.skew import (
 if TYPE_CHECKING:
     from batchqueue.groups.worker.membership import Membership
 
-_log = logging.getLogger("batchqueue")
+_log = BackgroundLog("batchqueue")
 
 
 class SkewWatch:

@@ -10,7 +10,8 @@ from typing import Any
 from batchqueue._core import PartitionPolicy
 from batchqueue.config import BatchQueueConfig
 from batchqueue.groups.backend import Source
-from batchqueue.groups.control import Control
+from batchqueue.groups.balancer import bounded
+from batchqueue.groups.control import BEATS_PER_LEASE, Control
 from batchqueue.groups.worker.leaving import LAST_SHUTDOWN_S
 from batchqueue.groups.worker.load import weigh
 from batchqueue.groups.worker.loops import (
@@ -63,7 +64,7 @@ def open_membership(
         capacity=settings.capacity,
         host=socket.gethostname(),
         pid=os.getpid(),
-        balancer=settings.balancer,
+        balancer=bounded(settings.balancer, settings.lease_ms / 1_000 / BEATS_PER_LEASE),
         weigh=weigh,
         stats=lambda: stats_of(member),
     )

@@ -99,6 +99,9 @@ class WorkerMetrics:
         blocked_partitions: Partitions that are blocked, see `PartitionMetrics`.
         stuck_handlers: For how many seconds a handler has been in its call, by partition, from one
             second up.
+        log_stuck_s: For how many seconds the log has been taking a line; 0.0 if it is not. Lines of
+            runs and workers wait meanwhile, and nothing else does.
+        log_lines_dropped: Lines that were dropped, in this process, because 1,000 waited.
     """
 
     group: str
@@ -120,3 +123,5 @@ class WorkerMetrics:
     late_heartbeats: int
     blocked_partitions: tuple[int, ...]
     stuck_handlers: dict[int, float]
+    log_stuck_s: float
+    log_lines_dropped: int

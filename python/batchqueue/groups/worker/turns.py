@@ -1,6 +1,5 @@
 """`Lane`: work that is done in order, a turn at a time; see `lanes.py`."""
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -8,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from batchqueue.groups.worker.membership import Membership
 
-_log = logging.getLogger("batchqueue")
+from batchqueue._background_log import BackgroundLog
+
+_log = BackgroundLog("batchqueue")
 
 
 class Turn:

@@ -1,10 +1,11 @@
 """`ChangeLog`: lines for the log when something has changed, and not too often."""
 
-import logging
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-_log = logging.getLogger("batchqueue.pipeline")
+from batchqueue._background_log import BackgroundLog
+
+_log = BackgroundLog("batchqueue.pipeline")
 
 
 @dataclass

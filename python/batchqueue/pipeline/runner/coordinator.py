@@ -1,15 +1,15 @@
 """`Coordinator`: the thread that takes the cuts of a run, and ends it."""
 
-import logging
 import threading
 import time
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue.pipeline.runner.assembly import LEAVE_S, Assembly
 from batchqueue.pipeline.runner.ending import RunEnded
 from batchqueue.pipeline.runner.flow_watch import FlowWatch
 from batchqueue.pipeline.sources.push import PushSource
 
-_log = logging.getLogger("batchqueue.pipeline")
+_log = BackgroundLog("batchqueue.pipeline")
 
 _CLOSE_S = 5.0
 """Seconds that each part of a run has to release what it holds, once it is idle or has failed."""

@@ -15,10 +15,10 @@ If the process ends before the first sink has cut n, the next run begins at n - 
 begins at n. Where one of several sinks has it, see `recovery`.
 """
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue.pipeline.contract import Position, TransactionalSink
 from batchqueue.pipeline.cuts.checkpoint import Checkpoint
 from batchqueue.pipeline.runner.bottleneck import root
@@ -26,7 +26,7 @@ from batchqueue.pipeline.runner.source_thread import SourceThread
 from batchqueue.pipeline.runner.stage import Stage
 from batchqueue.pipeline.runner.worker import SinkWorker, Worker
 
-_log = logging.getLogger("batchqueue.pipeline")
+_log = BackgroundLog("batchqueue.pipeline")
 
 LATE_S = 30.0
 """Seconds after which a cut that does not end is logged; it is never forced."""

@@ -1,9 +1,9 @@
 """`FlowWatch`: the thread that watches the stages of a run, and steers its sources."""
 
-import logging
 import threading
 from collections.abc import Mapping
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue.groups.skew import SkewDetectionConfig
 from batchqueue.pipeline.backpressure.config import BackpressureConfig
 from batchqueue.pipeline.backpressure.controller import FlowController
@@ -20,7 +20,7 @@ from batchqueue.pipeline.runner.assembly import Assembly
 from batchqueue.pipeline.runner.source_thread import SourceThread
 from batchqueue.pipeline.runner.stage import Stage
 
-_log = logging.getLogger("batchqueue.pipeline")
+_log = BackgroundLog("batchqueue.pipeline")
 
 PAUSE_REASON = "backpressure"
 """The reason of a pause by a signal, beside those by hand."""

@@ -1,7 +1,6 @@
 """What a run has to do with its process: other runs, forks, the end of the interpreter."""
 
 import atexit
-import logging
 import os
 import threading
 import weakref
@@ -10,13 +9,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from batchqueue import _core
+from batchqueue._background_log import BackgroundLog
 from batchqueue.pipeline.errors import PipelineError, StageFailedError
 
 if TYPE_CHECKING:
     from batchqueue.pipeline.pipeline import Pipeline
     from batchqueue.pipeline.runner.run import PipelineRun
 
-_log = logging.getLogger("batchqueue.pipeline")
+_log = BackgroundLog("batchqueue.pipeline")
 
 _over: "weakref.WeakKeyDictionary[Pipeline, threading.Event]" = weakref.WeakKeyDictionary()
 """By pipeline, what is set when its last run is over. Read and written under `_lock`."""
@@ -38,6 +38,7 @@ def sole_run(pipeline: "Pipeline") -> Iterator[Callable[[threading.Event], None]
         PipelineError: A run of the pipeline is not over.
     """
     _core.forget_parent()
+    starting = threading.Event()
     with _lock:
         before = _over.get(pipeline)
         if before is not None and not before.is_set():
@@ -45,11 +46,17 @@ def sole_run(pipeline: "Pipeline") -> Iterator[Callable[[threading.Event], None]
                 f"pipeline {pipeline.name!r} runs already; stop that run first, or make another "
                 "pipeline with its own sources and sinks"
             )
+        _over[pipeline] = starting
 
-        def admit(over: threading.Event) -> None:
+    def admit(over: threading.Event) -> None:
+        with _lock:
             _over[pipeline] = over
 
+    # Without the lock: to start calls sinks and operators, which may wait for another pipeline.
+    try:
         yield admit
+    finally:
+        starting.set()
 
 
 def stop_at_exit(run: "PipelineRun") -> Callable[[], None]:

@@ -1,12 +1,12 @@
 """`PipelineRun`: a pipeline that runs in the background of this process."""
 
 import atexit
-import logging
 import os
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from batchqueue._background_log import BackgroundLog, flush_log
 from batchqueue._paths import LocalPath, local_path
 from batchqueue._signals import wait_for
 from batchqueue._words import counted
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from batchqueue.pipeline.pipeline import Pipeline
 
-_log = logging.getLogger("batchqueue.pipeline")
+_log = BackgroundLog("batchqueue.pipeline")
 
 GRACE_S = 30.0
 """Seconds that a run has to end by default."""
@@ -319,6 +319,7 @@ class PipelineRun:
             except StageFailedError as failure:
                 if failure is not error:
                     _log.warning("%s", failure)
+                    flush_log()
 
     def __repr__(self) -> str:
         return f"<PipelineRun of {self._pipeline.name!r}>"
@@ -341,6 +342,7 @@ class PipelineRun:
 
     def _result(self) -> RunSummary:
         atexit.unregister(self._at_exit)
+        flush_log()
         if self.failed is not None:
             raise self.failed
         parts, complete = self._parts, self._coordinator.is_complete

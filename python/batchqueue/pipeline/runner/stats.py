@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from batchqueue._background_log import log_lines_dropped, log_stuck_s
 from batchqueue.pipeline.backpressure.controller import FlowController
 from batchqueue.pipeline.contract import Lag, Position
 from batchqueue.pipeline.runner.bottleneck import root
@@ -91,6 +92,9 @@ class PipelineStats:
         cut_seconds: How long the last cut took; None before the first.
         missing: The stages whose pressure is not known.
         cut_waits_for: What the cut that is being taken waits for; None if there is none.
+        log_stuck_s: For how many seconds the log has been taking a line; 0.0 if it is not. Lines of
+            runs and workers wait meanwhile, and nothing else does.
+        log_lines_dropped_total: Lines that were dropped, in this process, because 1,000 waited.
     """
 
     name: str
@@ -102,6 +106,8 @@ class PipelineStats:
     cut_seconds: float | None
     missing: tuple[str, ...]
     cut_waits_for: str | None
+    log_stuck_s: float
+    log_lines_dropped_total: int
 
 
 def pipeline_stats(
@@ -124,6 +130,8 @@ def pipeline_stats(
         cut_seconds=cutter.seconds,
         missing=controller.missing,
         cut_waits_for=cutter.holder,
+        log_stuck_s=log_stuck_s(),
+        log_lines_dropped_total=log_lines_dropped(),
     )
 
 

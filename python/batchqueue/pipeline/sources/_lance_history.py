@@ -1,10 +1,10 @@
 """The versions of a Lance dataset: opened, compared with one another, and tagged."""
 
-import logging
 from collections import OrderedDict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue.pipeline.errors import SourceChangedError, SourceDataError
 from batchqueue.pipeline.sources._tables import OnChange
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _KEPT_VERSIONS = 4
 _METADATA_CACHE_BYTES = 16 << 20
-_log = logging.getLogger("batchqueue.pipeline")
+_log = BackgroundLog("batchqueue.pipeline")
 
 
 class Fragment(NamedTuple):

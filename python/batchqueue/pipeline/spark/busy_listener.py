@@ -1,12 +1,12 @@
 """`BusyListener`: reports to the readers of a run how long their last epochs were busy."""
 
 import json
-import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue.pipeline.spark.control import EpochReport
 from batchqueue.pipeline.spark.live_control import RunControl
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
     )
 
-_log = logging.getLogger("batchqueue.pipeline")
+_log = BackgroundLog("batchqueue.pipeline")
 
 
 class BusyListener(StreamingQueryListener):

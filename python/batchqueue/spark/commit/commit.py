@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue._words import counted
 from batchqueue.outputs import BadRows, ChangedKeys, StoreTransaction
 from batchqueue.outputs.base import final_before
@@ -39,7 +40,7 @@ from batchqueue.spark.task.message import check_size
 
 T = TypeVar("T")
 
-_log = logging.getLogger("batchqueue.spark")
+_log = BackgroundLog("batchqueue.spark")
 
 
 @dataclass(frozen=True)

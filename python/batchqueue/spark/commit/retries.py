@@ -1,12 +1,12 @@
 """Retries of a store that is busy or down. When they end, the query fails and can be resumed."""
 
-import logging
 import random
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from batchqueue import BatchQueueError, RetryPolicy
+from batchqueue._background_log import BackgroundLog, flush_log
 from batchqueue._words import counted
 from batchqueue.outputs import StoreUnavailableError
 from batchqueue.spark.errors import SinkError
@@ -14,7 +14,7 @@ from batchqueue.spark.job.aggregation_job import AggregationJob
 
 T = TypeVar("T")
 
-_log = logging.getLogger("batchqueue.spark")
+_log = BackgroundLog("batchqueue.spark")
 
 
 def with_retries(policy: RetryPolicy, what: str, action: Callable[[], T]) -> T:
@@ -32,7 +32,7 @@ def with_retries(policy: RetryPolicy, what: str, action: Callable[[], T]) -> T:
     wait_ms = policy.backoff_ms
     for attempt in range(1, policy.attempts + 1):
         try:
-            return action()
+            return _with_its_lines(action)
         except BatchQueueError as error:
             if not _is_unavailable(error):
                 raise
@@ -47,6 +47,14 @@ def with_retries(policy: RetryPolicy, what: str, action: Callable[[], T]) -> T:
         time.sleep(min(wait_ms, policy.max_backoff_ms) / 1_000 * jitter)
         wait_ms *= policy.factor
     raise AssertionError("a policy has at least one attempt")
+
+
+def _with_its_lines(action: Callable[[], T]) -> T:
+    """Run an action; the lines that it left within its transaction are in the log at its end."""
+    try:
+        return action()
+    finally:
+        flush_log()
 
 
 def _is_unavailable(error: BaseException | None) -> bool:

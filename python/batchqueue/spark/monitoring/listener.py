@@ -1,11 +1,11 @@
 """`LedgerListener`: a line in the driver's log for each epoch of a stream, and for its end."""
 
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue.spark.commit.epoch_summary import log_line
 from batchqueue.spark.monitoring.ledger import LedgerStore, checked_sink_ids
 from batchqueue.spark.monitoring.ledger_watch import EpochWatch
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
     )
 
-_log = logging.getLogger("batchqueue.spark")
+_log = BackgroundLog("batchqueue.spark")
 
 
 class LedgerListener(StreamingQueryListener):

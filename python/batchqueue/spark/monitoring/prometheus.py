@@ -1,9 +1,9 @@
 """`LedgerCollector`: a sink's ledger as Prometheus metrics."""
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue._requirements import require
 from batchqueue.metrics.families import families
 from batchqueue.outputs import Epoch, StoreUnavailableError
@@ -15,7 +15,7 @@ from batchqueue.spark.monitoring.metric_names import SinkMetric
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-_log = logging.getLogger("batchqueue.spark")
+_log = BackgroundLog("batchqueue.spark")
 
 Sample = tuple[SinkMetric, tuple[str, ...], float]
 """A metric, the values of its labels without `sink`, and its value."""

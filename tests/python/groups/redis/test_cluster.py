@@ -6,13 +6,14 @@ import threading
 import pytest
 import redis
 
+from batchqueue._background_log import flush_log
 from batchqueue.cli import main
 from batchqueue.groups import GroupMonitor, RedisStreams, StreamUnavailableError
 from batchqueue.groups.backend import CommitRequest, Fetch, NewRecord, Opening
 from batchqueue.groups.messages import Commit, Fenced
 from batchqueue.groups.redis.keys import PartitionKeys, control_keys
 from batchqueue.groups.start import Start
-from core_support.waits import eventually
+from core_support.waits import WAIT_S, eventually
 from groups_support.redis_cluster import Migration
 from groups_support.workers import Collected, owns, running, send, worker_of
 
@@ -128,6 +129,7 @@ class TestWorkers:
         finally:
             with node.client() as client:
                 client.config_set("appendonly", "yes")
+        assert flush_log(WAIT_S)
         [message] = caplog.messages
         assert "append-only file" in message
         assert message.endswith(f"(at 127.0.0.1:{node.port})")

@@ -9,13 +9,14 @@ import redis
 from redis.sentinel import Sentinel
 
 from batchqueue import ConfigError
+from batchqueue._background_log import flush_log
 from batchqueue.groups import GroupMonitor, RedisStreams, StreamUnavailableError
 from batchqueue.groups.backend import CommitRequest, Fetch, NewRecord, Opening, SetAside
 from batchqueue.groups.control import Control
 from batchqueue.groups.messages import CallKind, Commit, Entry, Fenced, Joined
 from batchqueue.groups.offsets import parse_id
 from batchqueue.groups.start import Start
-from core_support.waits import eventually
+from core_support.waits import WAIT_S, eventually
 from groups_support.redis_server import RedisServer, skip_without_server
 from groups_support.workers import Collected, running, send, worker_of
 
@@ -195,6 +196,7 @@ class TestPartitions:
 
         assert first.partitions(64) == 64
         assert first.partitions(None) == 64
+        assert flush_log(WAIT_S)
         assert caplog.messages.count("Created topic orders with 64 partition(s)") == 1
         with pytest.raises(
             ConfigError,

@@ -9,9 +9,11 @@ import pytest
 import redis
 
 from batchqueue import ConfigError
+from batchqueue._background_log import flush_log
 from batchqueue.exceptions import MissingPackageError
 from batchqueue.groups import RedisStreams
 from batchqueue.groups.redis.checks import warnings_of
+from core_support.waits import WAIT_S
 
 URL = "redis://user:secret@db.example:6380/3"
 
@@ -149,6 +151,7 @@ class TestServer:
                 client.config_set("maxmemory-policy", "noeviction")
                 client.config_set("maxmemory", "0")
 
+        assert flush_log(WAIT_S)
         eviction, log = caplog.messages
         assert "allkeys-random" in eviction
         assert "append-only file" in log

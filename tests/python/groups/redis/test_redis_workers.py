@@ -6,8 +6,9 @@ import threading
 import pytest
 
 from batchqueue import RetryPolicy
+from batchqueue._background_log import flush_log
 from batchqueue.groups import GroupMonitor, OnFailure, RedisStreams
-from core_support.waits import eventually
+from core_support.waits import WAIT_S, eventually
 from groups_support.workers import Collected, owns, running, send, worker_of
 
 
@@ -136,5 +137,6 @@ def test_log_shows_no_secret(durable_server, caplog, level):
         owns(worker, 1)
         durable_server.kill()
         eventually(lambda: not worker.assigned(), "the lease is over")
+    assert flush_log(WAIT_S)
     assert caplog.messages
     assert "only-for-tests" not in caplog.text

@@ -6,11 +6,12 @@ import logging
 import pytest
 
 from batchqueue import ConfigError
+from batchqueue._background_log import flush_log
 from batchqueue.groups import RedisStreams
 from batchqueue.groups.backend import CommitRequest, Entry, NewRecord, Opening, SetAside
 from batchqueue.groups.messages import Commit
 from batchqueue.groups.start import Start
-from core_support.waits import eventually
+from core_support.waits import WAIT_S, eventually
 from groups_support.redis_server import RedisServer, skip_without_server
 from groups_support.workers import Collected, running, send, worker_of
 
@@ -103,6 +104,7 @@ def test_commit_holds_when_the_replica_is_stopped(servers, connection, caplog):
     assert connection.set_aside([SetAside(0, 1, "s", (Entry(6, b"x"),))]) == [1]
     assert replicas.missed == missed + 2
     assert fence_of(servers[0]) == b"5"
+    assert flush_log(WAIT_S)
     [message] = [each for each in caplog.messages if "replicas" in each]
     assert "0 of 1 replicas confirmed a write within 500 ms" in message
     servers[1].resume()

@@ -5,9 +5,10 @@ import re
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from batchqueue._background_log import flush_log
 from batchqueue.groups import GroupMonitor, MemoryStreams
 from batchqueue.groups.prometheus import GroupCollector, GroupMetric
-from core_support.waits import eventually
+from core_support.waits import WAIT_S, eventually
 from groups_support.workers import Collected, owns, running, send, worker_of
 
 
@@ -55,6 +56,7 @@ def test_a_group_that_cannot_be_read_is_down_and_logged_once(streams, scrape, mo
         text = scrape()
     assert 'batchqueue_group_up{group="g",stream="orders"} 0.0' in text
     assert "batchqueue_group_members{" not in text
+    assert flush_log(WAIT_S)
     assert caplog.text.count("group g cannot be read: no server") == 1
 
 

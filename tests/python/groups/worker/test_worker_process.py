@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from batchqueue import QueueForkedError
+from batchqueue._background_log import flush_log
 from batchqueue._signals import Flag, signals
 from batchqueue.groups import MemoryStreams
 from core_support.waits import HANG_S, WAIT_S
@@ -102,6 +103,7 @@ def test_second_signal_counts_although_the_first_is_being_logged(caplog):
         with signals(stop, give_up, "leaving the group"):
             signal.raise_signal(signal.SIGTERM)
             assert stop.is_set
+            assert flush_log(WAIT_S)
             assert give_up.is_set
     finally:
         logger.removeHandler(again)

@@ -11,9 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
+from batchqueue._background_log import flush_log
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline import FileSource, Limit, PositionError, SourceChangedError
 from batchqueue.pipeline.sources.files.scan import scan
+from core_support.waits import WAIT_S
 
 ONE = Limit(1, 1)
 
@@ -185,6 +187,7 @@ def test_files_that_came_later_are_left_out_and_logged(tree: Path, middle, caplo
     write(tree / "z.parquet", 9)
     source = FileSource(tree)
     assert numbers(source, end) == [3, 4, 5, 6]
+    assert flush_log(WAIT_S)
     assert "2 files came after the position was made and are not read" in caplog.text
     assert "z.parquet" in caplog.text
     assert numbers(FileSource(tree)) == [9, 1, 2, 3, 4, 5, 6, 9]

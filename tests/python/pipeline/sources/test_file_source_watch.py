@@ -10,9 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batchqueue._background_log import flush_log
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline import FileSource, Limit, PositionError, SourceChangedError
 from batchqueue.pipeline.testing import check_source
+from core_support.waits import WAIT_S
 
 EVERYTHING = Limit(1 << 31, 1 << 40)
 
@@ -143,6 +145,7 @@ def test_file_that_is_written_again_is_logged_and_not_read_twice(inbox: Path, ca
     _, at = drain(source, source.initial())
     write(inbox / "1.parquet", 1, 2)
     assert drain(source, at)[0] == []
+    assert flush_log(WAIT_S)
     assert caplog.text.count("write new rows to new files") == 1
 
 

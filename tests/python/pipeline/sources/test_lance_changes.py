@@ -9,9 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from batchqueue._background_log import flush_log
 from batchqueue.pipeline.contract import Limit
 from batchqueue.pipeline.errors import SourceChangedError
 from batchqueue.pipeline.sources._lance_history import Fragment
+from core_support.waits import WAIT_S
 from pipeline_support.tables import (
     ALL,
     ids,
@@ -132,6 +134,7 @@ def test_a_dataset_that_cannot_be_tagged_is_read_with_a_warning(
     with caplog.at_level(logging.WARNING, "batchqueue.pipeline"):
         source = orders.source()
         rows, _ = read_on(source, source.initial())
+        assert flush_log(WAIT_S)
     assert len(rows) == 1_000
     assert "cannot be tagged 'batchqueue'" in caplog.text
     assert "tag=None" in caplog.text

@@ -20,6 +20,8 @@ from batchqueue.spark.commit.commit import Commit
 from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
 from batchqueue.spark.task.context import EpochId
+from core_support.held_log import held_log
+from core_support.waits import WAIT_S
 from spark_support.attempts import OPTIONS, at, attempts, batches, departures, summaries
 from spark_support.flight_job import DEPARTURES, FILES, METRICS, ROWS_PER_FILE, flight_job, stored
 from spark_support.pyspark_version import needs_stream_sink
@@ -152,6 +154,19 @@ def test_replay_in_other_partitions_and_with_other_items_is_skipped(
 
 def no_items(batch: pa.RecordBatch) -> Iterator[Any]:
     yield from ()
+
+
+def test_a_log_that_hangs_holds_no_transaction(flights: Path, store: SqliteStore) -> None:
+    job, messages = flight_job(store), attempts(flights, store, query_id=None)
+    first, second = (replace(OPTIONS, txn_id=f"load-{number}") for number in (1, 2))
+    Commit(job, first, messages).apply_batch(overwrite=False)
+    again = Commit(job, first, messages[:1])
+    with held_log("comes again with") as handler, ThreadPoolExecutor(1) as pool:
+        repeated = pool.submit(again.apply_batch, overwrite=False)
+        assert handler.entered.wait(WAIT_S)
+        Commit(job, second, messages).apply_batch(overwrite=False)
+        assert not repeated.result(WAIT_S)["applied"]
+    assert departures(store) == 2 * FILES * ROWS_PER_FILE
 
 
 def test_repeated_batch_write_with_other_rows_is_skipped_with_a_warning(

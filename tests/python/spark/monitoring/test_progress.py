@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from batchqueue import ConfigError
+from batchqueue._background_log import flush_log
 from batchqueue.outputs import Epoch, SqliteStore, StoreUnavailableError
 from batchqueue.spark import LedgerListener, MissingPackageError, show_progress
 from batchqueue.spark.commit.epoch_summary import epoch_summary
@@ -23,6 +24,7 @@ from batchqueue.spark.monitoring.progress_display import ProgressDisplay
 from batchqueue.spark.stage.process import CpuSummary
 from batchqueue.spark.stage.stage_summary import StageSummary
 from batchqueue.spark.task.message import AttemptSummary
+from core_support.waits import WAIT_S
 from spark_support.flight_job import FILES, ROWS_PER_FILE, flight_job
 from spark_support.waits import wait_until
 
@@ -337,6 +339,7 @@ def test_listener_logs_each_epoch_of_its_sink_once_and_the_end(
     record(store, 2, 1_200)
     record(store, 3, 100)
     listener.onQueryProgress(progress_event("q", 2))
+    assert flush_log(WAIT_S)
     assert [(level, text[:33]) for level, text in log] == [
         ("INFO", f"sink s: epoch {number} of query q: {rows}"[:33])
         for number, rows in ((1, "100 rows"), (2, "1,200 rows"), (3, "100 rows"))
@@ -344,12 +347,14 @@ def test_listener_logs_each_epoch_of_its_sink_once_and_the_end(
     log.clear()
     listener.onQueryTerminated(SimpleNamespace(id="of another sink", exception="not ours"))
     listener.onQueryTerminated(SimpleNamespace(id="q", exception="the sky fell"))
+    assert flush_log(WAIT_S)
     assert log == [("ERROR", "sink s: query q has failed: the sky fell")]
 
 
 def test_listener_reports_an_unreadable_ledger(tmp_path: Path, log: list[tuple[str, str]]) -> None:
     listener = LedgerListener(Away(tmp_path / "metrics.db"), ["s/0", "s/1"])
     listener.onQueryProgress(progress_event("q", 0))
+    assert flush_log(WAIT_S)
     assert log == [("WARNING", "sink s: its ledger cannot be read: no route to host")]
 
 

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 
 from batchqueue import ConfigError
+from batchqueue._background_log import flush_log
 from batchqueue.aggregation import Window
 from batchqueue.outputs import Epoch, SqliteStore, StoreError, StoreUnavailableError
 from batchqueue.spark import LedgerCollector, MissingPackageError, Watermark
@@ -25,6 +26,7 @@ from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.monitoring.metric_names import SinkMetric
 from batchqueue.spark.task.attempt import run_attempt
 from batchqueue.spark.task.context import EpochId
+from core_support.waits import WAIT_S
 from pages import ROOT
 from spark_support.flight_job import FILES, ROWS_PER_FILE, flight_job
 
@@ -247,6 +249,7 @@ def test_unreadable_store_is_down_for_the_scrape_and_logged_once(
         assert [line for line in get(collector).splitlines() if not line.startswith("#")] == [
             'batchqueue_sink_up{sink="flights"} 0.0'
         ]
+    assert flush_log(WAIT_S)
     assert [
         (record.levelname, "there is no such file" in record.message) for record in caplog.records
     ] == [("WARNING", True)]
@@ -254,6 +257,7 @@ def test_unreadable_store_is_down_for_the_scrape_and_logged_once(
     caplog.clear()
     assert scraped(collector)("up") == 1
     assert scraped(collector)("rows_total") == ROWS_PER_FILE
+    assert flush_log(WAIT_S)
     assert [record.message for record in caplog.records] == [
         "sink flights: its metrics can be read again"
     ]

@@ -2,15 +2,15 @@
 
 import hashlib
 import json
-import logging
 from collections.abc import Sequence
 from typing import Any
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue._words import counted
 from batchqueue.pipeline.errors import SourceChangedError
 from batchqueue.pipeline.sources.files.scan import FileEntry
 
-_log = logging.getLogger("batchqueue.pipeline")
+_log = BackgroundLog("batchqueue.pipeline")
 _NAMED = 5
 
 

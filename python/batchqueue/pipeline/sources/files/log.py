@@ -3,13 +3,13 @@
 import base64
 import fcntl
 import json
-import logging
 import os
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue._words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.errors import SourceChangedError
@@ -18,7 +18,7 @@ from batchqueue.pipeline.sources.files.scan import FileEntry
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_log = logging.getLogger("batchqueue.pipeline")
+_log = BackgroundLog("batchqueue.pipeline")
 _VERSION = 1
 _HEAD = b'{"listing": '
 
