@@ -3,7 +3,7 @@
 Two answers that differ. The *report* has the usual figures, of which `skew_ratio` is the largest
 lag divided by the mean. That ratio cannot pass 2.0 with two partitions, and is 4.0 if there is a
 single record in four, so the *decision* is made otherwise: a partition is hot when it is far behind
-in records, in time, and in comparison with the others, twice in a row.
+in records, in time as far as that is known, and in comparison with the others, twice in a row.
 
 Everything here is pure: the caller reads the lags, logs and acts. A lag that is not known is None,
 and left out of every figure; it never counts as 0.
@@ -35,7 +35,8 @@ class SkewDetectionConfig:
         skew_threshold: How many times the mean, in the report, or the median of the others, in the
             decision, the lag of a partition must exceed. Default: 2.
         min_records: The least lag of a hot partition, in records. Default: 1000.
-        min_seconds: The least lag of a hot partition, in seconds at its drain rate. Default: 10.
+        min_seconds: The least lag of a hot partition, in seconds at its drain rate, where that is
+            known. Default: 10.
 
     Raises:
         ConfigError: A number is out of range; the message names the setting and its limit.
@@ -68,16 +69,20 @@ class PartitionReading:
         lag: Records that are in the partition and not done; None if not known.
         rate_per_s: Records that are done per second; None if not known.
         owner: The name of the worker that owns it, or None.
+        seconds: Seconds that it is behind; None if they follow from the rate, or are not known.
     """
 
     partition: int
     lag: int | None
     rate_per_s: float | None = None
     owner: str | None = None
+    seconds: float | None = None
 
     @property
     def time_lag_s(self) -> float | None:
-        """Seconds that the lag takes at the rate, infinite at rate 0; None if not known."""
+        """Seconds that it is behind, infinite at rate 0; None if not known."""
+        if self.seconds is not None:
+            return self.seconds
         if self.lag is None or (self.lag > 0 and self.rate_per_s is None):
             return None
         if self.lag == 0:
@@ -173,8 +178,9 @@ class SkewDetector:
 
     A partition is hot when, in two readings in a row, its lag is at least `min_records`, takes at
     least `min_seconds` at its drain rate, and is above `skew_threshold` times the median lag of the
-    other partitions. It is calm again when one of the three is below 0.7 of its limit. While one of
-    them is not known, a hot partition stays hot, and another must begin its two readings again.
+    other partitions. Where the seconds are not known, the other two decide. It is calm again when
+    one of the three is below 0.7 of its limit. While the lag is not known, a hot partition stays
+    hot, and another must begin its two readings again.
 
     It is used by one thread at a time.
 
@@ -306,9 +312,10 @@ def _described(reading: PartitionReading) -> str:
 
 
 def _is_above_all(records: float | None, seconds: float | None, beside: float | None) -> bool:
-    if records is None or seconds is None or beside is None:
+    if records is None or beside is None:
         return False
-    return records >= 1 and seconds >= 1 and beside > 1
+    # Seconds that are not known decide nothing: many sources know their rows alone.
+    return records >= 1 and beside > 1 and (seconds is None or seconds >= 1)
 
 
 def _median_of_others(lags: list[int], lag: int) -> float | None:

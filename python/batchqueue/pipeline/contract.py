@@ -71,7 +71,7 @@ class Source(Protocol):
     """A description of input that can be read from any position.
 
     It pickles: whatever has to be opened is opened in the process that reads, and dropped by
-    `__getstate__`. A run calls its methods from one thread at a time.
+    `__getstate__`. A run calls its methods from one thread at a time, and `lag` from another one.
 
     `plan` and `between` are pure: the same arguments give the same splits, now and after a restart,
     whatever else was planned before. `batchqueue.pipeline.testing.check_source` checks that.
@@ -131,7 +131,11 @@ class Source(Protocol):
         ...
 
     def lag(self, at: Position) -> dict[str, Lag]:
-        """Return how much input follows a position, by partition; empty if nothing is known."""
+        """Return how much input follows a position, by partition; empty if nothing is known.
+
+        A run calls it on a separate thread at each check of back-pressure, while other methods run,
+        and waits for it nowhere: while it hangs, or if it raises, the lag is not known.
+        """
         ...
 
     def commit(self, end: Position) -> None:

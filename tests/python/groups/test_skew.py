@@ -247,16 +247,35 @@ def test_partition_that_is_not_drained_is_hot():
 
 UNKNOWN = [
     readings(None, 10, 10),
-    readings(1_000, 10, 10, rate=None),
     readings(1_000, None, None),
 ]
 
 
-@pytest.mark.parametrize("unknown", UNKNOWN, ids=["lag", "rate", "others"])
+@pytest.mark.parametrize("unknown", UNKNOWN, ids=["lag", "others"])
 def test_unknown_figures_neither_heat_nor_calm_a_partition(unknown):
     assert hot_after(unknown, unknown, unknown)[2] == set()
     assert hot_after(HOT, HOT, unknown, HOT) == [set(), {0}, {0}, {0}]
     assert hot_after(HOT, unknown, HOT, HOT) == [set(), set(), set(), {0}]
+
+
+def test_records_alone_decide_where_the_seconds_are_not_known():
+    turn = readings(1_000, 10, 10, rate=None)
+    assert turn[0].time_lag_s is None
+    assert hot_after(turn, turn, HOT) == [set(), {0}, {0}]
+    for few in (readings(999, 10, 10, rate=None), readings(1_000, 500, 500, rate=None)):
+        assert hot_after(few, few)[1] == set()
+
+
+def test_seconds_that_are_known_count_instead_of_the_rate():
+    late, early = (
+        [
+            PartitionReading(partition=0, lag=1_000, seconds=seconds),
+            PartitionReading(partition=1, lag=1, rate_per_s=1.0),
+        ]
+        for seconds in (10.0, 9.9)
+    )
+    assert hot_after(late, late)[1] == {0}
+    assert hot_after(early, early)[1] == set()
 
 
 def test_small_lag_is_calm_even_if_the_rate_is_unknown():

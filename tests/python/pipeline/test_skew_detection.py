@@ -62,6 +62,8 @@ class TestLag:
         assert PartitionProgress.of_lag(Lag(600, 3.0)).lag_seconds == 3.0
         assert PartitionProgress.of_lag(Lag(600, None)).lag_seconds is None
         assert PartitionProgress.of_lag(Lag(None, 3.0)).lag is None
+        assert PartitionProgress.of_lag(Lag(None, 3.0)).lag_seconds == 3.0
+        assert PartitionProgress.of_lag(Lag(600, 0.0)).lag_seconds == 0.0
         assert PartitionProgress.of_lag(Lag(0, 0.0)).lag_seconds == 0.0
 
 

@@ -103,7 +103,7 @@ class Membership:
         self.error: BaseException | None = None
         self.is_stopping = False
         self.load = LoadMeter()
-        self.skew = SkewWatch()
+        self.skew = SkewWatch(settings.skew)
         self.paused: set[int] = set()
         self._calls = threading.local()
         self._is_held_up = False

@@ -44,6 +44,7 @@ def metrics_of(member: Membership) -> WorkerMetrics:
             stuck_handlers={
                 each: it.stuck_s for each, it in partitions.items() if it.stuck_s >= _STUCK_S
             },
+            hot_partitions=tuple(sorted(member.skew.hot)),
             log_stuck_s=log_stuck_s(),
             log_lines_dropped=log_lines_dropped(),
         )

@@ -13,6 +13,7 @@ from batchqueue.groups.codecs import Codec, codec_of
 from batchqueue.groups.count import check_name
 from batchqueue.groups.failure import OnFailure
 from batchqueue.groups.record import Assignment
+from batchqueue.groups.skew import SkewDetectionConfig
 from batchqueue.groups.start import Start
 from batchqueue.policies import RetryPolicy, check_finite
 
@@ -50,6 +51,7 @@ class WorkerSettings:
     on_gap: OnGap = OnGap.FAIL
     start: Start = Start.EARLIEST
     balancer: GroupBalancer = field(default_factory=GroupBalancer.load_weighted)
+    skew: SkewDetectionConfig = field(default_factory=SkewDetectionConfig)
     on_assign: Callback | None = None
     on_revoke: Callback | None = None
     on_lost: Callback | None = None
@@ -79,6 +81,7 @@ class WorkerSettings:
             "on_gap": (OnGap,),
             "start": (Start,),
             "balancer": (GroupBalancer,),
+            "skew": (SkewDetectionConfig,),
         }
         for name, kinds in expected.items():
             value = getattr(self, name)

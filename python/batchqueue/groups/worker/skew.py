@@ -23,10 +23,16 @@ class SkewWatch:
     All of it is used under the lock of the membership.
     """
 
-    def __init__(self) -> None:
-        self._config = SkewDetectionConfig()
+    def __init__(self, config: SkewDetectionConfig) -> None:
+        """Begin without hot partitions."""
+        self._config = config
         self._detector = SkewDetector(self._config)
         self._next_ms = float("-inf")
+
+    @property
+    def hot(self) -> frozenset[int]:
+        """The partitions that are hot after the last reading."""
+        return self._detector.hot
 
     def watch(self, member: "Membership") -> None:
         """Take a reading, if it is time for one."""

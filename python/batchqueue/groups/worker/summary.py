@@ -99,6 +99,7 @@ class WorkerMetrics:
         blocked_partitions: Partitions that are blocked, see `PartitionMetrics`.
         stuck_handlers: For how many seconds a handler has been in its call, by partition, from one
             second up.
+        hot_partitions: Partitions that lag behind the others, see `SkewDetectionConfig`.
         log_stuck_s: For how many seconds the log has been taking a line; 0.0 if it is not. Lines of
             runs and workers wait meanwhile, and nothing else does.
         log_lines_dropped: Lines that were dropped, in this process, because 1,000 waited.
@@ -123,5 +124,6 @@ class WorkerMetrics:
     late_heartbeats: int
     blocked_partitions: tuple[int, ...]
     stuck_handlers: dict[int, float]
+    hot_partitions: tuple[int, ...]
     log_stuck_s: float
     log_lines_dropped: int

@@ -16,6 +16,7 @@ from batchqueue.groups.balancer import GroupBalancer
 from batchqueue.groups.codecs import Codec
 from batchqueue.groups.failure import OnFailure
 from batchqueue.groups.record import Assignment
+from batchqueue.groups.skew import SkewDetectionConfig
 from batchqueue.groups.start import Start
 from batchqueue.groups.worker.leaving import Leaving, is_idle
 from batchqueue.groups.worker.membership import Membership
@@ -81,6 +82,7 @@ class Worker:
         on_gap: OnGap | str = OnGap.FAIL,
         start: Start = Start.EARLIEST,
         balancer: GroupBalancer | None = None,
+        skew: SkewDetectionConfig | None = None,
         on_assign: Callback | None = None,
         on_revoke: Callback | None = None,
         on_lost: Callback | None = None,
@@ -112,6 +114,9 @@ class Worker:
             start: Where a group begins that is new to a partition. Default: `Start.EARLIEST`.
             balancer: How partitions are spread; give all workers of a group the same. Default:
                 `GroupBalancer.load_weighted()`.
+            skew: When a partition counts as hot: a warning names it, and it is read ahead up to
+                twice `prefetch` and `prefetch_bytes`. Lags are read once a second at most. Default:
+                `SkewDetectionConfig()`.
             on_assign: Is called with a list of `Assignment` before any of their records. If it
                 raises, it is called again later, and the partitions wait.
             on_revoke: Is called when partitions are given up in calm, after their last handler has
@@ -142,6 +147,7 @@ class Worker:
             on_gap=on_gap,
             start=start,
             balancer=balancer or GroupBalancer.load_weighted(),
+            skew=SkewDetectionConfig() if skew is None else skew,
             on_assign=on_assign,
             on_revoke=on_revoke,
             on_lost=on_lost,

@@ -28,7 +28,8 @@ class PartitionMetrics:
         committed_offset: The rows that are done, or the next offset to be read; None if nothing
             was committed.
         lag: Rows that are not done.
-        lag_seconds: Seconds that the lag takes at the present rate, infinite at rate 0.
+        lag_seconds: Seconds that it is behind, by its source or at the present rate; infinite at
+            rate 0.
         rate_per_s: Rows that are done per second.
         owner: The worker that reads it.
         is_hot: Whether it lags behind the others, see `batchqueue.groups.SkewDetector`.
@@ -73,7 +74,8 @@ class StageMetrics:
         skew_ratio: `max_lag / avg_lag`; 0.0 if the mean is 0 or not known.
         skew_detected: Whether the ratio is above `skew_threshold`.
         skewed_partitions: Partitions whose lag is above the threshold times the mean.
-        hot_partitions: Partitions that lag behind the others, in rows and in time.
+        hot_partitions: Partitions that lag behind the others, in rows and, where that is known, in
+            time.
         partition_state: The state of its partitions.
         backpressure_state: The state of its backpressure.
         skew_state: The state of its skew.

@@ -22,6 +22,8 @@ class PartitionProgress:
         low: The lowest offset that still exists. Default: 0.
         rate_per_s: Rows that are done per second. Default: None, not known.
         owner: The worker that reads it. Default: None, there is none or it is not known.
+        seconds: Seconds that it is behind. Default: None, they follow from the rate, or are not
+            known.
     """
 
     latest: int | None
@@ -29,6 +31,7 @@ class PartitionProgress:
     low: int = 0
     rate_per_s: float | None = None
     owner: str | None = None
+    seconds: float | None = None
 
     @property
     def lag(self) -> int | None:
@@ -37,15 +40,16 @@ class PartitionProgress:
 
     @property
     def lag_seconds(self) -> float | None:
-        """Seconds that the lag takes at the rate, infinite at rate 0; None if not known."""
-        reading = PartitionReading(partition=0, lag=self.lag, rate_per_s=self.rate_per_s)
-        return reading.time_lag_s
+        """Seconds that it is behind, infinite at rate 0; None if not known."""
+        return PartitionReading(
+            partition=0, lag=self.lag, rate_per_s=self.rate_per_s, seconds=self.seconds
+        ).time_lag_s
 
     @classmethod
     def of_lag(cls, lag: Lag, *, owner: str | None = None) -> Self:
         """Return the progress of a partition of which a source knows the lag alone."""
         rate = lag.records / lag.seconds if lag.records is not None and lag.seconds else None
-        return cls(latest=lag.records, rate_per_s=rate, owner=owner)
+        return cls(latest=lag.records, rate_per_s=rate, owner=owner, seconds=lag.seconds)
 
 
 @dataclass(frozen=True, kw_only=True)

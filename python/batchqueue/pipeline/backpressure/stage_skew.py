@@ -85,6 +85,7 @@ def readings_of(partitions: Mapping[Partition, PartitionProgress]) -> list[Parti
             lag=progress.lag,
             rate_per_s=progress.rate_per_s,
             owner=progress.owner,
+            seconds=progress.seconds,
         )
         for partition, progress in partitions.items()
     ]

@@ -45,6 +45,7 @@ class Coordinator:
     def start(self) -> None:
         """Start the sources, and the thread."""
         parts = self._parts
+        self._watch.start()
         if parts.replay_to is not None:
             for source in parts.sources:
                 source.control.hold()
@@ -54,7 +55,6 @@ class Coordinator:
         name = f"pipeline {parts.pipeline}"[:60]
         # A daemon: a sink that hangs must not keep the process alive.
         threading.Thread(target=self._run, name=name, daemon=True).start()
-        self._watch.start()
 
     def stop(self) -> None:
         """Stop the sources; the last cut follows."""

@@ -1,6 +1,7 @@
 """`FlowWatch`: the thread that watches the stages of a run, and steers its sources."""
 
 import threading
+import time
 from collections.abc import Mapping
 
 from batchqueue._background_log import BackgroundLog
@@ -16,7 +17,9 @@ from batchqueue.pipeline.backpressure.readings import (
 )
 from batchqueue.pipeline.backpressure.stage_flow import FlowStage
 from batchqueue.pipeline.backpressure.states import PartitionState, StateMachine
-from batchqueue.pipeline.runner.assembly import Assembly
+from batchqueue.pipeline.contract import Lag, Position
+from batchqueue.pipeline.runner.assembly import LEAVE_S, Assembly
+from batchqueue.pipeline.runner.lag_reader import LagReader
 from batchqueue.pipeline.runner.source_thread import SourceThread
 from batchqueue.pipeline.runner.stage import Stage
 
@@ -34,6 +37,7 @@ class FlowWatch:
 
     Attributes:
         controller: What decides.
+        lags: What reads the lag of each source, by its name.
     """
 
     def __init__(
@@ -59,11 +63,17 @@ class FlowWatch:
             FlowStage(name=stage.name, downstream=_names(stage.outlets)) for stage in parts.stages
         ]
         self.controller = FlowController(flows, config, skew_config)
+        self.lags = {
+            source.name: LagReader(source.name, source.source, config.check_interval_s)
+            for source in parts.sources
+        }
         states = self.controller.partition_states
         self._partitions = [_started(parts, stage, states[stage.name]) for stage in parts.stages]
 
     def start(self) -> None:
         """Begin to check."""
+        for reader in self.lags.values():
+            reader.start()
         name = f"flow of {self._parts.pipeline}"[:60]
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
@@ -79,11 +89,16 @@ class FlowWatch:
         """Check no more: the run has ended."""
         self._ended.set()
         self.stop()
+        until = time.monotonic() + LEAVE_S
+        for name, reader in self.lags.items():
+            reader.end(self._committed(name), until)
         for partitions in self._partitions:
             partitions.stopped()
 
     def check(self) -> None:
         """Read all stages, and pause, slow down or resume the sources."""
+        for name, reader in self.lags.items():
+            reader.ask(self._committed(name))
         self.controller.check(self._readings())
         for source in self._parts.sources:
             decision = self.controller.decision(source.name)
@@ -103,8 +118,16 @@ class FlowWatch:
                     "pipeline %s: the check of its pressure failed", self._parts.pipeline
                 )
 
+    def _committed(self, source: str) -> Position:
+        """Return where a source would continue now: behind the last cut."""
+        position = self._parts.cutter.positions.get(source)
+        return self._parts.positions[source] if position is None else position
+
     def _readings(self) -> Mapping[str, StageReading]:
-        readings = {source.name: _reading_of_source(source) for source in self._parts.sources}
+        readings = {
+            source.name: _reading_of_source(source, self.lags[source.name].lags)
+            for source in self._parts.sources
+        }
         for stage in self._parts.stages:
             readings[stage.name] = StageReading(
                 lag=0,  # its rows are in its queue
@@ -128,9 +151,9 @@ def _started(
     return made
 
 
-def _reading_of_source(source: SourceThread) -> StageReading:
+def _reading_of_source(source: SourceThread, lags: Mapping[str, Lag]) -> StageReading:
     partitions: dict[Partition, PartitionProgress] = {
-        name: PartitionProgress.of_lag(lag) for name, lag in source.lag.items()
+        name: PartitionProgress.of_lag(lag) for name, lag in lags.items()
     }
     return StageReading(
         lag=lag_of(partitions.values()) if partitions else None,

@@ -225,7 +225,7 @@ class PipelineRun:
             sources=parts.sources,
             stages=parts.stages,
             cutter=parts.cutter,
-            controller=self._watch.controller,
+            watch=self._watch,
         )
 
     def picture(self, path: LocalPath) -> None:

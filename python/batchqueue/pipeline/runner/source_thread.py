@@ -2,14 +2,12 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from batchqueue._core import Counter
 from batchqueue.pipeline.backpressure.gate import OPEN
 from batchqueue.pipeline.chunks.cutter import ChunkCutter, SizedBatch
 from batchqueue.pipeline.chunks.origin import Origin
 from batchqueue.pipeline.contract import (
-    Lag,
     Limit,
     Plan,
     Position,
@@ -20,9 +18,6 @@ from batchqueue.pipeline.contract import (
 from batchqueue.pipeline.runner.ending import Ending, RunEnded
 from batchqueue.pipeline.runner.source_control import SourceControl
 from batchqueue.pipeline.runner.stage import CHUNKS_PER_WORKER, Stage
-
-if TYPE_CHECKING:
-    pass
 
 _GROUP = CHUNKS_PER_WORKER
 """The most chunks that are handed on together, if there is room for them."""
@@ -39,7 +34,6 @@ class SourceThread:
         control: Who may stop it, and where.
         outlets: The stages that it feeds.
         rows_out: The rows that these have accepted; likewise `bytes_out`.
-        lag: How far it was behind after the last cut, by partition.
         decision: How much of the room it may plan for; a signal lowers it.
         on_finished: Called when there is nothing more to read.
         on_split: Called behind each split.
@@ -69,7 +63,6 @@ class SourceThread:
         self.control = SourceControl()
         self.outlets = tuple(outlets)
         self.rows_out, self.bytes_out = Counter(), Counter()
-        self.lag: dict[str, Lag] = {}
         self.decision = OPEN
         self._source = source
         self._chunk_rows = chunk_rows
@@ -113,12 +106,7 @@ class SourceThread:
 
     def commit(self, position: Position) -> None:
         """Have the source take note of a cut that is done, when its thread comes to it."""
-
-        def do() -> None:
-            self._source.commit(position)
-            self.lag = self._source.lag(position)
-
-        self.control.request(do)
+        self.control.request(lambda: self._source.commit(position))
 
     def _run(self) -> None:
         try:

@@ -8,6 +8,8 @@ from batchqueue.pipeline.backpressure.controller import FlowController
 from batchqueue.pipeline.contract import Lag, Position
 from batchqueue.pipeline.runner.bottleneck import root
 from batchqueue.pipeline.runner.cuts import Cutter
+from batchqueue.pipeline.runner.flow_watch import FlowWatch
+from batchqueue.pipeline.runner.lag_reader import LagReader
 from batchqueue.pipeline.runner.source_thread import SourceThread
 from batchqueue.pipeline.runner.stage import Stage
 
@@ -24,7 +26,11 @@ class SourceStats:
         paused_reasons: Why it is paused; empty if it is not.
         paused_seconds_total: Seconds that it was paused, by reason.
         held_up_by: The stage at the root of what it waits for; None if it hardly waits for room.
-        lag: How far it was behind at the last cut, by partition.
+        lag: How much follows the last cut, by partition, as of the last check of back-pressure. It
+            is read by a separate thread, also while all stages are full. None if not known, as
+            when the source has not answered for three checks.
+        lag_stuck_s: For how many seconds `lag` of the source has been in its call; 0.0 between two
+            calls.
         position: Where it reads next.
     """
 
@@ -37,6 +43,7 @@ class SourceStats:
     paused_seconds_total: Mapping[str, float]
     held_up_by: str | None
     lag: Mapping[str, Lag]
+    lag_stuck_s: float
     position: Position
 
 
@@ -117,25 +124,25 @@ def pipeline_stats(
     sources: Sequence[SourceThread],
     stages: Sequence[Stage],
     cutter: Cutter,
-    controller: FlowController,
+    watch: FlowWatch,
 ) -> PipelineStats:
     """Return the figures of a run."""
     return PipelineStats(
         name=name,
         state=state,
-        sources={each.name: _source_stats(each) for each in sources},
-        stages={each.name: _stage_stats(each, controller) for each in stages},
+        sources={each.name: _source_stats(each, watch.lags[each.name]) for each in sources},
+        stages={each.name: _stage_stats(each, watch.controller) for each in stages},
         cuts_total=cutter.count,
         cut=cutter.number,
         cut_seconds=cutter.seconds,
-        missing=controller.missing,
+        missing=watch.controller.missing,
         cut_waits_for=cutter.holder,
         log_stuck_s=log_stuck_s(),
         log_lines_dropped_total=log_lines_dropped(),
     )
 
 
-def _source_stats(source: SourceThread) -> SourceStats:
+def _source_stats(source: SourceThread, reader: LagReader) -> SourceStats:
     reasons = source.control.reasons
     finished = source.control.has_finished
     return SourceStats(
@@ -147,7 +154,8 @@ def _source_stats(source: SourceThread) -> SourceStats:
         paused_reasons=reasons,
         paused_seconds_total=source.control.paused_seconds,
         held_up_by=root(source.outlets),
-        lag=dict(source.lag),
+        lag=dict(reader.lags),
+        lag_stuck_s=reader.stuck_s,
         position=dict(source.control.position),
     )
 

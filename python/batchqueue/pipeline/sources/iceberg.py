@@ -105,15 +105,21 @@ class IcebergSource:
         self._handle = TableHandle(table, catalog)
         self._name = name or self._handle.identifier
         self._found_columns: tuple[Schema, pa.Schema] | None = None
+        self._open_tables()
+
+    def _open_tables(self) -> None:
         self._table = IcebergTable(self._handle, self._name)
+        # For the thread that reads the lag, which loads the table while the other one plans.
+        self._table_of_lag = IcebergTable(self._handle, self._name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the open table. The schema goes along."""
-        return {name: value for name, value in self.__dict__.items() if name != "_table"}
+        """Leave out the open tables. The schema goes along."""
+        tables = ("_table", "_table_of_lag")
+        return {name: value for name, value in self.__dict__.items() if name not in tables}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._table = IcebergTable(self._handle, self._name)
+        self._open_tables()
 
     def __repr__(self) -> str:
         return f"IcebergSource({self._handle.identifier!r})"
@@ -146,13 +152,13 @@ class IcebergSource:
 
     def plan(self, start: Position, limit: Limit) -> Plan:
         """Return the next data files."""
-        self._check(start)
+        self._check(start, self._table)
         return within(self._steps(start), start, limit)
 
     def between(self, start: Position, end: Position) -> list[Split]:
         """Return the data files between two positions."""
-        self._check(start)
-        self._check(end)
+        self._check(start, self._table)
+        self._check(end, self._table)
         return until(self._steps(start), start, end, self._name)
 
     def read(self, split: Split) -> "Iterator[pa.RecordBatch]":
@@ -176,12 +182,13 @@ class IcebergSource:
 
     def lag(self, at: Position) -> dict[str, Lag]:
         """Return the rows that follow, and the age of the oldest snapshot with such rows."""
-        self._check(at)
-        rest = self._files(at["snapshot"], at["part"])[at["file"] :]
+        table = self._table_of_lag
+        self._check(at, table)
+        rest = _files(table, at["snapshot"], at["part"])[at["file"] :]
         records: int | None = sum(task.file.record_count for task in rest)
-        oldest = self._table.snapshot(at["snapshot"]).timestamp_ms if rest else None
+        oldest = table.snapshot(at["snapshot"]).timestamp_ms if rest else None
         try:
-            later = self._later(at)
+            later = self._later(at, table)
         except SourceChangedError:  # which the next plan raises, once the rest has been read
             later, records = [], None
         for snapshot in later:
@@ -218,25 +225,20 @@ class IcebergSource:
             "until": last,
         }
 
-    def _check(self, position: Position) -> None:
+    def _check(self, position: Position, table: IcebergTable) -> None:
         check_position(position, self._name, _FIELDS)
         if position["part"] not in _PARTS or position["file"] < 0:
             raise PositionError(
                 f"source {self._name!r}: {position!r} is not one of its positions: part is one of "
                 f"{', '.join(_PARTS)} and file at least 0; use the checkpoint of this source"
             )
-        uuid = str(self._table.table.metadata.table_uuid)
+        uuid = str(table.table.metadata.table_uuid)
         if position["table"] != uuid:
             raise SourceChangedError(
                 f"source {self._name!r}: the position is of the table with the uuid "
                 f"{position['table']}, and that of {self._handle.identifier} is {uuid}; it was "
                 "removed and made again, so begin with a new checkpoint"
             )
-
-    def _files(self, snapshot: int | None, part: str) -> "list[FileScanTask]":
-        if snapshot is None or part == "none":
-            return []
-        return self._table.content(snapshot) if part == "table" else self._table.appended(snapshot)
 
     def _steps(self, start: Position) -> Iterator[Step]:
         """Yield all splits from a position on, as far as snapshots exist now."""
@@ -250,15 +252,15 @@ class IcebergSource:
         self._table.refresh()
         yield from self._following(known, None)
 
-    def _later(self, at: Position) -> "list[Snapshot]":
+    def _later(self, at: Position, table: IcebergTable) -> "list[Snapshot]":
         """Return the snapshots after a position that appended rows, as they are now."""
         last = None if self._watch else at["until"]
         if self._watch:
-            self._table.refresh()
+            table.refresh()
         elif last in (None, at["snapshot"]):
             return []
-        later = self._table.after(at["snapshot"], last)
-        return [snapshot for snapshot in later if self._table.appends(snapshot, self._on_change)]
+        later = table.after(at["snapshot"], last)
+        return [snapshot for snapshot in later if table.appends(snapshot, self._on_change)]
 
     def _following(
         self, snapshot: int | None, last: int | None
@@ -273,7 +275,7 @@ class IcebergSource:
         return snapshot
 
     def _of(self, snapshot: int | None, part: str, first: int, last: int | None) -> Iterator[Split]:
-        for number, task in enumerate(self._files(snapshot, part)[first:], first):
+        for number, task in enumerate(_files(self._table, snapshot, part)[first:], first):
             start = self._position(snapshot, part, number, last)
             end = self._position(snapshot, part, number + 1, last)
             yield Split(self._name, start, end, *self._size(task), task)
@@ -291,3 +293,9 @@ class IcebergSource:
             if field.field_id in sizes
         }
         return rows, rows * row_bytes(schema, stored)
+
+
+def _files(table: IcebergTable, snapshot: int | None, part: str) -> "list[FileScanTask]":
+    if snapshot is None or part == "none":
+        return []
+    return table.content(snapshot) if part == "table" else table.appended(snapshot)

@@ -121,10 +121,13 @@ class LanceSource:
 
     def _open_history(self) -> None:
         self._history = LanceHistory(self._uri, self._storage_options, self._name)
+        # For the thread that reads the lag, which opens versions while the other one plans.
+        self._history_of_lag = LanceHistory(self._uri, self._storage_options, self._name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the open dataset. The schema goes along."""
-        return {name: value for name, value in self.__dict__.items() if name != "_history"}
+        """Leave out the open datasets. The schema goes along."""
+        histories = ("_history", "_history_of_lag")
+        return {name: value for name, value in self.__dict__.items() if name not in histories}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -156,13 +159,13 @@ class LanceSource:
 
     def plan(self, start: Position, limit: Limit) -> Plan:
         """Return the next ranges of rows."""
-        self._check(start)
+        self._check(start, self._history)
         return within(self._steps(start), start, limit)
 
     def between(self, start: Position, end: Position) -> list[Split]:
         """Return the ranges of rows between two positions."""
-        self._check(start)
-        self._check(end)
+        self._check(start, self._history)
+        self._check(end, self._history)
         return until(self._steps(start), start, end, self._name)
 
     def read(self, split: Split) -> "Iterator[pa.RecordBatch]":
@@ -188,13 +191,14 @@ class LanceSource:
 
     def lag(self, at: Position) -> dict[str, Lag]:
         """Return the rows that follow, and the age of the oldest version with such rows."""
-        self._check(at)
-        version = self._history.at(at["version"])
+        history = self._history_of_lag
+        self._check(at, history)
+        version = history.at(at["version"])
         pieces = self._pieces(version, at["fragment"], at["row"])
         records: int | None = sum(rows for _, _, rows in pieces)
         oldest = version if records else None
         try:
-            later = list(self._later(version)) if self._watch else []
+            later = list(self._later(version, history)) if self._watch else []
         except SourceChangedError:  # which the next plan raises, once the rest has been read
             later, records = [], None
         for each, fragments in later:
@@ -205,7 +209,7 @@ class LanceSource:
 
     def commit(self, end: Position) -> None:
         """Move the tag to the version where the next run would begin; remove it at the end."""
-        self._check(end)
+        self._check(end, self._history)
         if self._tag is None:
             return
         version = self._history.at(end["version"])
@@ -225,14 +229,14 @@ class LanceSource:
             self._found_columns = LanceColumns(version, schema)
         return self._found_columns
 
-    def _check(self, position: Position) -> None:
+    def _check(self, position: Position, history: LanceHistory) -> None:
         check_position(position, self._name, _FIELDS)
         if position["row"] < 0:
             raise PositionError(
                 f"source {self._name!r}: {position!r} is not one of its positions: row is at least "
                 "0; use the checkpoint of this source"
             )
-        version = self._history.at(position["version"])
+        version = history.at(position["version"])
         if version.written != position["written"]:
             raise SourceChangedError(
                 f"source {self._name!r}: version {version.number} of {self._uri} was written at "
@@ -245,7 +249,7 @@ class LanceSource:
         version = self._history.at(start["version"])
         pieces = self._pieces(version, start["fragment"], start["row"])
         yield from self._of(version, pieces)
-        for later, added in self._later(version) if self._watch else ():
+        for later, added in self._later(version, self._history) if self._watch else ():
             yield from self._of(later, self._ranges(later, added))
             yield self._behind(later)  # also if it added nothing, so that it may be removed
 
@@ -281,13 +285,15 @@ class LanceSource:
                 row = end
             row = 0
 
-    def _later(self, version: Version) -> Iterator[tuple[Version, list[int]]]:
+    def _later(
+        self, version: Version, history: LanceHistory
+    ) -> Iterator[tuple[Version, list[int]]]:
         """Yield the later versions, each with the fragments that it appended."""
-        newest = self._history.newest()
-        while (later := self._history.after(version.number, newest)) is not None:
+        newest = history.newest()
+        while (later := history.after(version.number, newest)) is not None:
             added = later.added_since(version)
             if added is None:
-                self._history.check_change(version, later, self._on_change)
+                history.check_change(version, later, self._on_change)
             yield later, added or []
             version = later
 

@@ -152,10 +152,11 @@ class PushSource:
         yield batch
 
     def lag(self, at: Position) -> dict[str, Lag]:
-        """Return the rows that wait."""
-        del at
+        """Return the rows that were pushed and follow the position."""
+        first = at[_FIELD]
         with self._lock:
-            rows = sum(pushed.batch.num_rows for pushed in self._waiting)
+            planned = [each for number, each in self._numbered.items() if number >= first]
+            rows = sum(pushed.batch.num_rows for pushed in (*planned, *self._waiting))
         return {"0": Lag(rows, None)}
 
     def commit(self, end: Position) -> None:

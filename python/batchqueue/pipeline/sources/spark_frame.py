@@ -139,7 +139,7 @@ class SparkFrameSource:
 
     def lag(self, at: Position) -> dict[str, Lag]:
         """Return 0 rows at the end; before it, how many follow is not known."""
-        self._check(at)
+        check_position(at, self._name, _FIELDS)  # the DataFrame belongs to the thread that reads
         ended = at["partition"] == at["partitions"]
         return {self._name: Lag(0, 0.0) if ended else Lag(None, None)}
 

@@ -1,11 +1,14 @@
 """Lags and skew as a monitor reads them of each backend. `test_skew.py` has the figures alone."""
 
+import threading
+
 import pytest
 
-from batchqueue.groups import GroupMonitor
-from core_support.waits import eventually
-from groups_support.backends import lag
-from groups_support.workers import Collected, running, worker_of
+from batchqueue import ConfigError
+from batchqueue.groups import GroupMonitor, SkewDetectionConfig, Worker
+from core_support.waits import WAIT_S, eventually
+from groups_support.backends import lag, on_memory
+from groups_support.workers import Blocker, Collected, running, send, worker_of
 
 
 @pytest.fixture
@@ -117,3 +120,41 @@ class TestStress:
                 eventually(lambda: got.count == 10_150, "all are handled")
                 eventually(lambda: lag(streams) == 0, "all are committed")
             assert got.is_in_order()
+
+
+class TestWorkerSettings:
+    def lagging(self, streams, **skew):
+        """A worker whose partition 0 is blocked and far behind."""
+        blocker, got = Blocker(), Collected()
+        settings = {"skew": SkewDetectionConfig(check_interval_s=0.1, min_seconds=0.1, **skew)}
+        worker = Worker("g", streams, codec="utf8", lease_ms=1_000, **settings)
+        worker.handler_factory(lambda each: blocker.of() if each.partition == 0 else got)
+        send(streams, 30, partition=0)
+        return worker, blocker
+
+    @on_memory
+    def test_a_worker_takes_a_config(self, backend):
+        worker, blocker = self.lagging(backend.streams(2), min_records=20)
+        with running(worker):
+            eventually(lambda: worker.metrics().hot_partitions == (0,), "the hot partition")
+            blocker.release()
+            eventually(lambda: worker.metrics().hot_partitions == (), "the calm")
+
+    @on_memory
+    @pytest.mark.parametrize("skew", [{"enabled": False, "min_records": 20}, {"min_records": 40}])
+    def test_a_partition_within_the_limits_is_not_hot(self, backend, skew):
+        worker, blocker = self.lagging(backend.streams(2), **skew)
+        with running(worker):
+            eventually(lambda: worker.metrics().partitions.keys() == {0, 1}, "both partitions")
+            eventually(lambda: worker.metrics().partitions[0].lag == 30, "the lag")
+            seen = threading.Event()
+            with worker._member.lock:  # two readings later
+                worker._member.call_at(worker._member.now_ms() + 2_500, seen.set)
+            assert seen.wait(WAIT_S)
+            assert worker.metrics().hot_partitions == ()
+            blocker.release()
+
+    @on_memory
+    def test_another_value_is_refused(self, backend):
+        with pytest.raises(ConfigError, match="skew is 'on', a str; give SkewDetectionConfig"):
+            Worker("g", backend.streams(2), skew="on")

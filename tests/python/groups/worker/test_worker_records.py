@@ -7,6 +7,7 @@ from contextlib import closing
 import pytest
 
 from batchqueue import ConfigError, RetryPolicy
+from batchqueue._background_log import flush_log
 from batchqueue.groups import (
     Assignment,
     Codec,
@@ -188,6 +189,7 @@ class TestKinds:
         worker.add_handler(Order, orders)
         assert worker.run(until_idle=0.05).dead == 1
         assert orders.count == 2
+        assert flush_log(WAIT_S)
         assert "no handler takes the Refund" in caplog.text
 
     def test_a_fence_keeps_a_position_for_each_handler(self, streams, tmp_path):

@@ -6,8 +6,9 @@ import threading
 import pytest
 
 from batchqueue import RetryPolicy
+from batchqueue._background_log import flush_log
 from batchqueue.groups import CallRefusedError, HandlerFailedError, OnFailure
-from core_support.waits import eventually
+from core_support.waits import WAIT_S, eventually
 from groups_support.backends import committed, dead_letters
 from groups_support.workers import Collected, owns, running, send, worker_of
 
@@ -128,6 +129,7 @@ class TestCommands:
         with running(worker):
             eventually(lambda: is_blocked(worker), "it waits")
             eventually(lambda: worker._member.held[0].refused.pieces[0].tries > 5, "often")
+            assert flush_log(WAIT_S)
             [line] = [each for each in caplog.messages if "the call is made again" in each]
         assert line.startswith(f"{streams.stream}/0: the partition waits")
         assert "RPUSH" in line
@@ -143,6 +145,7 @@ class TestRecords:
         with running(worker):
             eventually(lambda: committed(streams, 1) == 20, "partition 1 is committed")
             eventually(lambda: is_blocked(worker), "partition 0 is named")
+            assert flush_log(WAIT_S)
             assert f"{streams.stream}/0: the partition waits" in caplog.text
             backend.repair(streams, 0, "s")
             eventually(lambda: got.count == 40, "partition 0 is handled")

@@ -10,6 +10,7 @@ import weakref
 import pytest
 
 from batchqueue import RetryPolicy
+from batchqueue._background_log import flush_log
 from batchqueue.groups import (
     Codec,
     GroupBalancer,
@@ -103,6 +104,7 @@ class TestErrors:
             worker := worker_of(streams, Collected(), balancer=GroupBalancer.custom(plan))
         ):
             owns(worker, 2)
+        assert flush_log(WAIT_S)
         assert "no idea" in caplog.text
         assert "the partitions are spread by load instead" in caplog.text
 

@@ -3,6 +3,8 @@
 import json
 import os
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fsspec
@@ -14,6 +16,7 @@ from pyarrow import fs
 from batchqueue._background_log import flush_log
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline import FileSource, Limit, PositionError, SourceChangedError
+from batchqueue.pipeline.sources.files import listings
 from batchqueue.pipeline.sources.files.scan import scan
 from core_support.waits import WAIT_S
 
@@ -283,3 +286,18 @@ def test_position_before_the_other_is_refused(tree: Path, middle):
     source = FileSource(tree)
     with pytest.raises(PositionError, match="does not follow"):
         source.between(middle, source.initial())
+
+
+def test_threads_that_find_a_listing_together_find_the_same(tree: Path, middle, monkeypatch):
+    """One plans, the other reads the lag: `between` wants positions of one listing."""
+    barrier = threading.Barrier(2, timeout=WAIT_S)
+
+    def together(*arguments):
+        barrier.wait()
+        return scan(*arguments)
+
+    monkeypatch.setattr(listings, "scan", together)
+    source = FileSource(tree)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: source._place(middle)[1], range(2)))
+    assert found[0] is found[1]

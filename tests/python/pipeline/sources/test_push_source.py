@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from batchqueue.exceptions import ConfigError
-from batchqueue.pipeline import Pipeline, PipelineError, PushSource, StageFailedError
+from batchqueue.pipeline import Limit, Pipeline, PipelineError, PushSource, StageFailedError
 from batchqueue.pipeline.runner import PipelineRun
 from core_support.waits import WAIT_S, eventually
 from pipeline_support.sinks import Gated, Kept, Ledger
@@ -213,3 +213,11 @@ def test_caller_that_gives_up_does_not_end_the_run(ledger):
         asyncio.run(give_up())
         run.push(batch(3))
     assert ledger.numbers == [1, 2, 3]
+
+
+def test_lag_is_what_follows_the_position():
+    source = PushSource()
+    for rows in (1, 2, 4):
+        source.push(pa.record_batch({"n": range(rows)}))
+    source.plan({"batches": 0}, Limit(rows=3, bytes=1 << 20))
+    assert [source.lag({"batches": at})["0"].records for at in range(3)] == [7, 6, 4]

@@ -98,7 +98,9 @@ class FrozenListings:
                 "but that of a watched directory; begin with a new checkpoint"
             )
         if identity not in self._found:
-            self._found[identity] = recover(self._scan(), place.mark, place.at, self._name)
+            found = recover(self._scan(), place.mark, place.at, self._name)
+            # The thread that reads the lag may have been quicker, and there is one listing.
+            self._found.setdefault(identity, found)
         return self._found[identity]
 
     def extend(self) -> None:
@@ -144,14 +146,15 @@ class WatchedListing:
         """
         self._filesystem, self._paths, self._named = filesystem, paths, named
         self._path, self._interval_s = log, interval_s
-        self._log: ListingLog | None = None
+        self._logs: dict[str, ListingLog] = {}  # one at most
         self._next_scan_s = 0.0
 
     def current(self) -> ListingLog:
         """Return the log."""
-        if self._log is None:
-            self._log = ListingLog(self._path, self._paths)
-        return self._log
+        if not self._logs:
+            # The thread that reads the lag may be quicker, and there is one log.
+            self._logs.setdefault(self._path, ListingLog(self._path, self._paths))
+        return self._logs[self._path]
 
     def find(self, place: Place) -> ListingLog:
         """Return the log, which has to be the one of the position.
@@ -189,4 +192,4 @@ class WatchedListing:
         return log.schema or log.note_schema(read(first)), first.path
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_log": None, "_next_scan_s": 0.0}
+        return self.__dict__ | {"_logs": {}, "_next_scan_s": 0.0}

@@ -91,7 +91,7 @@ SOURCE_MUTANTS = (
     Mutant(
         "LanceChangedRowsAreAnError",
         LANCE,
-        "                self._history.check_change(version, later, self._on_change)\n",
+        "                history.check_change(version, later, self._on_change)\n",
         "                pass\n",
         ("pipeline/sources/test_lance_changes.py -k changed_rows_are_an_error",),
     ),
