@@ -4,6 +4,7 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from batchqueue._words import counted
 from batchqueue.pipeline.contract import Source
 from batchqueue.pipeline.errors import GraphError
 from batchqueue.pipeline.graph import Graph
@@ -61,8 +62,8 @@ class StagePlan:
 
     @property
     def partitions(self) -> int:
-        """The partitions that keys are hashed to; each worker has an equal number of them."""
-        return max(self.workers, self.config.partition_count or self.workers)
+        """The partitions that keys are hashed to, and are dealt to the workers; else one each."""
+        return self.workers if self.key is None else self.config.partition_count or self.workers
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +138,7 @@ class _Compiler:
         if isinstance(step, SinkStep):
             _check_batch_rows(step)
             above = upstream if stage is None else self._complete(stage)
-            config = self.config if stage is None else stage.config
+            config = _single(self.config if stage is None else stage.config)
             self.stages.append(StagePlan(step.name, source, above, config, 1, sink=step))
             return
         extended = None if stage is None else _extended(stage, step)
@@ -148,7 +149,8 @@ class _Compiler:
             above = self._complete(extended)
             label = self._unused(_label(step))
             merge = (MergeAggregateStep(step.aggregation),)
-            extended = replace(_configured(label, source, above, self.config, 1), steps=merge)
+            config = _single(self.config)
+            extended = replace(_configured(label, source, above, config, 1), steps=merge)
         if len(self._children[id(node)]) > 1:
             self._branches(node, source, self._complete(extended))
         else:
@@ -163,16 +165,18 @@ class _Compiler:
             stage = _configured(name, source, upstream, self.config)
             return _keyed(stage, step)
         assert not isinstance(step, SourceStep | SinkStep)
-        workers = self.config.max_workers
+        config, workers = self.config, self.config.workers
         if isinstance(step, MapStep) and step.workers is not None:
             workers = step.workers
         elif isinstance(step, AggregateStep):
             workers = step.spread
-        stage = _configured(name, source, upstream, self.config, workers)
+            config = config if workers > 1 else _single(config)
+        stage = _configured(name, source, upstream, config, workers)
         return replace(stage, steps=(_in_chain(step),))
 
     def _complete(self, stage: StagePlan) -> str:
         """Add a stage, and return its name."""
+        _check_workers(stage)
         for step in stage.steps:
             if (
                 stage.workers > 1
@@ -193,6 +197,22 @@ class _Compiler:
             name, number = f"{label}_{number}", number + 1
         self._names.add(name)
         return name
+
+
+def _check_workers(stage: StagePlan) -> None:
+    """Refuse a number of workers that a step gives, and the settings of the stage rule out."""
+    least, most = stage.config.min_workers, stage.config.partition_count
+    if stage.workers < least:
+        raise GraphError(
+            f"stage {stage.name!r} has {counted(stage.workers, 'worker')} and min_workers is "
+            f"{least}; give its step {least} or more, or the stage its own StageConfig"
+        )
+    if most is not None and stage.workers > most:
+        raise GraphError(
+            f"stage {stage.name!r} has {stage.workers} workers and partition_count is {most}, so "
+            f"that some would have no partition; give its step {most} at most, or raise "
+            "partition_count"
+        )
 
 
 def _check_batch_rows(step: SinkStep) -> None:
@@ -251,15 +271,20 @@ def _meets_groups(stage: StagePlan, step: AggregateStep) -> bool:
 def _configured(
     name: str, source: str, upstream: str, config: StageConfig, workers: int | None = None
 ) -> StagePlan:
-    count = config.max_workers if workers is None else workers
+    count = config.workers if workers is None else workers
     ordered = config.keep_order and count > 1
     route = Route.SOURCE_PARTITION if ordered else Route.ANY
     return StagePlan(name, source, upstream, config, count, route)
 
 
 def _keyed(stage: StagePlan, step: KeyByStep) -> StagePlan:
-    workers = step.partitions or stage.config.max_workers
+    workers = step.partitions or stage.config.workers
     return replace(stage, workers=workers, route=Route.KEY, key=step)
+
+
+def _single(config: StageConfig) -> StageConfig:
+    """Return the settings of a stage that has one worker whatever they say."""
+    return replace(config, min_workers=1)
 
 
 def _label(step: object) -> str:

@@ -181,10 +181,10 @@ class Flow:
         Args:
             columns: The columns of the key, at least one unless `partition` is given.
             partitions: Workers of the stage, 1 to 1024. Default: None, `max_workers` of the
-                pipeline's `StageConfig`.
+                `StageConfig` of the stage, or fewer if its `partition_count` is lower.
             partition: A function that takes a record batch and returns the partition of each row,
-                as an array of ints; it is taken modulo `partitions`. Default: None, a stable hash
-                of the key.
+                as an array of ints; it is taken modulo `partition_count` of the `StageConfig`, or
+                the workers if that has none. Default: None, a stable hash of the key.
 
         Raises:
             GraphError: There are neither columns nor a function, or a column is not a str.

@@ -45,18 +45,22 @@ class Pipeline:
         Args:
             name: The name in checkpoints, statistics and logs; printable characters.
             checkpoint: A directory for the positions and the state of the last cuts. It is made if
-                it is missing, and belongs to one pipeline. Default: None, a run starts at the
-                beginning of its sources, or where a transactional sink says.
+                it is missing, and belongs to one pipeline. Needed if a stage has state and a sink
+                is transactional. Default: None, a run starts at the beginning of its sources, or
+                where a transactional sink says.
             stage: The settings of stages that are given none. Default: None,
                 `StageConfig()`; on Spark, operators then get batches as Spark makes them, and
                 otherwise chunks of `chunk_rows`.
             backpressure: When stages signal that they are under pressure, and which sources obey.
-                Default: None, `BackpressureConfig()`.
-            skew: When partitions of a source count as hot. Default: None, `SkewDetectionConfig()`.
+                Refused on Spark, where no stage signals. Default: None, `BackpressureConfig()`.
+            skew: When partitions of a source count as hot. Refused on Spark, which balances them
+                itself. Default: None, `SkewDetectionConfig()`.
             cut_interval_s: Seconds between two cuts, at least 0.1. After a crash, what came after
-                the last cut is read again. Default: 5.
+                the last cut is read again. On Spark, epochs take the place of cuts: see
+                `trigger_ms`. Default: 5.
             max_bytes: The most bytes of data in all stages together, at least 1 MB; each may hold
-                an equal share of it. One chunk always passes, however large. Default: 256 MB.
+                an equal share of it. One chunk always passes, however large. On Spark,
+                `max_epoch_bytes` counts. Default: 256 MB.
 
         Raises:
             ConfigError: A setting is invalid.
@@ -77,6 +81,8 @@ class Pipeline:
         )
         self.stage_config = stage or StageConfig()
         self.has_stage_config = stage is not None
+        self.has_backpressure = backpressure is not None
+        self.has_skew = skew is not None
         self.backpressure = backpressure or BackpressureConfig()
         self.skew = skew or SkewDetectionConfig()
         self.cut_interval_s = cut_interval_s
@@ -106,7 +112,8 @@ class Pipeline:
         Raises:
             ConfigError: An option is invalid.
             GraphError: The graph is not complete.
-            NotOnSparkError: A part of it does not run on Spark; the message names it.
+            NotOnSparkError: A part of it does not run on Spark, or `backpressure` or `skew` was
+                given; the message names it.
             SourcePickleError: A source cannot be sent to Spark's processes.
             MissingPackageError: pyspark is not installed.
 

@@ -144,10 +144,11 @@ def test_a_graph_that_has_changed_is_refused(change, message, directory):
 
 def test_state_without_its_checkpoint_is_refused(directory, tmp_path):
     path = tmp_path / "ledger.db"
-    stateful(None, Ledger(path)).run()
-    for checkpoint in (None, directory):
-        with pytest.raises(CutError, match=r"sink 'sink' has cut 1, .* stage 'summing' has cut 0"):
-            stateful(checkpoint, Ledger(path)).run()
+    stateful(tmp_path / "first", Ledger(path)).run()
+    with pytest.raises(CutError, match=r"sink 'sink' has cut 1, .* stage 'summing' has cut 0"):
+        stateful(directory, Ledger(path)).run()
+    with pytest.raises(GraphError, match=r"'summing' has state, and sink 'sink' stores"):
+        stateful(None, Ledger(path)).run()
 
 
 def test_a_checkpoint_without_its_sink_is_refused(directory, tmp_path):

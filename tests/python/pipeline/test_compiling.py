@@ -3,6 +3,7 @@
 import pyarrow.compute as pc
 import pytest
 
+from batchqueue import ConfigError
 from batchqueue.aggregation import Aggregation, Count
 from batchqueue.pipeline import GraphError, Pipeline, StageConfig
 from batchqueue.pipeline.compiling import Route, compile_graph
@@ -85,6 +86,69 @@ def test_more_partitions_than_workers():
     config = StageConfig(max_workers=3, partition_count=12)
     found = stages(lambda flow: flow.key_by("n").to(Kept()), config)
     assert (found["key_by(n)"].workers, found["key_by(n)"].partitions) == (3, 12)
+
+
+def test_partition_count_wins_over_more_workers():
+    config = StageConfig(max_workers=4, partition_count=2)
+    flow = Pipeline("p", stage=config)
+    flow.source(Numbers(1)).map(first).key_by("n").filter(second).to(Kept())
+    mapped, keyed, sink = flow.compiled().stages
+    assert [(each.workers, each.partitions) for each in (mapped, keyed, sink)] == [
+        (2, 2),
+        (2, 2),
+        (1, 1),
+    ]
+
+
+def test_partitions_beyond_the_workers_are_those_of_keys():
+    flow = Pipeline("p", stage=StageConfig(max_workers=3, partition_count=12))
+    flow.source(Numbers(1)).map(first).key_by("n").filter(second).to(Kept())
+    assert [each.partitions for each in flow.compiled().stages] == [3, 12, 1]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        lambda flow: flow.map(first, workers=4),
+        lambda flow: flow.key_by("n", partitions=4).filter(second),
+        lambda flow: flow.aggregate(Aggregation(keys=["n"], measures={"rows": Count()}), spread=4),
+    ],
+    ids=["map", "key_by", "aggregate"],
+)
+def test_more_workers_than_partitions_are_refused(steps):
+    flow = Pipeline("p", stage=StageConfig(max_workers=8, partition_count=2))
+    steps(flow.source(Numbers(1))).to(Kept())
+    with pytest.raises(GraphError, match="has 4 workers and partition_count is 2"):
+        flow.compiled()
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        lambda flow: flow.map(first, workers=1),
+        lambda flow: flow.key_by("n", partitions=1).filter(second),
+        lambda flow: flow.stage("s", StageConfig(max_workers=4, min_workers=2)).map(first, 1),
+    ],
+    ids=["map", "key_by", "stage"],
+)
+def test_fewer_workers_than_min_workers_are_refused(steps):
+    flow = Pipeline("p", stage=StageConfig(max_workers=4, min_workers=2))
+    steps(flow.source(Numbers(1))).to(Kept())
+    with pytest.raises(GraphError, match=r"has 1 worker and min_workers is 2.*give its step 2"):
+        flow.compiled()
+
+
+def test_min_workers_concern_no_stage_that_has_one_worker_by_its_kind():
+    flow = Pipeline("p", stage=StageConfig(max_workers=4, min_workers=2))
+    rows = Aggregation(keys=["n"], measures={"rows": Count()})
+    flow.source(Numbers(1)).map(first).aggregate(rows, spread=2).to(Kept())
+    flow.source(Numbers(1)).aggregate(rows).to(Kept())
+    assert [each.workers for each in flow.compiled().stages] == [4, 2, 1, 1, 1, 1]
+
+
+def test_each_worker_needs_a_partition():
+    with pytest.raises(ConfigError, match="partition_count is 2 and min_workers 3"):
+        StageConfig(max_workers=4, min_workers=3, partition_count=2)
 
 
 def test_stage_names_what_follows_it():

@@ -27,7 +27,7 @@ class DecodingLane(Lane):
     """
 
     def __init__(self, membership: "Membership", partition: int) -> None:
-        super().__init__(membership, f"Decode{partition}")
+        super().__init__(membership, f"the codec of {membership.stream}/{partition}")
         self._partition = partition
         self._chunks: deque[tuple[HeldPartition, Chunk, Entries]] = deque()
         self._waits_for: HeldPartition | None = None

@@ -33,9 +33,9 @@ class HandlerLane(Lane):
             partition: The number of the partition.
             route: The handler; None for records that cannot be handled.
         """
-        super().__init__(membership, f"Handle{partition}")
-        self.is_inside = False
         self._route = route
+        super().__init__(membership, f"{self.name} of {membership.stream}/{partition}")
+        self.is_inside = False
         self._kind = "" if route is None else route.kind
         self._parts: deque[Part] = deque()
         self._run: Run | None = None

@@ -46,6 +46,13 @@ class Lane(ABC):
     """
 
     def __init__(self, membership: "Membership", name: str) -> None:
+        """Begin without a turn.
+
+        Args:
+            membership: What it belongs to.
+            name: What works there. The local queue knows it by the class of the turns, whose name
+                is in its lines of the log.
+        """
         self.membership = membership
         self.turn = type(name, (Turn,), {"__slots__": ()})(self)
         self.is_scheduled = False

@@ -34,12 +34,13 @@ class BackpressureConfig:
             above 0 and at most 1. Default: 0.8.
         check_interval_s: Seconds between two checks, at least 0.01. What is older than three of
             them counts as not known. Default: 0.5.
-        gate: Which sources the signal slows down. "credit": only those that nothing else holds
-            back, as `push`. They do not plan on an early warning or at a slow-down factor of 0, and
-            else plan as much as their limit times the factor. "both": the same for all sources.
-            "signal": for all sources, and they do not plan for as long as backpressure is active.
-            Default: "credit", because bounded queues hold back the others, and the thresholds by
-            default are less than a fast sink handles between two checks.
+        gate: Which sources the signal slows down. "credit": none of a pipeline, `PushSource`
+            included, because bounded queues hold them back, and the thresholds by default are less
+            than a fast sink handles between two checks; producers outside of it ask
+            `PipelineRun.check_backpressure_before_produce`. "both": all sources; they do not plan
+            on an early warning or at a slow-down factor of 0, and else plan as much as their limit
+            times the factor. "signal": the same, and they do not plan for as long as backpressure
+            is active. Default: "credit".
 
     Raises:
         ConfigError: A setting is invalid; the message names it and its limit.

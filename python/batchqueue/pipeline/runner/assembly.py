@@ -185,6 +185,8 @@ def _recover(parts: Assembly) -> None:
             sinks[stage.name] = opened[0]
     kept = [] if parts.checkpoint is None else parts.checkpoint.cuts()
     recovery = recover(kept, sinks, repr(parts.checkpoint))
+    if stateful and parts.checkpoint is None and sinks:
+        _refuse_unkept_state(next(iter(stateful)), next(iter(sinks)))
     if stateful and not kept:
         _refuse_lost_state(next(iter(stateful)), sinks)
     _place(parts, recovery)
@@ -224,11 +226,19 @@ def _place(parts: Assembly, recovery: Recovery) -> None:
         }
 
 
+def _refuse_unkept_state(stage: str, sink: str) -> None:
+    raise GraphError(
+        f"stage {stage!r} has state, and sink {sink!r} stores with each cut where to continue: "
+        "without a checkpoint the next run would continue there without the state; give "
+        "Pipeline(checkpoint=...)"
+    )
+
+
 def _refuse_lost_state(stage: str, sinks: dict[str, StoredCut | None]) -> None:
     for name, cut in sinks.items():
         if cut is not None:
             raise CutError(
-                f"sink {name!r} has cut {cut.number}, and without a checkpoint stage {stage!r} has "
+                f"sink {name!r} has cut {cut.number}, and in this checkpoint stage {stage!r} has "
                 f"cut 0: its state is lost; give the pipeline the checkpoint of that cut, or begin "
                 "anew with an empty sink"
             )

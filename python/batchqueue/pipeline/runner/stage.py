@@ -107,6 +107,8 @@ class Stage:
         """Start a thread for each worker."""
         self.workers = workers
         self._pipeline = pipeline
+        # The queue's lines of the log name the class.
+        dispatcher = type(self.name, (_Dispatcher,), {})
         # Nothing takes partitions over: each keeps its thread, because of the order, and because
         # an operator may keep what only the thread that made it can use.
         self._queue = BatchQueue(
@@ -116,7 +118,7 @@ class Stage:
                 partitions=PartitionPolicy.fixed(len(workers)),
                 # With one partition there is nothing to select.
                 selector=None if len(workers) == 1 else PartitionSelector.custom(_worker_of_item),
-                consumer_factory=lambda: _Dispatcher(workers),
+                consumer_factory=lambda: dispatcher(workers),
                 buffer_size=self.gate.worker_rows + _SLACK,
                 min_idle_ms=0,
                 takeover_after_ms=_NEVER_MS,

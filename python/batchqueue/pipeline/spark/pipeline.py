@@ -48,7 +48,8 @@ class SparkPipeline:
         Raises:
             ConfigError: An option is invalid.
             GraphError: The graph is not complete.
-            NotOnSparkError: A part of it does not run on Spark; the message names it.
+            NotOnSparkError: A part of it does not run on Spark, or `backpressure` or `skew` was
+                given; the message names it.
             SourcePickleError: A source cannot be sent to Spark's processes.
             MissingPackageError: pyspark is not installed.
         """
@@ -56,6 +57,7 @@ class SparkPipeline:
         from batchqueue.pipeline.spark.compile import compile_graph
         from batchqueue.pipeline.spark.sinks import SinkPlace
 
+        _check_settings(pipeline)
         self._spark = spark
         self._name = pipeline.name
         self._options = SparkOptions.parse(options, pipeline.checkpoint)
@@ -257,6 +259,21 @@ class SparkPipeline:
         listener = BusyListener(run, names)
         self._spark.streams.addListener(listener)
         return lambda: self._spark.streams.removeListener(listener)
+
+
+def _check_settings(pipeline: "Pipeline") -> None:
+    """Refuse settings that nothing on Spark obeys."""
+    remedies = {
+        "backpressure": "bound its epochs with target_epoch_ms, max_epoch_rows and max_epoch_bytes",
+        "skew": "see its own setting spark.sql.adaptive.enabled",
+    }
+    given = {"backpressure": pipeline.has_backpressure, "skew": pipeline.has_skew}
+    for name, is_given in given.items():
+        if is_given:
+            raise NotOnSparkError(
+                f"pipeline {pipeline.name!r} was made with {name}=, which nothing on Spark obeys; "
+                f"leave it out there, and {remedies[name]}"
+            )
 
 
 def _is_remote(spark: "SparkSession") -> bool:

@@ -38,6 +38,19 @@ def lag(streams):
     return sum(streams.script(each).info("g").lag for each in range(streams.partition_count))
 
 
+def test_a_handler_that_is_stuck_is_named_with_its_partition(streams):
+    blocker = Blocker()
+
+    def store(batch):
+        blocker(batch)
+
+    with running(worker := worker_of(streams, store)):
+        send(streams, 1, partition=1)
+        name = f"{store.__qualname__} of orders/1"
+        eventually(lambda: worker.stats().stuck_handlers == (name,), "the name")
+        blocker.release()
+
+
 class TestErrors:
     """What ends a thread of a worker ends the worker, and `run` raises it."""
 

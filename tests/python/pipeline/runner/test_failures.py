@@ -234,6 +234,34 @@ def test_a_factory_of_operators_that_raises(tmp_path):
         assert isinstance(raised.value.__cause__, Broken)
 
 
+class Stateful:
+    def process(self, chunk):
+        return chunk
+
+    def snapshot(self):
+        return b""
+
+    def restore(self, state):
+        pass
+
+
+def test_state_that_no_checkpoint_keeps_is_refused_before_anything_is_read(tmp_path):
+    """Its sink would continue at its last cut in the next run, and the state would be lost."""
+    flow, source, ledger = Pipeline("p"), Numbers(100), Ledger(tmp_path / "ledger.db")
+    flow.source(source).stateful(Stateful).to(ledger)
+    for _ in range(2):
+        with pytest.raises(GraphError, match=r"'stateful\(Stateful\)' has state.*'Ledger'.*check"):
+            flow.run()
+    assert (source.reads, ledger.cuts) == ([], [])
+
+
+def test_state_without_a_checkpoint_begins_anew_where_no_sink_keeps_cuts():
+    flow, kept = Pipeline("p"), Kept()
+    flow.source(Numbers(100)).stateful(Stateful).to(kept)
+    for _ in range(2):
+        assert flow.run().rows_written == 100
+
+
 def test_a_run_that_cannot_begin_logs_nothing(tmp_path, caplog):
     flow = Pipeline("p")
     flow.source(FileSource(tmp_path / "missing.parquet")).filter(len).to(FunctionSink(print))

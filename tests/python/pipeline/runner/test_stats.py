@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from batchqueue._core import TimeMeter
-from batchqueue.pipeline import FunctionSink, Pipeline
+from batchqueue.pipeline import FunctionSink, PartitionState, Pipeline, StageConfig
 from core_support.waits import WAIT_S, eventually
 from pipeline_support.numbers import Numbers
 from pipeline_support.sinks import Gated, Kept
@@ -161,3 +161,21 @@ def test_chunk_written_by_a_function_sink_counts():
     flow = Pipeline("p")
     flow.source(Numbers(700)).to(FunctionSink(lambda chunks: None, batch_rows=7))
     assert flow.run().rows_written == 700
+
+
+def test_each_stage_runs_whatever_least_of_workers_is_wanted():
+    flow = Pipeline("p", stage=StageConfig(max_workers=4, min_workers=2, partition_count=3))
+    flow.source(Numbers(1_000)).map(lambda chunk: chunk).to(Kept())
+    with flow.start() as run:
+        states = [run.metrics(name).partition_state.state for name in run.stages]
+        assert set(states) <= {PartitionState.RUNNING, PartitionState.STOPPING}
+        assert [each.workers for each in run.stats().stages.values()] == [3, 1]
+
+
+def test_a_queue_that_is_stuck_names_the_stage():
+    flow, sink = Pipeline("p"), Gated()
+    flow.source(Numbers(10_000)).to(sink, name="totals")
+    with flow.start() as run:
+        stuck = run.stages["totals"]._queue.stats
+        eventually(lambda: stuck().stuck_handlers == ("totals",), "the name of the stage")
+        sink.gate.set()

@@ -11,8 +11,10 @@ import pyarrow.compute as pc
 import pytest
 
 from batchqueue import ConfigError
+from batchqueue.groups import SkewDetectionConfig
 from batchqueue.outputs import SqliteStore
 from batchqueue.pipeline import (
+    BackpressureConfig,
     FileSink,
     FunctionSink,
     GraphError,
@@ -387,3 +389,19 @@ def test_pause_is_refused_where_spark_reads_and_remembered_elsewhere(flow, metri
     assert on_spark.paused == "night"
     on_spark.resume()
     assert on_spark.paused is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        ({"backpressure": BackpressureConfig()}, "bound its epochs with target_epoch_ms"),
+        ({"skew": SkewDetectionConfig()}, "spark.sql.adaptive.enabled"),
+    ],
+    ids=["backpressure", "skew"],
+)
+def test_settings_that_nothing_on_spark_obeys_are_refused(settings: Any, remedy: str):
+    [name] = settings
+    flow = Pipeline("numbers", **settings)
+    flow.source(NumberedRows(10)).to(FunctionSink(print))
+    with pytest.raises(NotOnSparkError, match=f"made with {name}=.*{re.escape(remedy)}"):
+        flow.on_spark(NO_SESSION)
