@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.errors import NotOnSparkError
 from batchqueue.pipeline.graph import Graph
 from batchqueue.pipeline.operators import ChainStep
@@ -87,9 +88,22 @@ def compile_graph(graph: Graph, place: SinkPlace, options: SparkOptions) -> list
         GraphError: The graph is not complete.
         NotOnSparkError: A part of it does not run on Spark.
         SourcePickleError: A source cannot be sent to Spark's processes.
+        ConfigError: An option is for a kind of sink that the graph does not have.
     """
     graph.check()
+    _check_sink_options(graph, options)
     return [_query([node.step for node in sink.path()], place, options) for sink in graph.sinks]
+
+
+def _check_sink_options(graph: Graph, options: SparkOptions) -> None:
+    steps = [node.step for node in graph.sinks]
+    if any(isinstance(each, SinkStep) and isinstance(each.sink, MetricsSink) for each in steps):
+        return
+    for name, value in options.sink.items():
+        raise ConfigError(
+            f"on_spark has {name}={value!r}, an option of exactly-once sinks, and no sink of the "
+            f"pipeline is a MetricsSink ({', '.join(map(str, steps))}); leave it out"
+        )
 
 
 def _query(path: Sequence[Any], place: SinkPlace, options: SparkOptions) -> CompiledQuery:

@@ -405,3 +405,10 @@ def test_settings_that_nothing_on_spark_obeys_are_refused(settings: Any, remedy:
     flow.source(NumberedRows(10)).to(FunctionSink(print))
     with pytest.raises(NotOnSparkError, match=f"made with {name}=.*{re.escape(remedy)}"):
         flow.on_spark(NO_SESSION)
+
+
+def test_options_of_exactly_once_sinks_are_refused_without_such_a_sink():
+    flow = Pipeline("numbers")
+    flow.source(NumberedRows(10)).to(FunctionSink(print))
+    with pytest.raises(ConfigError, match=r"onNewQuery='append'.*no sink.*FunctionSink.*leave"):
+        flow.on_spark(NO_SESSION, onNewQuery="append")
