@@ -1,5 +1,7 @@
 """The manager: queues by name, and the settings it compares when a name exists."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from batchqueue import (
@@ -10,8 +12,10 @@ from batchqueue import (
     ThreadPolicy,
 )
 from core_support.handlers import Recorder
+from core_support.held_log import held_log
 from core_support.queues import config
 from core_support.threads import run_threads
+from core_support.waits import WAIT_S
 
 
 def test_create_registers_in_order_of_creation(manager):
@@ -163,3 +167,12 @@ def test_mode_is_compared_as_consumer_or_handlers(manager):
     """A consumer and a factory are both consumers."""
     first = manager.create("orders", config(consumer=len))
     assert manager.create_if_absent("orders", config(consumer_factory=Recorder)) is first
+
+
+def test_a_log_that_hangs_holds_up_no_other_caller(manager):
+    manager.create("a", config())
+    with ThreadPoolExecutor(2) as pool, held_log("exists with") as handler:
+        waiting = pool.submit(manager.create_if_absent, "a", config(buffer_size=7))
+        assert handler.entered.wait(WAIT_S)
+        assert pool.submit(manager.names).result(WAIT_S) == ["a"]
+        assert not waiting.done()

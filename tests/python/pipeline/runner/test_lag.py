@@ -6,6 +6,7 @@ import pytest
 
 from batchqueue.groups import SkewDetectionConfig
 from batchqueue.pipeline import BackpressureConfig, Lag, Pipeline, SkewState
+from batchqueue.pipeline.runner import lag_reader
 from core_support.held_log import calling_log
 from core_support.scripts import run_script
 from core_support.waits import WAIT_S, eventually
@@ -129,6 +130,18 @@ def test_lag_that_hangs_is_unknown_and_holds_up_nothing(tmp_path):
     # What comes back after the end does not count.
     eventually(lambda: run.stats().sources["numbers"].lag_stuck_s == 0, "the end of the call")
     assert lag_of(run) == {"0": Lag(None, None)}
+
+
+def test_lag_that_hangs_for_long_is_logged(monkeypatch):
+    monkeypatch.setattr(lag_reader, "_LATE_S", 0.05)
+    lag, lines = HangingLag(), []
+    flow = Pipeline("p", backpressure=QUICK)
+    flow.source(Lagging(5_000, lag, bounded=False)).to(Kept())
+    with calling_log(lines.append, "lag() has not returned for"), flow.start() as run:
+        eventually(lambda: lines, "the line")
+        lag.go.set()
+        eventually(lambda: lag_of(run) == {"0": Lag(7, None)}, "the lag")
+    assert len(lines) == 1
 
 
 def test_lag_of_a_source_that_is_slow_stays_known():
