@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from batchqueue._exact_cast import exact_cast
 from batchqueue.outputs.layout import Layout
 from batchqueue.outputs.store import StoreError
 from batchqueue.outputs.values import DECIMAL_DIGITS, DECIMAL_PLACES, FITTING, plain_in
@@ -64,7 +65,7 @@ def typed_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if not any(is_kind(array.type) for is_kind in _CAST_TO_INT):
         odd = next(value for value in values if value is not None)
         raise pa.ArrowTypeError(f"{odd!r} is not a number")
-    return array.cast(kind)
+    return exact_cast(array, kind)
 
 
 def _decimal(value: Any) -> Decimal:

@@ -33,6 +33,7 @@ from pyiceberg.types import (
     StringType,
 )
 
+from batchqueue._exact_cast import exact_cast
 from batchqueue.outputs.iceberg.conditions import all_of, equal, within
 from batchqueue.outputs.layout import Layout
 from batchqueue.outputs.rows import ARROW_TYPES, schema_of
@@ -224,7 +225,7 @@ class SinkTable:
         schema = schema_of(stored.layout)
         found = self._read(stored.all_columns(), tasks, condition)
         columns = zip(found.columns, schema, strict=True)
-        return pa.table([column.cast(kind.type) for column, kind in columns], schema=schema)
+        return pa.table([exact_cast(column, kind.type) for column, kind in columns], schema=schema)
 
     def rows_in(self, tasks: Files) -> int:
         """Return the number of rows of data files, without those that other writers deleted."""

@@ -205,8 +205,10 @@ class LanceColumns:
         """Return a batch of another version with the schema of this one."""
         import pyarrow as pa
 
+        from batchqueue._exact_cast import exact_cast
+
         columns = [
-            batch.column(field.name).cast(field.type)
+            exact_cast(batch.column(field.name), field.type)
             if field.name in batch.schema.names
             else pa.nulls(batch.num_rows, field.type)
             for field in self.schema

@@ -165,12 +165,15 @@ class IcebergSource:
         """Read one data file."""
         import pyarrow as pa
 
+        from batchqueue._exact_cast import exact_cast
+
         columns, schema = self._columns_found()
         seen = 0
         for batch in self._table.read(split.what, columns, schema.names):
             seen += batch.num_rows
             arrays = [
-                array.cast(field.type) for array, field in zip(batch.columns, schema, strict=True)
+                exact_cast(array, field.type)
+                for array, field in zip(batch.columns, schema, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
         if split.rows not in (None, seen):

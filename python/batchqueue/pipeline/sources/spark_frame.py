@@ -115,6 +115,8 @@ class SparkFrameSource:
         """Compute one partition, and no other."""
         import pyarrow as pa
 
+        from batchqueue._exact_cast import exact_cast
+
         schema = self.schema()
         try:
             context = self._df.sparkSession.sparkContext
@@ -132,7 +134,7 @@ class SparkFrameSource:
             with pa.ipc.open_stream(pa.py_buffer(streams.pop())) as batches:
                 for batch in batches:
                     columns = [
-                        column.cast(field.type)
+                        exact_cast(column, field.type)
                         for column, field in zip(batch.columns, schema, strict=True)
                     ]
                     yield pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from batchqueue._exact_cast import exact_cast_batch
 from batchqueue.aggregation import Metrics
 from batchqueue.pipeline.errors import NotOnSparkError
 from batchqueue.pipeline.operators import Chain
@@ -77,7 +78,7 @@ class RowMetrics:
 
     def __call__(self, rows: pa.RecordBatch) -> Iterable[Metrics]:
         """Return the metrics of some rows."""
-        result: Iterable[Metrics] = self.to_metrics(rows.cast(self.schema))
+        result: Iterable[Metrics] = self.to_metrics(exact_cast_batch(rows, self.schema))
         return result
 
 

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from batchqueue._exact_cast import exact_cast
 from batchqueue.pipeline.contract import Position, Split
 from batchqueue.pipeline.errors import SourceDataError
 from batchqueue.pipeline.spark.arrow_types import arrow_schema
@@ -180,7 +181,7 @@ def _for_spark(batch: pa.RecordBatch, schema: pa.Schema, source: str) -> pa.Reco
         if column.null_count and not field.nullable:
             raise SourceDataError(f"{where} has a null, and the schema says that it has none")
         try:
-            columns.append(column.cast(field.type))
+            columns.append(exact_cast(column, field.type))
         except pa.ArrowException as error:
             raise SourceDataError(
                 f"{where} is {column.type}, and Spark has {field.type} ({error}); write it so that "

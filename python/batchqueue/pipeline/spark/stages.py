@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from batchqueue._exact_cast import exact_cast_batch
 from batchqueue.pipeline.chunks.cutter import ChunkCutter
 from batchqueue.pipeline.errors import OperatorError
 from batchqueue.pipeline.operators import Chain, ChainStep
@@ -91,11 +92,11 @@ def chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema, chunk_rows: int
         chunk_rows: Cut and join them into chunks of at most so many rows. None: leave them.
     """
     if chunk_rows is None:
-        yield from (batch.cast(schema) for batch in batches if batch.num_rows)
+        yield from (exact_cast_batch(batch, schema) for batch in batches if batch.num_rows)
         return
     cutter = ChunkCutter(chunk_rows)
     for batch in batches:
-        for chunk in cutter.add(batch.cast(schema)):
+        for chunk in cutter.add(exact_cast_batch(batch, schema)):
             yield chunk.batch
     for chunk in cutter.rest():
         yield chunk.batch
@@ -115,7 +116,7 @@ def fitted(batch: pa.RecordBatch, after: pa.Schema, wanted: pa.Schema, what: str
             what,
         )
     try:
-        return batch.cast(wanted)
+        return exact_cast_batch(batch, wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise OperatorError(
             f"{what} returned values that do not fit the schema that Spark expects, "

@@ -16,6 +16,7 @@ from batchqueue.spark.errors import SinkError
 
 _compute: Any = pyarrow.compute  # its type hints lack functions
 _EPOCH, _DAY_S = date(1970, 1, 1), 86_400
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 @dataclass(frozen=True)
@@ -114,10 +115,10 @@ class Watermark:
         """
         kind, limit = times.type, self.latest_that_counts()
         if pa.types.is_timestamp(kind) and (kind.tz is not None or self.time.zone is None):
-            # As numbers: Python has fewer years than Spark.
-            micros = times.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64())
-            latest = _latest(micros, limit * 1_000_000)
-            return None if latest is None else latest // 1_000_000
+            # As numbers: Python has fewer years than Spark, and Arrow fewer in a finer unit.
+            per_s = _PER_SECOND[kind.unit]
+            latest = _latest(times.cast(pa.int64()), limit * per_s)
+            return None if latest is None else latest // per_s
         if pa.types.is_date(kind):
             days = times.cast(pa.date32()).cast(pa.int32())
             latest = _latest(days, limit // _DAY_S)

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 
+from batchqueue._exact_cast import exact_cast
 from batchqueue.aggregation import (
     CountMetrics,
     MaxMetrics,
@@ -140,7 +141,7 @@ def _key_texts(key: str, kind: type, values: pa.Array) -> pa.Array:
         )
     try:
         if kind is int:
-            values = values.cast(pa.int64())
+            values = exact_cast(values, pa.int64())
         texts = values.cast(pa.string())
     except pa.ArrowException as error:
         raise SinkError(
@@ -220,4 +221,4 @@ def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
         raise pa.ArrowTypeError("decimals are stored in a column of Decimal")
     if pa.types.is_floating(values.type) and pa.types.is_decimal(wanted):
         raise pa.ArrowTypeError("floats are not exact: cast the column to a decimal")
-    return values.cast(wanted)
+    return exact_cast(values, wanted)

@@ -56,7 +56,11 @@ def without_rows(groups: pa.Table) -> pa.Table:
 def _renamed(groups: pa.Table, key: str, value: Any) -> pa.Table:
     column = groups.column(key)
     try:
-        filled = pc.fill_null(column, pa.scalar(value, column.type))
+        scalar = pa.scalar(value, column.type)
+        # Arrow cuts the fraction off a float, and the time off a datetime.
+        if scalar.as_py() != value and not pa.types.is_floating(column.type):
+            raise ValueError(f"{value!r} would become {scalar.as_py()!r}")
+        filled = pc.fill_null(column, scalar)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise SinkError(
             f"null_keys has {value!r} for key {key!r}, which is of type {column.type}: give a "

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -204,6 +206,24 @@ def test_column_of_another_type_is_named_and_cast_to_a_given_schema(
     FORMATS[suffix](tmp_path / f"3.{suffix}", pa.table({"n": [3.5]}))
     with pytest.raises(SourceDataError, match=rf"3\.{suffix}: column 'n' cannot be cast"):
         read_all(FileSource(tmp_path, schema=given))
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        (pa.array([Decimal("768003825538626644899")], pa.decimal128(38, 0)), pa.decimal128(38, 18)),
+        (pa.array([1e300]), pa.float32()),
+        (pa.array([2]), pa.bool_()),
+        (pa.array([datetime(2026, 1, 31, 5)]), pa.date32()),
+    ],
+)
+def test_value_that_a_given_schema_would_change_is_refused(
+    suffix: str, values: pa.Array, wanted: pa.DataType, tmp_path: Path, read_all
+):
+    FORMATS[suffix](tmp_path / f"1.{suffix}", pa.table({"n": values}))
+    with pytest.raises(SourceDataError, match=rf"1\.{suffix}: column 'n' cannot be cast.*not fit"):
+        read_all(FileSource(tmp_path, schema=pa.schema({"n": wanted})))
 
 
 @pytest.mark.parametrize("suffix", FORMATS)

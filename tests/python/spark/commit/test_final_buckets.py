@@ -316,6 +316,15 @@ def test_latest_time_of_each_type(times: pa.Array, newest: int | None) -> None:
     assert mark.final_before(noon) == bucket_start(noon, 86_400, zone="America/New_York")
 
 
+def test_time_that_a_finer_unit_cannot_hold_moves_no_watermark() -> None:
+    mark = Watermark(DAY)
+    # 2**64 microseconds later, so that 64 bits of them show the first time again.
+    for unit, per_s in (("s", 1), ("ms", 1_000)):
+        later = pa.array([2**64 * per_s // 1_000_000 + 1_710_072_000 * per_s], pa.int64())
+        times = later.cast(pa.timestamp(unit, "UTC"))
+        assert mark.newest(times) is None
+
+
 def test_weeks_of_dates_end_as_those_of_their_midnights() -> None:
     week = Watermark(Window("at", 7 * 86_400, offset_seconds=4 * 86_400), delay_s=86_400)
     sunday = datetime(2024, 3, 17, tzinfo=UTC)

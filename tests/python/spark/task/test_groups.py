@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batchqueue.aggregation import (
@@ -20,6 +21,7 @@ from batchqueue.aggregation import (
     Mean,
     Metrics,
     Min,
+    MinMetrics,
     Quantiles,
     Sum,
     SumMetrics,
@@ -162,6 +164,62 @@ def test_sum_that_is_too_large_in_one_task_is_refused() -> None:
     small = pa.RecordBatch.from_pydict({"city": ["A"], "cents": [1]})
     assert len(merged([message(job(step), small)], step)) == 1
     with pytest.raises(SinkError, match=r"does not fit into int64, in a group of one task"):
+        message(job(step), task)
+
+
+@st.composite
+def amounts(draw: st.DrawFn) -> tuple[pa.DataType, Decimal]:
+    scale = draw(st.integers(0, 38))
+    digits = draw(st.integers(1, 38))
+    number = draw(st.integers(10 ** (digits - 1), 10**digits - 1)) * draw(st.sampled_from([1, -1]))
+    return pa.decimal128(38, scale), Decimal(number).scaleb(-scale)
+
+
+@settings(deadline=None)
+@example((pa.decimal128(38, 0), Decimal("768003825538626644899")))  # 128 bits of it would fit
+@given(amounts())
+def test_decimals_are_stored_exactly_or_refused(amount: tuple[pa.DataType, Decimal]) -> None:
+    kind, value = amount
+    least = metric_type("least", MinMetrics, columns={"value": Decimal})
+    step = ArrowAggregation(metrics={EXACT: Sum("x"), least: Min("x")})
+    task = pa.RecordBatch.from_pydict({"x": pa.array([value], kind)})
+    scaled = value.scaleb(18)
+    if scaled == int(scaled) and abs(scaled) < 10**38:
+        found = merged([message(job(step), task)], step)
+        assert [item.to_rows()[0][0] for item in found] == [value] * 2
+    else:
+        with pytest.raises(SinkError, match=r"does not fit its column"):
+            message(job(step), task)
+
+
+def test_decimals_that_fit_in_each_task_only_are_refused_by_the_store(tmp_path: Path) -> None:
+    step = ArrowAggregation(metrics={EXACT: Sum("x")})
+    of = job(step, tmp_path / "metrics.db")
+    for most in (Decimal("99999999999999999999"), Decimal("38400191276931332244")):
+        tasks = [
+            pa.RecordBatch.from_pydict({"x": pa.array([most], pa.decimal128(38, 0))})
+            for _ in range(20)
+        ]
+        with pytest.raises(SinkError, match="has more than 20 digits before the point"):
+            commit(of, tasks)
+    assert stored(of) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (pa.array([1, None], pa.int64()), 1.5),
+        (pa.array([date(2026, 1, 31), None], pa.date32()), datetime(2026, 1, 31, 5)),
+        (
+            pa.array([datetime(2026, 1, 31, tzinfo=UTC), None], pa.timestamp("us", "UTC")),
+            datetime(2026, 1, 31, 5),
+        ),
+    ],
+)
+def test_what_stands_for_null_is_not_changed_to_fit(key: pa.Array, value: Any) -> None:
+    step = ArrowAggregation(keys=["city"], metrics={"rows": Count()}, null_keys={"city": value})
+    task = pa.RecordBatch.from_pydict({"city": key})
+    with pytest.raises(SinkError, match=r"null_keys has .* give a value of that type"):
         message(job(step), task)
 
 

@@ -73,6 +73,8 @@ class Fit(NamedTuple):
         """
         import pyarrow as pa
 
+        from batchqueue._exact_cast import exact_cast
+
         columns = []
         for field in self.schema:
             place = batch.schema.get_field_index(field.name)
@@ -82,7 +84,7 @@ class Fit(NamedTuple):
             column = batch.column(place)
             if column.type != field.type:
                 try:
-                    column = column.cast(field.type)
+                    column = exact_cast(column, field.type)
                 except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                     raise SourceDataError(
                         f"{path}: column {field.name!r} cannot be cast from {column.type} to "

@@ -84,7 +84,8 @@ class FileSource:
             columns: The columns to read, in this order; of Parquet and Arrow the others are not
                 fetched. Default: None, those of the first file, and a file with more is refused.
             schema: The names and types of the columns: values are cast, and a column that a file
-                lacks is null. Default: None, that of the first file; the others must have the same.
+                lacks is null; a value that the type does not have is an error, and floats are
+                rounded. Default: None, that of the first file; the others must have the same.
             name: The name in positions; a position is refused by a source of another name.
                 Default: None, the paths as given.
             watch: Whether to wait for more files when all are read. Default: False.
