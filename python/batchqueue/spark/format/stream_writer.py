@@ -3,19 +3,30 @@
 The data sources of Spark 4.0 have no Arrow writer for streams.
 """
 
+import pickle
 from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
+from batchqueue import BatchQueueError
 from batchqueue.spark.commit.commit import Commit
 from batchqueue.spark.commit.retries import open_store
+from batchqueue.spark.errors import SinkError
 from batchqueue.spark.format.task_message import TaskMessage, attempt_messages
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
 from batchqueue.spark.task.context import current_epoch
 from batchqueue.spark.task.session_zone import batches_with_instants, zone_of_task
+
+
+class RefusedBeforeTasksError(SinkError, pickle.PickleError):
+    """The store, or what its ledger shows, refuses a query before its tasks run.
+
+    It is a `PickleError` because pyspark, which pickles the writer then, passes on no other error
+    as it is.
+    """
 
 
 class StreamSinkWriter(DataSourceStreamArrowWriter):
@@ -35,8 +46,11 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
         `abort`; if that one raised, Spark would report "Writing job failed" instead of the reason
         why the commit failed.
         """
-        open_store(self._job)
-        Commit(self._job, self._options, []).check_epoch(None)
+        try:
+            open_store(self._job)
+            Commit(self._job, self._options, []).check_epoch(None)
+        except BatchQueueError as error:
+            raise RefusedBeforeTasksError(str(error)) from error.__cause__
         return super().__getstate__()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

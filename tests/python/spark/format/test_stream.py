@@ -4,6 +4,7 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from batchqueue.aggregation import CountMetrics, Metrics
+from batchqueue.aggregation import CountMetrics, Metrics, metric_type
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import register
 from spark_support.faulty_store import epochs
@@ -170,6 +171,19 @@ def test_invalid_option_stops_the_query(store: SqliteStore, stream: Stream) -> N
         StreamingQueryException, match="option onNewQuery='ignore': use 'append' or 'replace'"
     ):
         stream(flight_job(store), onNewQuery="ignore")
+
+
+def test_new_metric_is_refused_before_tasks_run_in_the_words_of_the_sink(
+    store: SqliteStore, stream: Stream, tmp_path: Path
+) -> None:
+    job = flight_job(store)
+    stream(job)
+    changed = replace(job, metrics=[*job.metrics, metric_type("later", CountMetrics)])
+    with pytest.raises(StreamingQueryException) as refused:
+        stream(changed, tmp_path / "another checkpoint", onNewQuery="append")
+    message = str(refused.value)
+    assert "was written by another job: metric 'later' is new. Give this job another" in message
+    assert "PicklingError" not in message
 
 
 def test_complete_mode_is_refused(
