@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from batchqueue.spark.job.column_types import ACCEPTED, STORED
 from pages import ROOT
 
 TEMPLATES = ROOT / "scripts" / "templates"
@@ -29,6 +30,15 @@ def test_generated_page_has_the_text_of_its_template(name: str) -> None:
     template = (TEMPLATES / f"{name}.md").read_text()
     page = (ROOT / "docs" / PAGES[name]).read_text()
     assert pattern(template).fullmatch(page), f"docs/{PAGES[name]} differs from {name}.md"
+
+
+def test_page_of_ways_has_the_tables_of_types() -> None:
+    page = (ROOT / "docs" / "spark" / "ways.md").read_text()
+    uses = ((f"read as {use}", kinds) for use, kinds in ACCEPTED.items())
+    stored = ((kind.__name__, kinds) for kind, kinds in STORED.items())
+    for head, rows in (("| a column | may be |", uses), ("| a column of type | stores |", stored)):
+        table = [head, "|---|---|", *(f"| {what} | {', '.join(kinds)} |" for what, kinds in rows)]
+        assert "\n".join(["", *table, ""]) in page, "\n".join(["docs/spark/ways.md lacks", *table])
 
 
 def test_changed_sentence_is_noticed() -> None:

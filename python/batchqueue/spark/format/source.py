@@ -12,6 +12,7 @@ from batchqueue.spark.format.batch_writer import BatchSinkWriter
 from batchqueue.spark.format.reading import ReadOptions, SinkReader
 from batchqueue.spark.format.session_settings import SessionSettings
 from batchqueue.spark.job.aggregation_job import AggregationJob
+from batchqueue.spark.job.column_types import check_reaches_python, check_rows, spark_columns
 from batchqueue.spark.job.options import SinkOptions
 
 if TYPE_CHECKING:
@@ -87,5 +88,7 @@ class AggregationDataSource(DataSource):
 
     def _checked_options(self, schema: "StructType", *, stream: bool) -> SinkOptions:
         options = SinkOptions.parse(self.options, self.job, stream=stream)
-        self.job.check_columns(schema.fieldNames())
+        columns = spark_columns(schema)
+        check_rows(self.job, columns)
+        check_reaches_python(columns, "the tasks of a format")
         return options

@@ -6,6 +6,12 @@ from typing import Any
 from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError
 from batchqueue._words import a_type
 from batchqueue.spark.handlers.delivery import Delivery
+from batchqueue.spark.job.column_types import (
+    Column,
+    check_once,
+    check_reaches_python,
+    check_tags,
+)
 from batchqueue.spark.job.pickling import check_pickles
 
 
@@ -43,19 +49,25 @@ def check_delivery(delivery: Delivery, columns: Sequence[str], *, rdd: bool) -> 
     check_pickles(delivery, "", "the function `handlers`, which runs in the workers")
 
 
-def check_columns(delivery: Delivery, columns: Sequence[str], available: Sequence[str]) -> None:
-    """Check that the rows have the columns that are read.
+def check_columns(delivery: Delivery, columns: Sequence[str], rows: list[Column]) -> None:
+    """Check that the rows have the columns that are read, and that handlers can get them.
 
     Raises:
-        ConfigError: A column is missing.
+        ConfigError: A column is missing, cannot be handed to Python, or has no tags.
     """
     needed = [*columns, *([] if delivery.type_column is None else [delivery.type_column])]
+    available = [column.name for column in rows]
     missing = [column for column in needed if column not in available]
     if missing:
         raise ConfigError(
             f"the handlers need column {', '.join(missing)}, but the rows have "
             f"{', '.join(available)}: select or rename it before (case matters)"
         )
+    check_once(rows, needed)
+    check_reaches_python(rows, "handlers")
+    for column in rows:
+        if column.name == delivery.type_column:
+            check_tags(column)
 
 
 def _check_rdd(delivery: Delivery, columns: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from batchqueue._words import a_type, counted
 from batchqueue.spark.handlers.checks import check_columns, check_delivery
 from batchqueue.spark.handlers.delivery import Delivery, MakeHandlers
 from batchqueue.spark.handlers.summary import DeliverySummary, PartitionSummary
+from batchqueue.spark.job.column_types import spark_columns
 from batchqueue.spark.task.arrow import map_in_arrow
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def _is_dataframe(data: object) -> bool:
 def _run(data: Any, delivery: Delivery, columns: Sequence[str]) -> DeliverySummary:
     started_at = time.monotonic()
     if _is_dataframe(data):
-        check_columns(delivery, columns, data.columns)
+        check_columns(delivery, columns, spark_columns(data.schema))
         rows = map_in_arrow(data, delivery.deliver_batches, PartitionSummary.SCHEMA).collect()
         partitions = [PartitionSummary.parse(row["summary"]) for row in rows]
     else:

@@ -290,30 +290,23 @@ class AggregationJob:
                 names[step.type_column] = None
         return list(names)
 
-    def check_columns(self, available: Sequence[str], *, any_case: bool = False) -> None:
+    def check_columns(self, available: Sequence[str]) -> None:
         """Check that the rows have the columns that `items`, aggregations and the watermark read.
 
         Args:
-            available: The columns of the rows.
-            any_case: Whether those of aggregations and of the watermark may differ in case, as
-                Spark SQL lets them; False by default.
+            available: The columns of the rows. Case matters, also where Spark SQL reads them.
 
         Raises:
             ConfigError: A column is missing.
         """
         missing = [column for column in self.columns if column not in available]
         if self.prepare is None:  # which may make columns
-            lowered = {column.lower() for column in available}
             declared = [] if self.watermark is None else [self.watermark.time.column]
             for step in self.arrow:
                 declared += [] if step.type_column is None else [step.type_column]
                 if isinstance(step, ArrowAggregation):
                     declared += step.aggregation.columns
-            lacking = [
-                name
-                for name in declared
-                if name not in available and not (any_case and name.lower() in lowered)
-            ]
+            lacking = [name for name in declared if name not in available]
             missing = list(dict.fromkeys([*missing, *lacking]))
         if missing:
             raise ConfigError(

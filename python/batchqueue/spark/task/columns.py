@@ -1,6 +1,6 @@
 """Partials of declared metrics as columns: no Python object for each group on the way to L2."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
@@ -26,6 +26,7 @@ from batchqueue.outputs import StoreError
 from batchqueue.outputs.rows import ARROW_TYPES, values_of
 from batchqueue.outputs.values import described
 from batchqueue.spark.errors import SinkError
+from batchqueue.spark.job.column_types import STORED, kind_in_arrow
 from batchqueue.spark.job.declared import key_types, value_columns
 from batchqueue.spark.job.steps import ArrowAggregation
 
@@ -134,11 +135,6 @@ def _entities(step: ArrowAggregation, groups: pa.RecordBatch) -> pa.Array:
 
 def _key_texts(key: str, kind: type, values: pa.Array) -> pa.Array:
     """Return the values of a key column as they are in the text of an entity."""
-    if kind is not str and not _IS_KEY[kind](values.type):
-        raise SinkError(
-            f"the key column {key!r} is declared as {kind.__name__}, and has values of type "
-            f"{values.type}: declare it with another type in keys=, or cast it"
-        )
     try:
         if kind is int:
             values = exact_cast(values, pa.int64())
@@ -163,13 +159,6 @@ def _are_dates(values: pa.Array) -> bool:
     days = _compute.min_max(values.cast(pa.date32()).cast(pa.int32())).as_py()
     first, last = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
     return days["min"] is None or (first <= days["min"] and days["max"] <= last)
-
-
-_IS_KEY: dict[type, Callable[[pa.DataType], bool]] = {
-    int: pa.types.is_integer,
-    bool: pa.types.is_boolean,
-    date: pa.types.is_date,
-}
 
 
 def _time_buckets(window: Window | None, groups: pa.RecordBatch) -> pa.Array:
@@ -201,7 +190,9 @@ def _fitting(metric: type[Metrics], groups: pa.RecordBatch) -> Iterable[pa.Array
             yield pa.repeat(pa.scalar(values, wanted), rows)
             continue
         try:
-            yield _cast(values, wanted)
+            if kind_in_arrow(values.type) not in STORED[kind]:  # a cast would parse or print them
+                raise pa.ArrowTypeError(f"it takes {', '.join(STORED[kind])}")
+            yield exact_cast(values, wanted)
         except pa.ArrowException as error:
             raise SinkError(
                 f"metric {metric.name!r} has a value of type {values.type} that does not fit its "
@@ -209,16 +200,3 @@ def _fitting(metric: type[Metrics], groups: pa.RecordBatch) -> Iterable[pa.Array
                 f"type, metric_type({metric.name!r}, ..., columns={{{name!r}: ...}}), or measure "
                 "in another unit"
             ) from error
-
-
-def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
-    kinds = (pa.types.is_string, pa.types.is_boolean)
-    if any(is_kind(values.type) != is_kind(wanted) for is_kind in kinds):
-        raise pa.ArrowTypeError("they are of another kind")  # a cast would parse or print them
-    if pa.types.is_temporal(values.type):
-        raise pa.ArrowTypeError("times are not stored: measure seconds")
-    if pa.types.is_decimal(values.type) and not pa.types.is_decimal(wanted):
-        raise pa.ArrowTypeError("decimals are stored in a column of Decimal")
-    if pa.types.is_floating(values.type) and pa.types.is_decimal(wanted):
-        raise pa.ArrowTypeError("floats are not exact: cast the column to a decimal")
-    return exact_cast(values, wanted)

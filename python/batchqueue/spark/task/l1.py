@@ -10,6 +10,7 @@ from batchqueue import SupportsConsume
 from batchqueue.aggregation import Aggregator, MergeBuffer, Metrics
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
+from batchqueue.spark.job.column_types import arrow_columns, check_rows
 from batchqueue.spark.job.steps import ArrowAggregation, ArrowHandler, Emit, HandlerFactory
 from batchqueue.spark.stage.stage import Stage
 from batchqueue.spark.task.bad_rows import RowReader
@@ -84,6 +85,7 @@ class L1:
         self._job = job
         self.newest: int | None = None
         self._watermark = job.watermark
+        self._checked: pa.Schema | None = None
         self._collected: list[Metrics] = []
         self._aggregators: list[tuple[int, ArrowAggregation, Aggregator]] = []
         # One pass over a column delivers the rows of all its tags.
@@ -115,6 +117,9 @@ class L1:
 
     def produce(self, batch: pa.RecordBatch, stage: Stage) -> None:
         """Enqueue one batch of rows: as items, by each type column, and whole, as the job says."""
+        if batch.schema != self._checked:
+            check_rows(self._job, arrow_columns(batch.schema), in_task=True)
+            self._checked = batch.schema
         items, rows = self.rows.read(batch)
         self._note_times(rows)
         stage.produce_many(items)

@@ -21,6 +21,7 @@ from batchqueue.spark.commit.retries import open_store
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.arguments import check_dataframe, check_job
+from batchqueue.spark.job.column_types import check_reaches_python, check_rows, spark_columns
 from batchqueue.spark.job.options import OPTION_NAMES, SinkOptions
 from batchqueue.spark.job.steps import ArrowAggregation
 from batchqueue.spark.task.arrow import map_in_arrow
@@ -130,7 +131,8 @@ class MetricsWriter:
             batch_id: Its number, as Spark passes it.
 
         Raises:
-            ConfigError: `df` is not a DataFrame of Spark, or lacks a column.
+            ConfigError: `df` is not a DataFrame of Spark, or lacks a column, or has one of a type
+                that the job does not take.
             SinkError: The query is new to a sink that has data, Spark does not say which query it
                 is, epochs before this one are missing, this epoch was written in this run, or
                 comes again with another number of rows, the job has changed, or an item was lost.
@@ -176,8 +178,9 @@ class MetricsWriter:
             summary of each.
 
         Raises:
-            ConfigError: `df` is not a DataFrame of Spark, or lacks a column; `txn_id` is blank; or
-                `replace` is not an interval, or beside `overwrite`.
+            ConfigError: `df` is not a DataFrame of Spark, lacks a column, or has one of a type that
+                the job does not take; `txn_id` is blank; or `replace` is not an interval, or beside
+                `overwrite`.
             SinkError: A stream has written to the sink, and `sinkId` was not given; the sink was
                 written with another number of shards, or by another job; a result is outside of
                 `replace`; or an item was lost.
@@ -212,10 +215,11 @@ class MetricsWriter:
 
     def _prepare(self, df: "DataFrame") -> "DataFrame":
         check_dataframe(df, "MetricsWriter")
-        self._job.check_columns(df.columns, any_case=self._l1 == "spark")
+        check_rows(self._job, spark_columns(df.schema))
+        df = with_columns_read(df, self._job)
+        if self._l1 == "tasks":
+            check_reaches_python(spark_columns(df.schema), "the tasks")
         open_store(self._job)
-        if self._l1 == "tasks":  # of a groupBy, Spark knows what is read
-            df = with_columns_read(df, self._job)
         return self._with_instants(df)
 
     def _with_instants(self, df: "DataFrame") -> "DataFrame":
@@ -268,17 +272,21 @@ def with_columns_read(df: "DataFrame", job: AggregationJob) -> "DataFrame":
     """Return the columns that a job reads, so that Spark scans no others.
 
     Returns:
-        `df` itself if functions may read any column, if it has names that differ by their case
-        only, or lacks a column, which the job reports in its own words.
+        `df` itself if functions may read any column.
     """
     read = job.columns_read()
     names = df.columns
-    is_ambiguous = len({name.lower() for name in names}) < len(names)
-    if read is None or is_ambiguous or not set(read) <= set(names):
+    if read is None:
         return df
     # Without any column Spark would not say how many rows there are.
     kept = [name for name in names if name in read] or names[:1]
-    return df if kept == names else df.select(*map(quoted, kept))
+    if kept == names:
+        return df
+    if len({name.lower() for name in names}) == len(names):
+        return df.select(*map(quoted, kept))
+    # Spark SQL does not distinguish some of the names.
+    numbered = df.toDF(*(f"column {position}" for position in range(len(names))))
+    return numbered.select(*(quoted(f"column {names.index(name)}") for name in kept)).toDF(*kept)
 
 
 def _buckets(interval: Any, *, overwrite: bool) -> range:

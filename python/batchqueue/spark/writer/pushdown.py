@@ -228,9 +228,7 @@ def _plan(
     fn, aggregation = _functions_for(df), step.aggregation
     if step.type_column is not None and tags_beside:
         # Rows with an unknown tag, or null, stay in, so that the check finds them.
-        df = df.where(
-            ~fn.coalesce(fn.col(quoted(step.type_column)).isin(*tags_beside), fn.lit(False))
-        )
+        df = df.where(~_has_tag(fn, df, step.type_column, tags_beside))
     sql = _SQL
     if df.sparkSession.conf.get("spark.sql.ansi.enabled") != "true":
         # `sum` would wrap above 64 bits; `try_sum` is null instead, and costs more. In ANSI mode
@@ -246,11 +244,20 @@ def _plan(
         if isinstance(measure, Sum | Mean):
             measures.append(fn.count(quoted(measure.column)).alias(_VALUES + name))
     if step.type_column is not None:
-        known = fn.col(quoted(step.type_column)).isin(*step.tags)
-        measures.append(fn.count_if(~fn.coalesce(known, fn.lit(False))).alias(_UNKNOWN_TAGS))
+        known = _has_tag(fn, df, step.type_column, step.tags)
+        measures.append(fn.count_if(~known).alias(_UNKNOWN_TAGS))
     if watermark is not None:
         measures.append(_newest_in_sql(fn, watermark, df).alias(_NEWEST))
     return df.groupBy(*keys).agg(_count_of_rows(fn, aggregation).alias(ROWS), *measures)
+
+
+def _has_tag(fn: Any, df: "DataFrame", column: str, tags: Sequence[str]) -> "Column":
+    """Return whether the value of a column is a tag, as text; null is not."""
+    values = fn.col(quoted(column))
+    if _type_name(df, column) != "string":
+        values = values.cast("string")  # else Spark would cast the tags
+    found: Column = fn.coalesce(values.isin(*tags), fn.lit(False))
+    return found
 
 
 def _count_of_rows(fn: Any, aggregation: Aggregation) -> "Column":

@@ -86,7 +86,7 @@ def test_batch_that_fails_names_the_reason_and_commits_nothing(
         ({"tags": ["A", "B"]}, r"lost \d+ of \d+ items .*every tag in one of `arrow`"),
         (
             {"type_column": "delay"},
-            'type_column "delay" is of type Float64; give a column of strings',
+            "column 'delay' is a double, and the job reads it as type_column, which takes text or",
         ),
     ],
 )

@@ -16,6 +16,9 @@ needs_batch_sink = pytest.mark.skipif(
 needs_stream_sink = pytest.mark.skipif(
     VERSION < (4, 1), reason=f"a stream into a registered format needs pyspark 4.1; {HERE}"
 )
+needs_collations = pytest.mark.skipif(
+    VERSION < (4, 0), reason=f"collations are since pyspark 4.0; {HERE}"
+)
 needs_connect_server = pytest.mark.skipif(
     VERSION < (4, 0),
     reason=f"the server of Spark Connect is a separate package before pyspark 4.0; {HERE}",
