@@ -30,6 +30,7 @@ from batchqueue.spark.task.context import QUERY_ID, EpochId
 from batchqueue.spark.task.message import AttemptMessage, empty_message
 from batchqueue.spark.task.session_zone import cast_to_instants
 from batchqueue.spark.writer.epochs import Place, run_of, written_once
+from batchqueue.spark.writer.output_mode import check_output_mode
 from batchqueue.spark.writer.pushdown import SqlPartials, collect_partials, pushdown_steps
 from batchqueue.spark.writer.shards import ShardedWrite
 from batchqueue.spark.writer.sql_buckets import quoted
@@ -123,8 +124,9 @@ class MetricsWriter:
 
         Call it once for every epoch, also for one without rows. A second call in an epoch, by this
         writer or by another one of the same sink, is an error: its rows would be taken for a
-        replay. The stream must be in output mode append; in other modes an epoch repeats rows of
-        earlier epochs, and Spark gives no way to check the mode here.
+        replay. The stream must be in output mode append, or update if it aggregates nothing: else
+        an epoch repeats rows of earlier epochs. With Spark Connect, which does not say the mode, a
+        warning is logged.
 
         Args:
             df: The micro-batch.
@@ -134,13 +136,16 @@ class MetricsWriter:
             ConfigError: `df` is not a DataFrame of Spark, or lacks a column, or has one of a type
                 that the job does not take.
             SinkError: The query is new to a sink that has data, Spark does not say which query it
-                is, epochs before this one are missing, this epoch was written in this run, or
-                comes again with another number of rows, the job has changed, or an item was lost.
+                is, its output mode repeats rows, epochs before this one are missing, this epoch was
+                written in this run, or comes again with another number of rows, the job has
+                changed, or an item was lost.
         """
         df = self._prepare(df)
         epoch = EpochId(query_id_of(df, self._checkpoint), batch_id)
         place = Place(repr(self._job.store), self._options.sink_id)
         with written_once(place, epoch, run_of(df), self._job.name) as wrote:
+            if wrote is None:
+                check_output_mode(df, epoch.query_id, self._options.sink_id)
             if self._options.shards is not None:
                 self._write_shards(df, self._options, epoch, wrote=wrote)
                 return
