@@ -31,7 +31,7 @@ from batchqueue.aggregation import (
     metric_type,
 )
 from batchqueue.outputs import SqliteStore
-from batchqueue.spark import AggregationJob, ArrowAggregation, ArrowHandler, Watermark, dry_run
+from batchqueue.spark import AggregationJob, ArrowAggregation, Watermark, dry_run
 from batchqueue.spark.job.column_types import (
     ACCEPTED,
     STORED,
@@ -86,7 +86,7 @@ STEPS: dict[str, Any] = {
     "a key declared as bool": of_keys({"x": bool}),
     "a key declared as date": of_keys({"x": date}),
     "a Window or Watermark": ArrowAggregation(time=Window("x", 60), metrics={"m": Count()}),
-    "type_column": ArrowHandler(type_column="x", tags=["a"], make=lambda emit: []),  # type: ignore[arg-type,return-value]
+    "type_column": ArrowAggregation(type_column="x", tags=["a"], metrics={"m": Count()}),
     "Count": of_measure(Count("x")),
     "Sum": of_measure(Sum("x")),
     "Mean": of_measure(Mean("x")),

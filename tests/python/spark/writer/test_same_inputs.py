@@ -117,7 +117,7 @@ def test_measures_of_accepted_types_are_equal_in_both_ways(
 
 
 TIES = {"by string", "by binary"}
-"""Rows with equal `by` are told apart in another way in tasks."""
+"""Rows with equal `by` are ranked in another way in tasks."""
 
 
 def test_distinct_counts_of_accepted_types_are_equal_in_both_ways(
