@@ -25,10 +25,10 @@ __all__ = [
     "TimeBuckets",
     "TimeMeter",
     "add_handlers",
-    "after_fork_in_child",
     "close_all",
     "close_to_outside",
     "flush_until",
+    "forget_parent",
     "histograms_of",
     "is_exiting",
     "partition_of_key",
@@ -1034,12 +1034,6 @@ def add_handlers(
         wait: Whether to wait until no thread is inside a previous handler of the type.
     """
 
-def after_fork_in_child() -> None:
-    """
-    Forget, in a forked child, all queues of the parent: their drain threads do not exist here, and
-    their locks may be held forever.
-    """
-
 def close_all() -> None:
     """
     End every queue that is left, in reverse order of creation: the last callback of the exit.
@@ -1056,6 +1050,19 @@ def flush_until(
 ) -> bool:
     """
     `Queue.flush`, whose wait also ends when the event `stop` is set.
+    """
+
+def forget_parent(in_hook: bool = False) -> None:
+    """
+    Forget, in a forked child, all queues of the parent: their drain threads do not exist here, and
+    their locks may be held forever. Do nothing in any other process, or for the second time.
+
+    Python's hook for forks calls this. In the child of a host written in C that forks without those
+    hooks, every entry into the package whose state a parent may have left calls it, and it runs
+    them.
+
+    Args:
+        in_hook: Whether the hook calls.
     """
 
 def histograms_of(
@@ -1093,8 +1100,8 @@ def partition_of_key(key: Any, partitions: SupportsIndex) -> int:
 
 def prepare_for_forks(config: "Any", options: "Any") -> None:
     """
-    Fill all lazy statics of the bindings before they have threads. A fork during an initialization
-    would leave the child waiting for a thread that does not exist there.
+    Count forks, and fill all lazy statics of the bindings before they have threads. A fork during
+    an initialization would leave the child waiting for a thread that does not exist there.
 
     Args:
         config: A `BatchQueueConfig` with a retry policy and a balancer. Reading it fills the

@@ -3,7 +3,7 @@
 //!
 //! The system itself counts the forks, so that a host written in C that forks without the hooks of
 //! Python, like uWSGI, is noticed as well. The first use of a queue in the child of such a host
-//! runs the hooks: without them a thread that takes the GIL may wait for one of the parent for ever.
+//! runs the hooks: without them, a thread that takes the GIL may wait for one of the parent.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

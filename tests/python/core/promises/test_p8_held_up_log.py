@@ -92,7 +92,7 @@ def test_a_log_handler_that_waits_for_room_does_not_hold_up_the_queue(make_queue
     eventually(lambda: any("as planned" in line for line in failing.items), "the line itself")
 
 
-def test_failures_go_on_being_counted_while_the_log_is_held_up(make_queue, held_up):
+def test_outcomes_are_counted_while_the_log_is_held_up(make_queue, held_up):
     queue, handled = make_queue(threads=1), Recorder()
     queue.add_handler(int, fail)
     queue.add_handler(str, handled)
