@@ -4,47 +4,98 @@ import psycopg
 
 from batchqueue.outputs.store import StoreError, StoreUnavailableError
 
-_TEMPORARY_CLASSES = ("08", "40")
-_TEMPORARY = {
-    "53200",  # out of memory
-    "53300",  # too many connections
-    "55P03",  # the lock timeout
-    "57014",  # a statement was cancelled, e.g. by a statement timeout
-    "57P01",  # shutting down
-    "57P02",  # another process of the server crashed
-    "57P03",  # starting up
+_DOWN = "the server is down, restarting, out of reach or out of connections: try again later"
+
+_AGAIN = "it was rolled back beside others: try again"
+
+_CHECK = "check the server, its log, and what this user may do"
+
+_TEXT = (
+    "check the metrics: text may not hold NUL, or characters that the encoding of the "
+    "database lacks"
+)
+
+_STATES: dict[str, tuple[bool, str]] = {
+    # Connections. Poolers also report their own limits so.
+    "08": (True, _DOWN),
+    # States of transactions. Most of them say that a statement is in the wrong place.
+    "25006": (False, "this is a standby or a read-only database: connect to the primary"),
+    "25P03": (
+        True,
+        "the server ends connections that are idle in a transaction: raise its "
+        "idle_in_transaction_session_timeout for this user if that repeats",
+    ),
+    "25P04": (
+        True,
+        "the server ends transactions that take so long: raise its transaction_timeout for this "
+        "user if that repeats, or write smaller epochs",
+    ),
+    # Rolled back because of others.
+    "40": (True, _AGAIN),
+    "40002": (False, "a constraint of the table refuses the rows: check what was added to it"),
+    # Resources. What is configured stays as it is.
+    "53": (True, _DOWN),
+    "53100": (False, "make room on the server's disk"),
+    "53300": (True, "raise max_connections of the server, or run fewer writers"),
+    "53400": (
+        False,
+        "raise the limit of the server that the message names, or write smaller epochs",
+    ),
+    # Prerequisites. Only the lock timeout is about other writers.
+    "55P03": (
+        True,
+        "another writer of this sink kept it: raise lock_timeout_s, or stop that writer",
+    ),
+    # Operators, who cancel statements, end connections and restart servers.
+    "57": (True, _DOWN),
+    "57014": (
+        True,
+        "a statement was cancelled, by an operator or by the server's statement_timeout: raise "
+        "that for this user if it repeats",
+    ),
+    "57P04": (False, "the database was dropped: create it, or restore it from a copy"),
+    "57P05": (
+        True,
+        "the server ends idle connections: raise its idle_session_timeout for this user if that "
+        "repeats",
+    ),
+    # Disks and files of the server, and what it found damaged.
+    "58": (False, "check the server's disk and its log"),
+    "72000": (True, "the server dropped what a long read needs: read again"),
+    "XX001": (False, "the server's files are damaged: restore the database from a copy"),
+    "XX002": (False, "an index of the server is damaged: REINDEX the table that the message names"),
+    # What a retry would repeat.
+    "22003": (False, "PostgreSQL keeps ints of 64 bits: measure in a larger unit"),
+    "22021": (False, _TEXT),
+    "22P05": (False, _TEXT),
+    "42501": (
+        False,
+        "grant this user what it needs: CREATE and USAGE on the schema, TEMP on the database, "
+        "and its tables",
+    ),
+    "54000": (False, "sink, metric and entity may have 2,600 bytes together: shorten them"),
 }
-"""SQL states (appendix A of PostgreSQL's manual) that end with high load or an outage."""
+"""By SQL state, or by its class: whether the cause may pass, and the remedy.
+
+What is in appendix A of PostgreSQL's manual and not here, such as most of the classes 25, 55 and
+XX, is an error that a retry would repeat.
+"""
 
 _REFUSED = (
     "authentication failed",
     "no password supplied",
     "does not exist",
     "pg_hba.conf",
+    "not permitted to log in",
+    "permission denied",
     "invalid integer",
 )
 """Parts of server messages that a retry would repeat; such errors have no SQL state."""
-
-_REMEDIES = {
-    "55P03": "another writer of this sink kept it: raise lock_timeout_s, or stop that writer",
-    "53300": "raise max_connections of the server, or run fewer writers",
-    "53100": "make room on the server's disk",
-    "25006": "this is a standby or a read-only database: connect to the primary",
-    "42501": "grant this user what it needs: CREATE and USAGE on the schema, TEMP on the database, "
-    "and its tables",
-    "22003": "PostgreSQL keeps ints of 64 bits: measure in a larger unit",
-    "54000": "sink, metric and entity may have 2,600 bytes together: shorten them",
-    "22021": "check the metrics: text may not hold NUL, or characters that the encoding of the "
-    "database lacks",
-}
-"""The remedy, by SQL state."""
 
 _RIGHTS_OF_READERS = (
     "grant this user USAGE on the schema and SELECT on its tables; ALTER DEFAULT PRIVILEGES does "
     "so for those that a writer will create"
 )
-
-_DOWN = "the server is down, restarting, out of reach or out of connections: try again later"
 
 
 def store_error(
@@ -82,7 +133,4 @@ def _judge(error: Exception, reason: str) -> tuple[bool, str]:
         return True, _DOWN
     if state is None:
         return False, "check the metrics: values are int, float, str or None, and text has no NUL"
-    temporary = state in _TEMPORARY or state.startswith(_TEMPORARY_CLASSES)
-    return temporary, _REMEDIES.get(
-        state, _DOWN if temporary else "check the server, its log, and what this user may do"
-    )
+    return _STATES.get(state) or _STATES.get(state[:2], (False, _CHECK))
