@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from batchqueue.aggregation import Metrics
 from batchqueue.aggregation.metrics import Row
@@ -36,7 +36,15 @@ def final_before(summaries: Callable[[int | None], list[Epoch]]) -> int | None:
 
 
 class StoreBase(MetricsReader):
-    """A store with transactions."""
+    """A store with transactions.
+
+    Attributes:
+        holds_nul: Whether texts may have the character NUL.
+        most_name_bytes: Bytes that sink, metric and entity may have together; None without a limit.
+    """
+
+    holds_nul: ClassVar[bool] = True
+    most_name_bytes: ClassVar[int | None] = None
 
     @abstractmethod
     def transaction(self, sink_id: str = "default") -> AbstractContextManager[StoreTransaction]:

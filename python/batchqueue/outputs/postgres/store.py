@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 _SHOWN = ("service", "host", "hostaddr", "port", "dbname", "user")
 _SECRET = ("password", "sslpassword")
-_MOST_NAME_BYTES = 2_600
-"""Of sink, metric and entity, which an index of PostgreSQL has to hold."""
-
 _KEEPALIVES = {
     "keepalives_idle": 30,
     "keepalives_interval": 10,
@@ -52,6 +49,9 @@ class PostgresStore(StoreBase):
         lock_timeout_s: Seconds that a transaction waits for another transaction of its sink.
         kept_summaries: Number of newest epochs of each sink whose summaries are kept.
     """
+
+    holds_nul = False
+    most_name_bytes = 2_600  # which an index of PostgreSQL has to hold
 
     def __init__(
         self,
@@ -121,11 +121,11 @@ class PostgresStore(StoreBase):
         """
         super().check_storable(item, sink_id)
         names = f"{sink_id}{item.name}{item.entity}"
-        if len(names) > _MOST_NAME_BYTES or len(names.encode()) > _MOST_NAME_BYTES:
+        if len(names) > self.most_name_bytes or len(names.encode()) > self.most_name_bytes:
             raise StoreError(
                 f"sink {sink_id!r}, metric {item.name!r} and an entity that begins with "
-                f"{item.entity[:40]!r} have more than {_MOST_NAME_BYTES:,} bytes together: shorten "
-                "the entity"
+                f"{item.entity[:40]!r} have more than {self.most_name_bytes:,} bytes "
+                "together: shorten the entity"
             )
         texts = (value for row in item.to_rows() for value in row if isinstance(value, str))
         if "\0" in names or any("\0" in text for text in texts):

@@ -45,12 +45,16 @@ class AggregationJob:
         columns: Columns that `items` and `prepare` read. If a column is missing, the query fails
             before any task runs. Default: none are checked.
         on_bad_row: What becomes of a row for which `items` raises, or makes a metric that the store
-            cannot hold; and of a row with a tag that no step names. "fail" (default): its task
-            fails, and so does the epoch. "skip": `items` and all steps of `arrow` go without the
-            row, and it is counted as `bad_rows` in the summary of the epoch; a batch of 100 rows or
-            more that has no other rows fails. `DeadLetters()`: the store keeps the row. Unless rows
-            fail, `items` gets a batch that has such a row once more in parts, down to single rows,
-            so the items of a row must not depend on other rows.
+            cannot hold; of a row whose key or text a declared metric cannot be stored with: null
+            without `null_keys`, text that is not UTF-8, or has NUL or too many bytes for the store,
+            a date that Python does not have; and of a row with a tag that no step names. "fail"
+            (default): its task fails, and so does the epoch. "skip": `items` and all steps of
+            `arrow` go without the row, and it is counted as `bad_rows` in the summary of the epoch;
+            a batch of 100 rows or more that has no other rows fails. `DeadLetters()`: the store
+            keeps the row. Unless rows fail, `items` gets a batch that has such a row once more in
+            parts, down to single rows, so the items of a row must not depend on other rows. What a
+            handler, or a function as `metrics`, makes of many rows and the store cannot hold is
+            left out or kept in the same way, and counts as one row.
         watermark: When the time buckets of a stream are final, and what becomes of rows that come
             later. Default: None, no bucket is ever final.
         changed_keys: Whether each epoch lists the keys that it changes, in its transaction, as
@@ -227,12 +231,6 @@ class AggregationJob:
             raise ConfigError(
                 f"on_bad_row of job {self.name!r} is {rule!r}; give 'fail', 'skip' or DeadLetters()"
             )
-        if self.items is None and not self.tags_by_column():
-            raise ConfigError(
-                f"on_bad_row={rule!r} of job {self.name!r}, which has neither items nor tags, so "
-                "that no row of it can be bad: leave it out; null_keys of ArrowAggregation says "
-                "what becomes of null keys"
-            )
         if rule != "skip" and BadRows.name in (metric.name for metric in self.metrics):
             raise ConfigError(
                 f"job {self.name!r} has a metric named {BadRows.name!r}, under which DeadLetters "
@@ -278,8 +276,12 @@ class AggregationJob:
         return columns
 
     def columns_read(self) -> list[str] | None:
-        """Return the columns that the job reads, each once; None if functions may read any."""
-        if self.items is not None or self.prepare is not None:
+        """Return the columns that the job reads, each once; None if it may read any.
+
+        Functions may, and rows that are kept have all of their columns.
+        """
+        keeps_rows = isinstance(self.on_bad_row, DeadLetters)
+        if self.items is not None or self.prepare is not None or keeps_rows:
             return None
         names = {} if self.watermark is None else {self.watermark.time.column: None}
         for step in self.arrow:

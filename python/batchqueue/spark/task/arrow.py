@@ -50,8 +50,23 @@ def _renamed(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
 
 def unknown_tags(batch: pa.RecordBatch, type_column: str, tags: Container[str]) -> list[Any]:
     """Return the values of a column that are not among its tags, each once; null is unknown."""
-    values = batch.column(type_column).unique().to_pylist()
+    values = texts_of(batch.column(type_column).unique())
     return [value for value in values if value is None or str(value) not in tags]
+
+
+def texts_of(values: pa.Array) -> list[Any]:
+    """Return the values of a column; texts that are not UTF-8 with escapes for their bytes."""
+    try:
+        found: list[Any] = values.to_pylist()
+    except UnicodeDecodeError:
+        of_bytes = plain(values).cast(pa.large_binary()).to_pylist()
+        found = [value and value.decode(errors="backslashreplace") for value in of_bytes]
+    return found
+
+
+def plain(values: pa.Array) -> pa.Array:
+    """Return a column without a dictionary."""
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
 def to_arrow(df: "DataFrame") -> pa.Table:

@@ -1,4 +1,4 @@
-"""Items of rows, and rows without items: what `AggregationJob.on_bad_row` sets apart in a task."""
+"""Rows that cannot be read or stored: what `AggregationJob.on_bad_row` sets apart in a task."""
 
 import json
 import math
@@ -16,10 +16,11 @@ from batchqueue.outputs.layout import check_storable
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.bad_rows import DeadLetters
-from batchqueue.spark.task.arrow import unknown_tags
+from batchqueue.spark.task.arrow import texts_of, unknown_tags
 from batchqueue.spark.task.partials import decode, encode
+from batchqueue.spark.task.unstorable import TextLimits, UnstorableRow, unstorable_by_row
 
-_LARGE = 100
+LARGE = 100
 """Rows of a batch that are not all bad by chance."""
 
 _LONGEST_ERROR = 1_000
@@ -51,6 +52,8 @@ class RowReader:
         self._type_columns = job.tags_by_column() if checks_tags or job.on_bad_row != "fail" else {}
         self._merged = frozenset(job.metrics) - frozenset(job.handlers)
         self._check_storable = getattr(job.store, "check_storable", _of_any_store)
+        self._limits = TextLimits.of(job, sink_id)
+        self._steps = () if job.on_bad_row == "fail" else job.arrow
         self._kept = job.on_bad_row if isinstance(job.on_bad_row, DeadLetters) else None
 
     @property
@@ -72,6 +75,7 @@ class RowReader:
         rows = batch
         for type_column, tags in self._type_columns.items():
             rows = self._with_known_tags(rows, type_column, tags)
+        rows = self._with_storable_keys(rows)
         function = self._job.items
         if function is None:
             items: Iterable[Any] = []
@@ -79,7 +83,7 @@ class RowReader:
             return _iterable(function(rows)), rows
         else:
             items, rows = self._readable(rows, function)
-        if self._kept is None and batch.num_rows >= _LARGE and not rows.num_rows:
+        if self._kept is None and batch.num_rows >= LARGE and not rows.num_rows:
             raise SinkError(
                 f"all {batch.num_rows} rows of a batch are bad, and on_bad_row='skip' would drop "
                 "them, so nothing of this epoch is committed: check `items` and the source, or use "
@@ -144,7 +148,7 @@ class RowReader:
                 f"{', '.join(sorted(tags))} only, so nothing of this epoch is committed: name "
                 "every tag in one of `arrow`, or leave such rows out with on_bad_row"
             )
-        values = batch.column(type_column).to_pylist()
+        values = texts_of(batch.column(type_column))
         known = [value is not None and str(value) in tags for value in values]
         for number, value in enumerate(values):
             if not known[number]:
@@ -155,7 +159,36 @@ class RowReader:
                 self._set_apart(batch.slice(number, 1), UnknownTag(message))
         return batch.filter(pa.array(known))
 
+    def _with_storable_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Set apart the rows with a key or a text that no declared metric can be stored with."""
+        found = unstorable_by_row(batch, self._steps, self._limits)
+        if not found:
+            return batch
+        for number, text in sorted(found.items()):
+            self._set_apart(batch.slice(number, 1), UnstorableRow(text))
+        return batch.filter(pa.array(number not in found for number in range(batch.num_rows)))
+
+    def storable(self, partials: Iterable[Metrics]) -> list[Metrics]:
+        """Return partials of handlers and functions without those whose texts no store could hold.
+
+        Their rows are no longer known, so each stands for one bad row. If rows fail, so will they.
+        A number that does not fit is the sum of many rows, and fails whatever the rule is.
+        """
+        if self._job.on_bad_row == "fail":
+            return list(partials)
+        kept: list[Metrics] = []
+        for partial in partials:
+            text = self._limits.wrong_text(partial)
+            if text is None:
+                kept.append(partial)
+            else:
+                self._keep(_partial_as_json(partial), UnstorableRow(text))
+        return kept
+
     def _set_apart(self, row: pa.RecordBatch, error: Exception) -> None:
+        self._keep(_as_json(row), error)
+
+    def _keep(self, row_json: str, error: Exception) -> None:
         self.bad_rows += 1
         kind = _storable(type(error).__name__)
         text = f"{kind}: {_storable(str(error))}"[:_LONGEST_ERROR]
@@ -169,7 +202,7 @@ class RowReader:
                 f"of this epoch is committed: check `items` and the source, or raise the limit; "
                 f"the first error: {self.first_error}"
             ) from error
-        kept = BadRows(kind, self._began_at, _as_json(row), text)
+        kept = BadRows(kind, self._began_at, row_json, text)
         if kind in self._dead_letters:
             self._dead_letters[kind].combine(kept)
         else:
@@ -196,11 +229,19 @@ def _of_any_store(item: Metrics, _sink_id: str) -> None:
 def _as_json(row: pa.RecordBatch) -> str:
     # Escapes leave ASCII, which every store can hold.
     try:
-        (values,) = row.to_pylist()
+        values = {
+            name: texts_of(column)[0]
+            for name, column in zip(row.schema.names, row.columns, strict=True)
+        }
         text = json.dumps(_in_json(values), default=str, allow_nan=False)
     except Exception as error:  # not even Arrow can read it
         text = json.dumps({"unreadable": f"{type(error).__name__}: {error}"})
     return text
+
+
+def _partial_as_json(partial: Metrics) -> str:
+    values = {"metric": partial.name, "entity": partial.entity, "time_bucket": partial.time_bucket}
+    return json.dumps(_in_json({**values, "rows": partial.to_rows()}), default=str)
 
 
 def _in_json(value: Any) -> Any:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute
 
-from batchqueue._words import counted
 from batchqueue.aggregation import Aggregator, Metrics, Sum
 from batchqueue.aggregation.aggregator import MAX_GROUPS
 from batchqueue.spark.errors import SinkError
@@ -21,7 +20,12 @@ from batchqueue.spark.job.declared import ROUNDING_OF
 from batchqueue.spark.job.steps import ArrowAggregation, ArrowStep
 from batchqueue.spark.task.columns import ColumnPartials, declared_partials
 from batchqueue.spark.task.ipc import read_batch, written
-from batchqueue.spark.task.null_keys import counting_rows, record_batches, without_rows
+from batchqueue.spark.task.null_keys import (
+    check_not_null,
+    counting_rows,
+    record_batches,
+    without_rows,
+)
 
 _compute: Any = pyarrow.compute  # its type hints lack functions
 
@@ -48,14 +52,7 @@ def task_groups(position: int, step: ArrowAggregation, partials: pa.RecordBatch)
     Raises:
         SinkError: A key is null.
     """
-    for key in step.key_columns:
-        nulls = partials.column(key).null_count
-        if nulls:
-            raise SinkError(
-                f"the key column {key!r} of the metrics {', '.join(step.types)} is null in "
-                f"{counted(nulls, 'group')}, and no store can hold a null key: leave such rows "
-                "out, or give ArrowAggregation(null_keys='skip'), or a value that stands for null"
-            )
+    check_not_null(partials, step)
     return TaskGroups(position, partials.num_rows * len(step.types), written(partials))
 
 

@@ -22,6 +22,7 @@ from batchqueue.spark.task.null_keys import (
     without_null_keys,
     without_rows,
 )
+from batchqueue.spark.task.unstorable import TextLimits, check_groups
 
 _TAG_COLUMN = "batchqueue tag"
 """Column that tags the rows of a step for all rows, which has no type column."""
@@ -106,6 +107,7 @@ class L1:
             self.handlers.update(dict.fromkeys(tags, handler))
         # The queue knows tags, not columns: a value of one column may be a tag of another.
         checks_tags = len(self._type_columns) + len(self._tags_for_all_rows) > 1
+        self._limits = TextLimits.of(job, sink_id)
         self.rows = RowReader(job, sink_id, checks_tags=checks_tags)
 
     def _handler(self, number: int, step: ArrowAggregation | ArrowHandler) -> SupportsConsume[Any]:
@@ -158,8 +160,10 @@ class L1:
                 if callable(step.metrics):
                     self._collected.extend(step.metrics(batch))
                 else:
+                    check_groups(batch, step, self._limits)
                     declared_partials(step, batch)  # what does not fit fails here
             if not callable(step.metrics):
                 sent, _ = without_null_keys(pa.Table.from_batches([aggregator.partials()]), step)
                 groups += (task_groups(number, step, batch) for batch in record_batches(sent))
-        return L1Partials(self._job, [*self._collected, *self.rows.dead_letters], groups)
+        objects = self.rows.storable(self._collected)
+        return L1Partials(self._job, [*objects, *self.rows.dead_letters], groups)

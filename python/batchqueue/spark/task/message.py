@@ -43,10 +43,17 @@ class AttemptSummary:
     newest: int | None = None
 
     @classmethod
-    def without_queue(cls, rows: int = 0, skipped: int = 0, newest: int | None = None) -> Self:
+    def without_queue(
+        cls,
+        rows: int = 0,
+        skipped: int = 0,
+        newest: int | None = None,
+        bad_rows: int = 0,
+        bad_row_error: str | None = None,
+    ) -> Self:
         """Return the summary of an L1 without a queue, such as one in Spark SQL."""
-        cpu = CpuSummary(0, 0, 0)
-        return cls(rows, StageSummary.total([]), (), cpu, skipped, newest=newest)
+        cpu, l1 = CpuSummary(0, 0, 0), StageSummary.total([])
+        return cls(rows, l1, (), cpu, skipped, bad_rows, bad_row_error, newest)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batchqueue._words import counted
 from batchqueue.aggregation import Aggregation, Count
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.steps import ArrowAggregation
@@ -46,6 +47,22 @@ def without_null_keys(groups: pa.Table, step: ArrowAggregation) -> tuple[pa.Tabl
         for key, value in step.null_keys.items():
             groups = _renamed(groups, key, value)
     return groups, skipped
+
+
+def check_not_null(groups: pa.RecordBatch, step: ArrowAggregation) -> None:
+    """Check that no key or time bucket of groups of declared metrics is null.
+
+    Raises:
+        SinkError: One is.
+    """
+    for key in step.key_columns:
+        nulls = groups.column(key).null_count
+        if nulls:
+            raise SinkError(
+                f"the key column {key!r} of the metrics {', '.join(step.types)} is null in "
+                f"{counted(nulls, 'group')}, and no store can hold a null key: leave such rows "
+                "out, or give ArrowAggregation(null_keys='skip'), or a value that stands for null"
+            )
 
 
 def without_rows(groups: pa.Table) -> pa.Table:

@@ -252,7 +252,7 @@ class MetricsWriter:
         self, df: "DataFrame", epoch: EpochId | None
     ) -> Sequence[AttemptMessage | SqlPartials]:
         if self._l1 == "spark":
-            return [collect_partials(df, self._job, epoch)]
+            return [collect_partials(df, self._job, self._options.sink_id, epoch)]
         job, options = self._job, self._options
 
         def attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from batchqueue.aggregation import (
     Sum,
 )
 from batchqueue.aggregation.distinct_metrics import lg_registers
+from batchqueue.outputs import BadRows
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.steps import ArrowAggregation
@@ -32,6 +33,16 @@ from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.groups import TaskGroups
 from batchqueue.spark.task.message import AttemptSummary
 from batchqueue.spark.task.null_keys import ROWS, record_batches, without_null_keys
+from batchqueue.spark.task.unstorable import TextLimits, check_groups
+from batchqueue.spark.writer.sql_bad_rows import (
+    ERROR,
+    ROW,
+    SqlBadRows,
+    check_not_all_bad,
+    of_good_rows,
+    with_errors,
+    without_bad_rows,
+)
 from batchqueue.spark.writer.sql_buckets import bucket, quoted
 
 if TYPE_CHECKING:
@@ -52,12 +63,14 @@ class SqlPartials:
         epoch: The micro-batch; None in a batch write.
         tables: The groups of each step of the job, as `Aggregator.result` would return them.
         summary: Counts; no queue took part.
+        dead_letters: The bad rows that the job keeps.
         groups: Empty: Spark SQL has merged them.
     """
 
     epoch: EpochId | None
     tables: Sequence[pa.Table]
     summary: AttemptSummary
+    dead_letters: tuple[BadRows, ...] = ()
     groups: tuple[TaskGroups, ...] = ()
 
     @property
@@ -83,7 +96,8 @@ class SqlPartials:
         ]
 
     def objects_of(self, steps: Sequence[ArrowAggregation]) -> Iterator[Metrics]:
-        """Turn other groups into partials; `steps` are those of `tables`."""
+        """Turn other groups, and bad rows, into partials; `steps` are those of `tables`."""
+        yield from self.dead_letters
         for step, batch in self._batches(steps):
             if callable(step.metrics):
                 yield from step.metrics(batch)
@@ -113,11 +127,6 @@ def pushdown_steps(job: AggregationJob) -> list[ArrowAggregation]:
             f"l1='spark' cannot run the function `prepare` of job {job.name!r}: do the same with "
             "the DataFrame before the write, or use l1='tasks'"
         )
-    if job.on_bad_row != "fail":
-        raise ConfigError(
-            f"l1='spark' cannot set rows apart, as on_bad_row={job.on_bad_row!r} of job "
-            f"{job.name!r} says: leave out rows with other tags before the write, or use l1='tasks'"
-        )
     steps = []
     for step in job.arrow:
         if not isinstance(step, ArrowAggregation):
@@ -136,55 +145,58 @@ def pushdown_steps(job: AggregationJob) -> list[ArrowAggregation]:
 
 
 def collect_partials(
-    df: "DataFrame", job: AggregationJob, epoch: EpochId | None = None
+    df: "DataFrame", job: AggregationJob, sink_id: str, epoch: EpochId | None = None
 ) -> SqlPartials:
     """Run the aggregations of a job in Spark SQL, and collect the groups.
 
     Raises:
         ConfigError: See `pushdown_steps`.
-        SinkError: A row has a tag that its step does not name, or a sum does not fit 64 bits.
+        SinkError: A row has a tag that its step does not name, or a key that the store cannot hold,
+            and the job says that it fails; or a sum does not fit 64 bits.
         ArithmeticException: A sum does not fit 64 bits, and Spark is in ANSI mode; with pyspark 3.5
             a Py4JJavaError.
     """
     steps = pushdown_steps(job)
-    return checked_partials(
-        [to_arrow(groups) for groups in plan_groups(df, steps, job.watermark)],
-        steps,
-        steps,
-        epoch,
-        job.watermark,
-    )
+    tables = [to_arrow(groups) for groups in plan_groups(df, job, sink_id)]
+    found = checked_partials(tables, steps, job, sink_id, epoch)
+    check_not_all_bad(found.summary, job)
+    return found
 
 
 def checked_partials(
     tables: Sequence[pa.Table],
     of_steps: Sequence[ArrowAggregation],
-    steps: Sequence[ArrowAggregation],
+    job: AggregationJob,
+    sink_id: str,
     epoch: EpochId | None,
-    watermark: Watermark | None,
 ) -> SqlPartials:
     """Check the groups that Spark SQL made.
 
     Args:
         tables: Results of `plan_groups`, whole or in pieces.
         of_steps: The step of each table.
-        steps: All steps of the job.
+        job: The job.
+        sink_id: The sink, or one of its shards.
         epoch: The micro-batch; None in a batch write.
-        watermark: That of the job.
 
     Raises:
         SinkError: See `collect_partials`.
     """
-    counting = _counting_rows(steps)
+    counting = _counting_rows(pushdown_steps(job))
     pairs = list(zip(tables, of_steps, strict=True))
     rows = sum(sum(table.column(ROWS).to_pylist()) for table, step in pairs if id(step) in counting)
-    newest = None if watermark is None else _newest(tables, watermark)
-    checked = [_checked(table, step) for table, step in pairs]
+    limits = TextLimits.of(job, sink_id)
+    split = [without_bad_rows(table, job) for table in tables]
+    (bad,) = [bad for _, bad in split if bad.count] or [SqlBadRows()]
+    good = [table for table, _ in split]
+    newest = None if job.watermark is None else _newest(good, job.watermark)
+    checked = [_checked(table, step, limits) for table, step in zip(good, of_steps, strict=True)]
     skipped = sum(skipped for _, skipped in checked)
     return SqlPartials(
         epoch,
         [groups for groups, _ in checked],
-        AttemptSummary.without_queue(rows, skipped, newest),
+        AttemptSummary.without_queue(rows, skipped, newest, bad.count, bad.first_error),
+        bad.kept,
     )
 
 
@@ -194,11 +206,25 @@ def _newest(tables: Sequence[pa.Table], watermark: Watermark) -> int | None:
     return max((time for time in found if time is not None), default=None)
 
 
-def plan_groups(
-    df: "DataFrame", steps: Sequence[ArrowAggregation], watermark: Watermark | None
-) -> list["DataFrame"]:
-    """Plan each step as a `groupBy` with its keys, window, measures, and columns for the checks."""
-    return [_plan(df, step, _tags_beside(step, steps), watermark) for step in steps]
+def plan_groups(df: "DataFrame", job: AggregationJob, sink_id: str) -> list["DataFrame"]:
+    """Plan each step as a `groupBy` with its keys, window, measures, and columns for the checks.
+
+    Unless rows fail, the first step also has the bad rows, as groups without keys.
+    """
+    steps = pushdown_steps(job)
+    sets_apart = job.on_bad_row != "fail"
+    if sets_apart:
+        df = with_errors(df, _functions_for(df), job, steps, sink_id)
+    return [
+        _plan(
+            df,
+            step,
+            _tags_beside(step, steps),
+            job.watermark,
+            bad_rows=("with" if step is steps[0] else "without") if sets_apart else None,
+        )
+        for step in steps
+    ]
 
 
 def _tags_beside(step: ArrowAggregation, steps: Sequence[ArrowAggregation]) -> list[str]:
@@ -224,19 +250,29 @@ def _plan(
     step: ArrowAggregation,
     tags_beside: Sequence[str],
     watermark: Watermark | None,
+    bad_rows: Literal["with", "without"] | None,
 ) -> "DataFrame":
     fn, aggregation = _functions_for(df), step.aggregation
+    if bad_rows == "without":
+        df = df.where(fn.col(quoted(ERROR)).isNull())
     if step.type_column is not None and tags_beside:
         # Rows with an unknown tag, or null, stay in, so that the check finds them.
-        df = df.where(~_has_tag(fn, df, step.type_column, tags_beside))
+        of_others = _has_tag(fn, df, step.type_column, tags_beside)
+        if bad_rows == "with":
+            of_others = of_others & fn.col(quoted(ERROR)).isNull()
+        df = df.where(~of_others)
     sql = _SQL
-    if df.sparkSession.conf.get("spark.sql.ansi.enabled") != "true":
+    if bad_rows or df.sparkSession.conf.get("spark.sql.ansi.enabled") != "true":
         # `sum` would wrap above 64 bits; `try_sum` is null instead, and costs more. In ANSI mode
-        # Spark raises.
+        # Spark raises, which the sum of bad rows must not.
         sql = {**_SQL, Sum: lambda fn, measure: fn.try_sum(quoted(measure.column))}
     keys = [fn.col(quoted(key)).alias(key) for key in aggregation.keys]
     if aggregation.window is not None:
         keys.append(bucket(fn, aggregation.window, df.schema).alias(aggregation.window.output))
+    if bad_rows == "with":
+        names = [*step.key_columns]
+        keys = [of_good_rows(fn, key).alias(name) for key, name in zip(keys, names, strict=True)]
+        keys += [fn.col(quoted(name)) for name in (ERROR, ROW) if name in df.columns]
     measures = [
         _in_sql(fn, measure, df, sql).alias(name) for name, measure in aggregation.measures.items()
     ]
@@ -367,7 +403,7 @@ _SQL: dict[type, Callable[[Any, Any], "Column"]] = {
 }
 
 
-def _checked(table: pa.Table, step: ArrowAggregation) -> tuple[pa.Table, int]:
+def _checked(table: pa.Table, step: ArrowAggregation, limits: TextLimits) -> tuple[pa.Table, int]:
     """Reject what the tasks would reject, and return groups as they do, and the rows left out."""
     unknown_tags = (
         sum(table.column(_UNKNOWN_TAGS).to_pylist()) if _UNKNOWN_TAGS in table.column_names else 0
@@ -394,4 +430,7 @@ def _checked(table: pa.Table, step: ArrowAggregation) -> tuple[pa.Table, int]:
     if not step.key_columns and not any(table.column(ROWS).to_pylist()):
         table = table.slice(0, 0)  # without keys, SQL makes one group even of no rows
     groups, skipped = without_null_keys(table, step)
+    if not callable(step.metrics):
+        for batch in record_batches(groups):
+            check_groups(batch, step, limits)
     return groups.select([*step.key_columns, *step.aggregation.measures]), skipped

@@ -102,8 +102,7 @@ class ShardedWrite:
         """Plan L1 in the tasks, and split its partials by shard."""
 
         def attempt(batches: Batches) -> Batches:
-            any_shard = f"{self.options.sink_id}/{len(self.shuffle_keys)}"
-            partials, summary = aggregate(self.job, batches, any_shard)
+            partials, summary = aggregate(self.job, batches, self._any_shard)
             yield self._split(partials, summary)
 
         return map_in_arrow(df, attempt, _PARTIALS)
@@ -120,16 +119,16 @@ class ShardedWrite:
                     result = checked_partials(
                         [pa.Table.from_batches([batch])],
                         [step],
-                        steps,
+                        self.job,
+                        self._any_shard,
                         self.epoch,
-                        self.job.watermark,
                     )
                     partials = chain(result.objects_of([step]), *result.columns_of([step]))
                     yield self._split(partials, result.summary)
 
             return groups
 
-        planned = zip(plan_groups(df, steps, self.job.watermark), steps, strict=True)
+        planned = zip(plan_groups(df, self.job, self._any_shard), steps, strict=True)
         return reduce(
             lambda left, right: left.unionByName(right),
             (map_in_arrow(groups, split(step), _PARTIALS) for groups, step in planned),
@@ -160,6 +159,10 @@ class ShardedWrite:
 
         rows = map_in_arrow(shuffled, commit, _RESULTS).collect()
         return [json.loads(row.summary) for row in sorted(rows, key=lambda row: row.shard)]
+
+    @property
+    def _any_shard(self) -> str:
+        return f"{self.options.sink_id}/{len(self.shuffle_keys)}"
 
     def _split(self, partials: Iterable[Metrics], summary: AttemptSummary) -> pa.RecordBatch:
         # Shard 0 takes the summary of the attempt. With a watermark each learns the newest time.

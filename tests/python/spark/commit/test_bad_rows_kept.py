@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from batchqueue import ConfigError
 from batchqueue.aggregation import Aggregation, Count, CountMetrics, Metrics, metric_type
 from batchqueue.outputs import BadRows, ParquetStore, SqliteStore
 from batchqueue.spark import (
@@ -229,12 +228,3 @@ def test_rows_with_a_tag_of_no_step_fail_by_default(store: SqliteStore) -> None:
     failing, rows = tagged(store, "fail", pa.array(KINDS))
     with pytest.raises(SinkError, match="every tag in one of `arrow`"):
         run_attempt(failing, OPTIONS, [rows], None)
-
-
-def test_rule_that_can_have_no_effect_is_refused(store: SqliteStore) -> None:
-    skipping, _ = tagged(store, "skip", pa.array(KINDS))
-    with pytest.raises(ConfigError, match=r"l1='spark' cannot set rows apart.*l1='tasks'"):
-        MetricsWriter(skipping, l1="spark")
-    whole = replace(skipping.arrow[0], type_column=None, tags=())
-    with pytest.raises(ConfigError, match="neither items nor tags"):
-        replace(skipping, arrow=[whole])

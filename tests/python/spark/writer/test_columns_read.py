@@ -23,7 +23,7 @@ from batchqueue.aggregation import (
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, ArrowHandler, MetricsWriter
 from batchqueue.spark.writer.metrics_writer import with_columns_read
-from batchqueue.spark.writer.pushdown import plan_groups, pushdown_steps
+from batchqueue.spark.writer.pushdown import plan_groups
 
 TOTAL = metric_type("total", SumMetrics, columns={"total": int})
 
@@ -85,7 +85,7 @@ def test_only_columns_of_the_aggregations_are_scanned(wide, store: SqliteStore, 
 
 def test_groups_in_spark_sql_scan_no_other_columns(wide, store: SqliteStore) -> None:
     declared = job(store, step(BY_KEY, type_column="tag", tags=["t"]))
-    (groups,) = plan_groups(wide, pushdown_steps(declared), None)
+    (groups,) = plan_groups(wide, declared, declared.name)
     assert scanned(groups) == ["key", "n", "tag"]
 
 
