@@ -26,7 +26,7 @@ from batchqueue.spark.commit.conflicts import (
     check_shards,
 )
 from batchqueue.spark.commit.destination import Destination
-from batchqueue.spark.commit.epoch_summary import epoch_summary, log_line
+from batchqueue.spark.commit.epoch_summary import epoch_contents, epoch_summary, log_line
 from batchqueue.spark.commit.final_buckets import FinalBuckets
 from batchqueue.spark.commit.merging import Partials, merge_partials
 from batchqueue.spark.commit.retries import with_retries
@@ -35,6 +35,7 @@ from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.stage.process import CpuMeter, infrequent_gc
+from batchqueue.spark.task.contents import Contents, differ
 from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.message import check_size
 
@@ -125,8 +126,8 @@ class Commit:
 
         Raises:
             SinkError: The query is new to a sink that has data, a group of workers has written to
-                it, epochs before this one are missing, the epoch comes again with another number of
-                rows, the job has changed, or an item was lost.
+                it, epochs before this one are missing, the epoch comes again with other rows, the
+                job has changed, or an item was lost.
         """
         epochs = {message.epoch for message in self.messages}
         (epoch,) = epochs if len(epochs) == 1 else (None,)
@@ -140,7 +141,7 @@ class Commit:
                 transaction.clear()
 
         def check_replay(recorded: Mapping[str, Any] | None) -> None:
-            check_rows(self.options, epoch, recorded, self._rows)
+            check_rows(self.options, epoch, recorded, self._rows, self._contents)
 
         return self._apply_once(epoch.query_id, batch_id, prepare, check_replay, is_stream=True)
 
@@ -266,14 +267,19 @@ class Commit:
     def _rows(self) -> int:
         return sum(message.summary.rows for message in self.messages)
 
+    @property
+    def _contents(self) -> Contents | None:
+        return epoch_contents([message.summary for message in self.messages])
+
     def _log_repetition(self, query_id: str, batch_id: int, last: int | None) -> None:
         sink_id = self.options.sink_id
         _log.info("sink %s: epoch %d of query %s is applied already", sink_id, batch_id, query_id)
         if last is not None and last > batch_id:  # a replay is of the last one
             _log.warning(
                 "sink %s: epoch %d of query %s is skipped, and the store has epochs up to %d: the "
-                "checkpoint is an older copy, or another query continues a copy of it. The number "
-                "of rows is the same, or no longer known; if the rows are others, they are lost",
+                "checkpoint is an older copy, or another query continues a copy of it. What the "
+                "rows contained is the same, or not known any more; if the rows are others, they "
+                "are lost",
                 sink_id,
                 batch_id,
                 query_id,
@@ -281,12 +287,23 @@ class Commit:
             )
 
     def warn_of_other_rows(self, recorded: Mapping[str, Any] | None) -> None:
-        """Log a warning if a batch write is skipped although its number of rows has changed.
+        """Log a warning if a batch write is skipped although its rows have changed.
 
         Args:
             recorded: Its summary in the ledger; None if that is no longer kept.
         """
-        if recorded is not None and recorded.get("rows", self._rows) != self._rows:
+        if recorded is None:
+            return
+        if recorded.get("rows", self._rows) == self._rows and differ(
+            recorded.get("contents"), self._contents
+        ):
+            _log.warning(
+                "sink %s: the write with txnId %r was applied with other rows and comes again with "
+                "as many, which are left out: give other rows another txnId",
+                self.options.sink_id,
+                self.options.txn_id,
+            )
+        if recorded.get("rows", self._rows) != self._rows:
             _log.warning(
                 "sink %s: the write with txnId %r was applied with %s and comes again with "
                 "%d, which are left out: give other rows another txnId",

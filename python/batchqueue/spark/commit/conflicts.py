@@ -19,6 +19,7 @@ from batchqueue.spark.job.fingerprint import (
     remembered,
 )
 from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.task.contents import Contents, differ
 from batchqueue.spark.task.context import EpochId
 
 BATCH = "batch:"
@@ -103,25 +104,35 @@ def check_query(options: SinkOptions, query_id: str) -> None:
 
 
 def check_rows(
-    options: SinkOptions, epoch: EpochId, recorded: Mapping[str, Any] | None, rows: int
+    options: SinkOptions,
+    epoch: EpochId,
+    recorded: Mapping[str, Any] | None,
+    rows: int,
+    contents: Contents | None,
 ) -> None:
-    """Check that an epoch which the store has comes again with as many rows.
+    """Check that an epoch which the store has comes again with as many rows, and the same ones.
 
     Args:
         options: With `on_changed_epoch`.
         epoch: The epoch.
-        recorded: Its summary in the ledger; None if that is no longer kept.
+        recorded: Its summary in the ledger; None if that is no longer kept. That of an earlier
+            version says only how many rows there were.
         rows: The number of its rows now.
+        contents: What they contain; None if that is not known.
 
     Raises:
-        SinkError: The numbers differ, and `onChangedEpoch` is not set.
+        SinkError: They differ, and `onChangedEpoch` is not set.
     """
-    if recorded is None or recorded.get("rows", rows) == rows:
+    if recorded is None:
+        return
+    has_as_many = recorded.get("rows", rows) == rows
+    if has_as_many and not differ(recorded.get("contents"), contents):
         return
     if options.on_changed_epoch is None:
+        again = "as many others" if has_as_many else f"{rows:,}"
         raise SinkError(
             f"epoch {epoch.batch_id} of query {epoch.query_id} is in sink {options.sink_id!r} with "
-            f"{counted(recorded['rows'], 'row')}, and comes again with {rows:,}, so it is not a "
+            f"{counted(recorded['rows'], 'row')}, and comes again with {again}, so it is not a "
             "replay: another query has continued a copy of this checkpoint, or this is an older "
             "copy, or the query or its source gives other rows now. Restore checkpoint and store "
             "of the same time, or start with a new checkpoint, or set option onChangedEpoch=skip "

@@ -8,6 +8,7 @@ from typing import Any
 from batchqueue._words import counted
 from batchqueue.spark.stage.process import CpuSummary
 from batchqueue.spark.stage.stage_summary import StageSummary
+from batchqueue.spark.task.contents import Contents, total
 from batchqueue.spark.task.message import AttemptSummary
 
 
@@ -30,6 +31,7 @@ def epoch_summary(
         - `batch_id`;
         - `guarantee`: "exactly-once" or "at-least-once";
         - `rows`: rows from Spark;
+        - `contents`: what they contained, see `Contents`, by which a replay is recognized, or null;
         - `skipped`: rows that a step left out because of a null key, counted for each step;
         - `bad_rows`: rows that could not be read, and were left out as `on_bad_row` says, and
           `bad_row_error`: what was wrong with one of them, or null;
@@ -52,11 +54,13 @@ def epoch_summary(
     l1 = StageSummary.total([attempt.l1 for attempt in attempts])
     rows = sum(attempt.rows for attempt in attempts)
     wall_s = [attempt.cpu.wall_s for attempt in attempts if attempt.cpu.wall_s] or [0.0]
+    contents = epoch_contents(attempts)
     by_thread = zip_longest(*(attempt.thread_items for attempt in attempts), fillvalue=0)
     return {
         "batch_id": batch_id,
         "guarantee": guarantee,
         "rows": rows,
+        "contents": None if contents is None else str(contents),
         "skipped": sum(attempt.skipped for attempt in attempts),
         "bad_rows": sum(attempt.bad_rows for attempt in attempts),
         "bad_row_error": next(
@@ -80,6 +84,11 @@ def epoch_summary(
         "commit_wall_s": commit_cpu.wall_s,
         "committed_at": round(committed_at, 3),
     }
+
+
+def epoch_contents(attempts: Sequence[AttemptSummary]) -> Contents | None:
+    """Return what the rows of an epoch contained; None if that is not known."""
+    return total(each.contents for each in attempts if each.rows or each.contents is not None)
 
 
 def _median(values: Sequence[float]) -> float:

@@ -28,7 +28,7 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
     - `onMissingEpochs` (stream): `accept`: continue when the store lacks epochs that the checkpoint
       has. Without it the query fails.
     - `onChangedEpoch` (stream): `skip`: leave out the rows of an epoch that the store has with
-      another number of rows. Without it the query fails.
+      another number of rows, or with others. Without it the query fails.
     - `maxCommitBytes`: largest size of the partial aggregates of one epoch, in bytes; default
       67108864 (64 MiB). A task checks its own partials, the commit the sum.
 

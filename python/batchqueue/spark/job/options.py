@@ -34,7 +34,7 @@ class SinkOptions:
         shards: Number of parts of the sink, each committed by its own task; None: one commit. A
             parameter of `MetricsWriter`.
         on_changed_epoch: What to do when an epoch that the store has comes again with another
-            number of rows; None: fail.
+            number of rows, or with others; None: fail.
         replaced: Time buckets whose results a batch write replaces; None: it adds to all of them. A
             parameter of `write_batch`.
         is_named: Whether `sinkId` was given, and is not the name of the job by default.

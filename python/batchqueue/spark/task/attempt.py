@@ -9,6 +9,7 @@ from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.stage.process import CpuMeter, infrequent_gc
 from batchqueue.spark.stage.stage import Stage
+from batchqueue.spark.task.contents import Contents, are_of_groups, contents_of_rows, total
 from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.l1 import L1, L1Partials
 from batchqueue.spark.task.message import AttemptMessage, AttemptSummary, check_size, encode_message
@@ -30,11 +31,15 @@ def aggregate(
     """
     meter = CpuMeter()
     rows = 0
+    contents: list[Contents] = []
+    of_groups = are_of_groups(job)
 
     def counted() -> Iterator[pa.RecordBatch]:
         nonlocal rows
         for batch in batches:
             rows += batch.num_rows
+            if not of_groups and batch.num_rows:
+                contents.append(contents_of_rows(batch, job.columns))
             yield batch
 
     l1 = L1(job, sink_id)
@@ -54,6 +59,7 @@ def aggregate(
         l1.rows.bad_rows,
         l1.rows.first_error,
         l1.newest,
+        l1.contents if of_groups else total(contents),
     )
 
 

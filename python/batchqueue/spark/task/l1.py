@@ -15,6 +15,7 @@ from batchqueue.spark.job.steps import ArrowAggregation, ArrowHandler, Emit, Han
 from batchqueue.spark.stage.stage import Stage
 from batchqueue.spark.task.bad_rows import RowReader
 from batchqueue.spark.task.columns import declared_partials
+from batchqueue.spark.task.contents import Contents, are_of_groups, contents_of_groups
 from batchqueue.spark.task.groups import TaskGroups, merged_groups, overflow, task_groups
 from batchqueue.spark.task.null_keys import (
     counting_rows,
@@ -79,12 +80,14 @@ class L1:
         skipped: Rows that `partials` has left out because of a null key.
         rows: What makes items of the rows, and counts those that it cannot read.
         newest: The latest time of the rows in whole seconds, if the job has a watermark.
+        contents: What the rows contained, if `partials` has taken that of the groups.
     """
 
     def __init__(self, job: AggregationJob, sink_id: str) -> None:
         self.skipped = 0
         self._job = job
         self.newest: int | None = None
+        self.contents: Contents | None = None
         self._watermark = job.watermark
         self._checked: pa.Schema | None = None
         self._collected: list[Metrics] = []
@@ -151,9 +154,11 @@ class L1:
     def partials(self) -> L1Partials:
         """Return what the handlers emitted; call it after the queue has shut down."""
         groups: list[TaskGroups] = []
+        results: list[tuple[ArrowAggregation, pa.RecordBatch]] = []
         for number, step, aggregator in self._aggregators:
             if (result := _result_of(aggregator)) is None:
                 continue
+            results.append((step, result))
             kept, skipped = without_null_keys(pa.Table.from_batches([result]), step)
             self.skipped += skipped
             for batch in record_batches(without_rows(kept)):
@@ -165,5 +170,7 @@ class L1:
             if not callable(step.metrics):
                 sent, _ = without_null_keys(pa.Table.from_batches([aggregator.partials()]), step)
                 groups += (task_groups(number, step, batch) for batch in record_batches(sent))
+        if are_of_groups(self._job) and results:
+            self.contents = contents_of_groups(results, self._job)
         objects = self.rows.storable(self._collected)
         return L1Partials(self._job, [*objects, *self.rows.dead_letters], groups)

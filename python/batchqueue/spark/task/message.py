@@ -12,6 +12,7 @@ from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.stage.process import CpuSummary, infrequent_gc
 from batchqueue.spark.stage.stage_summary import StageSummary
 from batchqueue.spark.task.columns import ColumnPartials
+from batchqueue.spark.task.contents import Contents
 from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.groups import TaskGroups, merged_groups
 from batchqueue.spark.task.partials import decode, encode
@@ -31,6 +32,7 @@ class AttemptSummary:
         bad_row_error: What was wrong with the first of them; None if there is none.
         newest: The latest time of its rows in whole seconds, if the job has a watermark; None
             without rows.
+        contents: What its rows contained; None if that is not known.
     """
 
     rows: int
@@ -41,19 +43,22 @@ class AttemptSummary:
     bad_rows: int = 0
     bad_row_error: str | None = None
     newest: int | None = None
+    contents: Contents | None = None
 
     @classmethod
     def without_queue(
         cls,
         rows: int = 0,
+        *,
         skipped: int = 0,
         newest: int | None = None,
         bad_rows: int = 0,
         bad_row_error: str | None = None,
+        contents: Contents | None = None,
     ) -> Self:
         """Return the summary of an L1 without a queue, such as one in Spark SQL."""
         cpu, l1 = CpuSummary(0, 0, 0), StageSummary.total([])
-        return cls(rows, l1, (), cpu, skipped, bad_rows, bad_row_error, newest)
+        return cls(rows, l1, (), cpu, skipped, bad_rows, bad_row_error, newest, contents)
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,17 @@ ROWS = "batchqueue rows"
 """Column with the rows of each group, beside its measures."""
 
 
+def needs_rows(step: ArrowAggregation) -> bool:
+    """Return whether no measure of a step counts, as the contents of an epoch need it."""
+    return not any(isinstance(measure, Count) for measure in step.aggregation.measures.values())
+
+
 def counting_rows(step: ArrowAggregation) -> Aggregation:
-    """Return what to aggregate for a step: also the rows of each group, if some may be left out."""
-    if step.null_keys != "skip":
+    """Return what to aggregate for a step.
+
+    It has also the rows of each group, if some may be left out, or no measure counts.
+    """
+    if step.null_keys != "skip" and not needs_rows(step):
         return step.aggregation
     measures = {**step.aggregation.measures, ROWS: Count()}
     return replace(step.aggregation, measures=measures)

@@ -137,8 +137,8 @@ class MetricsWriter:
                 that the job does not take.
             SinkError: The query is new to a sink that has data, Spark does not say which query it
                 is, its output mode repeats rows, epochs before this one are missing, this epoch was
-                written in this run, or comes again with another number of rows, the job has
-                changed, or an item was lost.
+                written in this run, or comes again with other rows, the job has changed, or an item
+                was lost.
         """
         df = self._prepare(df)
         epoch = EpochId(query_id_of(df, self._checkpoint), batch_id)

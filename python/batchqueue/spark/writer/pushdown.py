@@ -29,6 +29,7 @@ from batchqueue.spark.job.steps import ArrowAggregation
 from batchqueue.spark.job.watermark import Watermark
 from batchqueue.spark.task.arrow import to_arrow
 from batchqueue.spark.task.columns import ColumnPartials, declared_partials
+from batchqueue.spark.task.contents import contents_of_groups
 from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.groups import TaskGroups
 from batchqueue.spark.task.message import AttemptSummary
@@ -192,10 +193,23 @@ def checked_partials(
     newest = None if job.watermark is None else _newest(good, job.watermark)
     checked = [_checked(table, step, limits) for table, step in zip(good, of_steps, strict=True)]
     skipped = sum(skipped for _, skipped in checked)
+    batches = [
+        (step, batch)
+        for step, table in zip(of_steps, good, strict=True)
+        for batch in record_batches(table)
+    ]
+    contents = contents_of_groups(batches, job) if batches else None
     return SqlPartials(
         epoch,
         [groups for groups, _ in checked],
-        AttemptSummary.without_queue(rows, skipped, newest, bad.count, bad.first_error),
+        AttemptSummary.without_queue(
+            rows,
+            skipped=skipped,
+            newest=newest,
+            bad_rows=bad.count,
+            bad_row_error=bad.first_error,
+            contents=contents,
+        ),
         bad.kept,
     )
 

@@ -127,6 +127,53 @@ def test_epoch_that_comes_again_with_other_rows_is_refused_unless_the_user_decid
     assert departures(store) == FILES * ROWS_PER_FILE
 
 
+def test_epoch_that_comes_again_with_as_many_other_rows_is_refused(
+    flights: Path, any_store: Any
+) -> None:
+    """An older copy of the checkpoint goes another way, in epochs of the same size."""
+    job = flight_job(any_store)
+    first, other, *_ = attempts(flights, any_store)
+    Commit(job, OPTIONS, [first]).apply_epoch(0)
+    assert not Commit(job, OPTIONS, [first]).apply_epoch(0)["applied"]
+    with pytest.raises(
+        SinkError,
+        match=rf"epoch 0 of query q1 is in sink 'flights' with {ROWS_PER_FILE:,} rows, and comes "
+        r"again with as many others, so it is not a replay: .*onChangedEpoch=skip for one start",
+    ):
+        Commit(job, OPTIONS, [other]).apply_epoch(0)
+    skipping = replace(OPTIONS, on_changed_epoch="skip")
+    assert not Commit(job, skipping, [other]).apply_epoch(0)["applied"]
+    assert len(any_store.summaries("flights")) == 1
+
+
+def test_epoch_that_an_earlier_version_recorded_is_compared_by_its_number_of_rows(
+    flights: Path, any_store: Any
+) -> None:
+    job = flight_job(any_store)
+    first, other, *_ = attempts(flights, any_store)
+    Commit(job, OPTIONS, [first]).apply_epoch(0)
+    (recorded,) = any_store.summaries("flights")
+    earlier = {name: value for name, value in recorded.summary.items() if name != "contents"}
+    with any_store.transaction("flights") as transaction:
+        transaction.record("q1", 1, earlier)
+    assert not Commit(job, OPTIONS, at([other], 1)).apply_epoch(1)["applied"]
+    with pytest.raises(SinkError, match="comes again with"):
+        Commit(job, OPTIONS, at([first, other], 1)).apply_epoch(1)
+    Commit(job, OPTIONS, at([other], 2)).apply_epoch(2)
+    assert any_store.summaries("flights")[-1].summary["contents"] is not None
+
+
+def test_epoch_without_rows_has_no_contents_and_comes_again(
+    flights: Path, store: SqliteStore
+) -> None:
+    job = flight_job(store)
+    empty = run_attempt(job, OPTIONS, [], EpochId("q1", 0))
+    Commit(job, OPTIONS, [empty]).apply_epoch(0)
+    assert not Commit(job, OPTIONS, [empty, empty]).apply_epoch(0)["applied"]
+    (recorded,) = store.summaries("flights")
+    assert recorded.summary["contents"] is None
+
+
 def test_skipped_epoch_below_the_last_one_is_logged_as_a_warning(
     flights: Path, store: SqliteStore, caplog: pytest.LogCaptureFixture
 ) -> None:

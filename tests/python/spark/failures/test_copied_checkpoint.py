@@ -1,16 +1,19 @@
 """A copy of a checkpoint that is continued: the same epochs are skipped, other ones refused."""
 
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from batchqueue.aggregation import Count, Metrics
 from batchqueue.outputs import ParquetStore, SqliteStore
-from batchqueue.spark import MetricsWriter
+from batchqueue.spark import AggregationJob, ArrowAggregation, MetricsWriter
 from spark_support.flight_job import (
     FILES,
     ROWS_PER_FILE,
@@ -89,3 +92,63 @@ def test_copy_is_refused_by_the_shards_of_a_sink(
     with pytest.raises(StreamingQueryException, match=r"in sink 'flights/0' with .* comes again"):
         start_stream(in_one, writer, copy).awaitTermination()
     assert [len(parquet.summaries(sink_id)) for sink_id in writer.sink_ids] == [FILES, FILES]
+
+
+HITS = ArrowAggregation(keys=["word"], metrics={"hits": Count()})
+
+
+def words(batch: pa.RecordBatch) -> Iterator[Metrics]:
+    for word in batch["word"].to_pylist():
+        yield HITS.types["hits"](word, 0)
+
+
+def word_job(store: Any, way: str) -> AggregationJob:
+    of_items: dict[str, Any] = {"items": words, "metrics": list(HITS.types.values())}
+    return AggregationJob(
+        name="words", store=store, **(of_items if way == "items" else {"arrow": [HITS]})
+    )
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param("format", marks=needs_stream_sink),
+        *("items", "tasks", "spark", "shards", "shards in spark"),
+    ],
+)
+def test_older_checkpoint_is_refused_where_its_epochs_have_as_many_other_rows(
+    spark: SparkSession, tmp_path: Path, parquet: ParquetStore, way: str
+) -> None:
+    files, original, copy = (tmp_path / name for name in ("files", "checkpoint", "copy"))
+    files.mkdir()
+
+    def add(name: str, age: int) -> None:
+        path = files / name
+        path.write_text("".join(f"{name}-{row % 3}\n" for row in range(10)))
+        os.utime(path, (2_000_000_000 - age,) * 2)
+
+    job = word_job(parquet, way)
+    settings: dict[str, Any] = {"l1": "spark"} if way.endswith("spark") else {}
+    settings |= {"shards": 2} if way.startswith("shards") else {}
+    to = job if way == "format" else MetricsWriter(job, **settings)
+
+    def run(checkpoint: Path) -> None:
+        source = spark.readStream.schema("word string").option("maxFilesPerTrigger", 1)
+        start_stream(source.text(str(files)), to, checkpoint).awaitTermination()
+
+    add("first", age=30)
+    run(original)
+    shutil.copytree(original, copy)
+    add("second", age=20)
+    add("third", age=10)
+    run(original)
+    again = tmp_path / "again"
+    shutil.copytree(copy, again)
+    run(again)  # the same files in the same epochs are a replay
+    add("between", age=25)
+    with pytest.raises(StreamingQueryException, match="comes again with as many others"):
+        run(copy)
+    sinks = [f"words/{shard}" for shard in range(2)] if way.startswith("shards") else ["words"]
+    kept = [item for sink in sinks for item in parquet.read(HITS.types["hits"], sink)]
+    assert sum(item.count for item in kept) == 30
+    assert {item.entity.partition("-")[0] for item in kept} == {"first", "second", "third"}

@@ -96,6 +96,13 @@ EPOCHS = (
         (f"{COMMITS} -k comes_again_with_other_rows",),
     ),
     Mutant(
+        "ReplayHasTheSameContents",
+        "spark/commit/conflicts.py",
+        'if has_as_many and not differ(recorded.get("contents"), contents):',
+        "if has_as_many:",
+        (f"{COMMITS} -k 'as_many_other_rows and parquet'",),
+    ),
+    Mutant(
         "FunctionsForgetNothing",
         "spark/job/fingerprint.py",
         'return {**now, "aggregations": before["aggregations"]}',
