@@ -138,7 +138,7 @@ fn headline(beside: bool, slots: &Arc<Vec<usize>>) -> f64 {
     const ITEMS: usize = 8_000_000;
     let backoff = HOUR;
     let retry = RetryPolicy {
-        attempts: 2,
+        attempts: Some(2),
         backoff,
         factor: 1.0,
         max_backoff: backoff,
@@ -307,7 +307,7 @@ fn closed_loops() {
 #[allow(clippy::cast_precision_loss)]
 fn beside_a_sink_that_is_down() {
     let retry = RetryPolicy {
-        attempts: 2,
+        attempts: Some(2),
         backoff: HOUR,
         factor: 1.0,
         max_backoff: HOUR,

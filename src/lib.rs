@@ -44,7 +44,8 @@
 //!   `min_idle` and a wake-up; an idle queue costs nothing that grows with the number of types.
 //! * **P8 nothing silent**: whatever is refused, failed, unhandled or abandoned is counted and
 //!   logged, never per item.
-//! * **P9 clean ends**: shutdown delivers what was accepted, and ends in time.
+//! * **P9 clean ends**: shutdown delivers what was accepted, and ends in time; what backs off is
+//!   tried as before while there is time, and once more before its deadline.
 //!
 //! # Map
 //!

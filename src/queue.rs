@@ -283,8 +283,12 @@ impl<T: Item> BatchQueue<T> {
 
     /// Closes the queue to all threads but drain threads, which still finish what their own queues
     /// hold.
-    pub fn close_to_outside(&self) {
-        self.shared.restrict(Access::DrainThreads);
+    ///
+    /// `deadline`: that of the shutdown that will follow, when other queues have ended. Batches
+    /// that fail are tried for the last time before it, also if that shutdown comes too late for
+    /// that.
+    pub fn close_to_outside(&self, deadline: Option<Instant>) {
+        self.shared.close_to_outside(deadline);
     }
 
     /// Closes the queue: every later put is refused, and what was accepted is delivered. Does not
@@ -344,9 +348,16 @@ impl<T: Item> BatchQueue<T> {
     }
 
     /// If no thread drains the queue: handles what was accepted, or ends the queue if it is closed.
+    ///
+    /// # Errors
+    /// `pause` ended the wait for a batch that backs off.
     #[cfg(feature = "python")]
-    pub(crate) fn run_inline(&self) {
-        self.shared.run_inline();
+    pub(crate) fn run_inline<P: Pause>(&self, pause: &mut P) -> Result<(), P::Interrupt> {
+        let mut is_done = false;
+        while !is_done {
+            pause.pause(&mut |limit| is_done = self.shared.run_inline(limit))?;
+        }
+        Ok(())
     }
 
     /// The capacity of each partition.

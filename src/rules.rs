@@ -159,8 +159,10 @@ pub(crate) enum Rule {
     NoGrowthWhileClosing,
     /// P9: an expiring shutdown ends the waits of the others.
     NotifyExpiry,
-    /// P9: a close ends the waits between two tries of a batch.
-    CloseEndsBackOff,
+    /// P9: what backs off is tried once more shortly before a shutdown runs out of time.
+    TryBeforeDeadline,
+    /// P9: a thread does not sleep before it has seen the last deadline of a shutdown.
+    AwakeForNews,
     /// P9: a drain thread leaves its host while it waits at a desk for a last call.
     LeaveHostAtDesk,
     /// P9: a panic in a handler fails its batch and not its drain thread.

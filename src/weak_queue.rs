@@ -1,6 +1,5 @@
 //! A reference to a queue that keeps nothing alive.
 
-use crate::flow::partition::gate::Access;
 use crate::flow::pause::Pause;
 use crate::item::Item;
 use crate::shared::Shared;
@@ -21,9 +20,9 @@ impl<T: Item> WeakQueue<T> {
     }
 
     /// [`BatchQueue::close_to_outside`], if the queue still exists.
-    pub fn close_to_outside(&self) {
+    pub fn close_to_outside(&self, deadline: Option<Instant>) {
         if let Some(shared) = self.0.upgrade() {
-            shared.restrict(Access::DrainThreads);
+            shared.close_to_outside(deadline);
         }
     }
 
@@ -31,15 +30,6 @@ impl<T: Item> WeakQueue<T> {
     #[cfg(feature = "python")]
     pub(crate) fn is_all_handled(&self) -> bool {
         self.0.upgrade().is_none_or(|shared| shared.is_all_handled())
-    }
-
-    /// Closes and ends a queue that no thread drains.
-    #[cfg(feature = "python")]
-    pub(crate) fn end_inline(&self) {
-        if let Some(shared) = self.0.upgrade().filter(|shared| shared.is_inline()) {
-            shared.close();
-            shared.run_inline();
-        }
     }
 
     /// [`BatchQueue::shutdown_with`], if the queue still exists.

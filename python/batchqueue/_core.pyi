@@ -1040,9 +1040,15 @@ def close_all() -> None:
     Accepted items are delivered, within each queue's `shutdown_timeout`.
     """
 
-def close_to_outside(queue: "Queue") -> None:
+def close_to_outside(
+    queue: "Queue", timeout: SupportsFloat | SupportsIndex | timedelta | None
+) -> None:
     """
     Refuse threads that do not drain. Drain threads may still produce.
+
+    Args:
+        queue: The queue.
+        timeout: Seconds until the end of the shutdown that will follow. None: without a limit.
     """
 
 def flush_until(

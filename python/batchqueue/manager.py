@@ -124,7 +124,7 @@ class BatchQueueManager:
             queues = dict(_queues)
         deadline = None if seconds is None else time.monotonic() + seconds
         for queue in queues.values():
-            _core.close_to_outside(queue)
+            _core.close_to_outside(queue, seconds)
         abandoned = {}
         for name, queue in reversed(queues.items()):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -158,11 +158,18 @@ class RetryPolicy:
     Later items of its class in its partition wait meanwhile, so that the order is kept; other
     classes do not, and no thread waits. The batch counts once: as consumed when an attempt
     succeeds, as failed when the last attempt raises. Only then is `on_error` or `error_handler`
-    called. Each attempt gets a new list. A shutdown ends the wait, and the remaining attempts
-    follow immediately.
+    called. Each attempt gets a new list.
+
+    A shutdown leaves the waits their length while it has time. Shortly before its end, each batch
+    that waits is tried once more, and what fails then has failed. For that, each batch that waits
+    in the partition has 50 ms and twice the time that a call, and one of its `dead_letter`, are
+    expected to take, and the last one 50 ms more; all of them have half of the time of the shutdown
+    at most.
 
     Attributes:
-        attempts: All attempts, the first included: 1 to 1000. Default: 3.
+        attempts: All attempts, the first included: 1 to 1000. None: until one succeeds, the handler
+            is removed, or a shutdown runs out of time; a shutdown without a `timeout` then lasts
+            until the handler succeeds. Default: 3.
         backoff_ms: Wait before the second attempt, at most `max_backoff_ms`. Default: 100 ms.
         factor: Factor from one wait to the next, 1 or more. Default: 2.
         max_backoff_ms: The longest wait, the first one included. Default: 5000 ms.
@@ -175,13 +182,14 @@ class RetryPolicy:
             on, until what fails stands alone: one bad item then fails alone. Of n items, k bad ones
             take at most 2 k (1 + log2(n / k)) further calls. The order is kept. What a handler
             named in a `BatchFailed` is not halved, nor is anything while a shutdown has less than a
-            tenth of its time left. Default: False.
+            tenth of its time left. Not with `attempts=None`, which are never used up. Default:
+            False.
 
     Raises:
         ConfigError: A value is out of range; the message names the setting and its limit.
     """
 
-    attempts: int = 3
+    attempts: int | None = 3
     backoff_ms: float = 100
     factor: float = 2.0
     max_backoff_ms: float = 5_000
@@ -190,13 +198,14 @@ class RetryPolicy:
     bisect: bool = False
 
     def __post_init__(self) -> None:
-        if (
+        if self.attempts is not None and (
             not isinstance(self.attempts, int)
             or isinstance(self.attempts, bool)
             or not 1 <= self.attempts <= 1_000
         ):
             raise ConfigError(
-                f"retry: attempts is {self.attempts!r}; give 1 to 1_000 tries, the first included"
+                f"retry: attempts is {self.attempts!r}; give 1 to 1_000 tries, the first included, "
+                "or None for no limit"
             )
         for name, least in (("backoff_ms", 0), ("factor", 1), ("max_backoff_ms", 0)):
             check_finite(f"retry: {name}", getattr(self, name), least)
@@ -208,6 +217,11 @@ class RetryPolicy:
             raise ConfigError(f"retry: jitter is {self.jitter!r}; give a number from 0 to 1")
         if not isinstance(self.bisect, bool):
             raise ConfigError(f"retry: bisect is {self.bisect!r}; give True or False")
+        if self.bisect and self.attempts is None:
+            raise ConfigError(
+                "retry: attempts is None, so that no batch is ever halved; give 1 to 1_000 tries, "
+                "or leave bisect out"
+            )
         kinds = self.retry_on
         if not isinstance(kinds, tuple) or not all(
             isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds

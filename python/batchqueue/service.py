@@ -76,7 +76,7 @@ def _run(
             stop.wait()
             deadline = None if seconds is None else time.monotonic() + seconds
             for core in cores:
-                _core.close_to_outside(core)
+                _core.close_to_outside(core, seconds)
             return sum(_shut_down(core, deadline, give_up) for core in cores)
     finally:
         stop.close()

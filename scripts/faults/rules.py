@@ -234,9 +234,14 @@ RULES: dict[str, list[str]] = {
         "it:model::random_actions_keep_every_promise",
     ],
     "NoGrowthWhileClosing": ["loom:control::loom_tests::loom_close_while_a_type_is_added"],
-    "CloseEndsBackOff": [
-        "loom:flow::host_loom_tests::loom_close_while_a_batch_waits_for_its_next_try",
-        "it:p2_retry::another_thread_can_enter_the_handler_between_attempts",
+    "TryBeforeDeadline": [
+        "loom:flow::host_loom_tests::loom_shutdown_while_a_batch_waits_for_its_next_try",
+        "unit:flow::turn::timing_tests::what_fails_just_before_the_deadline_has_failed",
+    ],
+    "AwakeForNews": [
+        "loom:flow::host_loom_tests::"
+        "loom_deadline_while_a_batch_of_a_closed_queue_waits_for_its_next_try",
+        "loom:flow::host_loom_tests::loom_announced_deadline_while_a_batch_waits_for_its_next_try",
     ],
     "LeaveHostAtDesk": [
         "loom:flow::host_loom_tests::loom_attached_owner_closes_a_handler_while_the_other_is_entered",

@@ -29,15 +29,33 @@ impl<T: Item> Shared<T> {
         true
     }
 
-    /// Closes for all threads and lets the drain threads end. Idempotent; does not wait.
-    pub(crate) fn close(&self) {
-        if self.restrict(Access::Closed) {
+    /// Closes for all threads but drain threads. `deadline`: that of the shutdown that will follow.
+    pub(crate) fn close_to_outside(&self, deadline: Option<Instant>) {
+        self.restrict(Access::DrainThreads);
+        self.ending.deadlines.announce(deadline);
+        if deadline.is_some() {
+            self.publish_news();
+        }
+    }
+
+    /// Closes for all threads and lets the drain threads end. Does not wait. Returns `false` if the
+    /// queue was closed.
+    pub(crate) fn close(&self) -> bool {
+        let closes = self.restrict(Access::Closed);
+        if closes {
             self.ending.publish_closing();
             self.threads.wake_all();
             if self.balancing.is_some() {
                 control_thread::unregister(self);
             }
         }
+        closes
+    }
+
+    /// A drain thread may have to act sooner than it knew.
+    fn publish_news(&self) {
+        self.ending.deadlines.publish_news();
+        self.threads.wake_all();
     }
 
     /// Closes, and waits for the end of the drain threads; see `BatchQueue::shutdown_with`.
@@ -46,8 +64,13 @@ impl<T: Item> Shared<T> {
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<u64, P::Interrupt> {
-        let _time = deadline.map(|deadline| self.ending.note_deadline(deadline));
-        self.close();
+        let _time = self.ending.deadlines.begin(deadline);
+        if !self.close() && deadline.is_some() {
+            self.publish_news();
+        }
+        if self.is_inline() {
+            self.end_inline(deadline, pause)?;
+        }
         // A drain thread waits only if the wait can end: not for its own queue, nor for a queue
         // that needs the handler which it is inside, nor for handlers that wait for its own.
         let may_wait = !self.would_wait_for_itself() || rule_off(Rule::ShutdownFromHandlerReturns);

@@ -5,39 +5,23 @@
 //! | `closing` | closer, once, after every gate is closed | drain threads |
 //! | `unfinished` | closer (set), drain threads (count down) | drain threads |
 //! | `expired` | an expiring shutdown, once, under the control lock | drain threads |
-//! | `times` | shutdowns with a deadline, while they wait | drain threads |
+//! | `deadlines` | see `deadlines.rs` | drain threads |
 //! | `to_close` | drain threads at their end | the same |
 //! | `running` | the last act of each drain thread | shutdowns |
 
+use crate::control::deadlines::Deadlines;
 use crate::control::scheduler::RunningThreads;
 use crate::flow::handler::HandlerRef;
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
 
 pub(crate) struct Ending<T> {
     closing: AtomicBool,
     unfinished: AtomicUsize,
     expired: AtomicBool,
-    /// Of each shutdown that waits: when it began, and its deadline.
-    times: Mutex<Vec<(Instant, Instant)>>,
+    pub(crate) deadlines: Deadlines,
     /// The instances whose `on_close` is due; filled when the first drain thread ends.
     to_close: Mutex<Option<Vec<HandlerRef<T>>>>,
     running: Arc<RunningThreads>,
-}
-
-/// A shutdown that waits, until it is dropped.
-#[must_use = "the deadline counts until this is dropped"]
-pub(crate) struct HasTime<'a> {
-    times: &'a Mutex<Vec<(Instant, Instant)>>,
-    time: (Instant, Instant),
-}
-
-impl Drop for HasTime<'_> {
-    fn drop(&mut self) {
-        let mut times = self.times.lock();
-        if let Some(at) = times.iter().position(|time| *time == self.time) {
-            times.swap_remove(at);
-        }
-    }
 }
 
 impl<T> Ending<T> {
@@ -46,7 +30,7 @@ impl<T> Ending<T> {
             closing: AtomicBool::new(false),
             unfinished: AtomicUsize::new(0),
             expired: AtomicBool::new(false),
-            times: Mutex::new(Vec::new()),
+            deadlines: Deadlines::default(),
             to_close: Mutex::new(None),
             running: Arc::new(RunningThreads::new(threads)),
         }
@@ -66,21 +50,7 @@ impl<T> Ending<T> {
         // Release: pairs with the Acquire loads of `closing`; a drain thread that sees it finds
         // every gate closed.
         self.closing.store(true, Ordering::Release);
-    }
-
-    /// A shutdown has until `deadline`, while the result lives.
-    pub(crate) fn note_deadline(&self, deadline: Instant) -> HasTime<'_> {
-        let time = (Instant::now(), deadline);
-        self.times.lock().push(time);
-        HasTime { times: &self.times, time }
-    }
-
-    /// Whether a shutdown that waits has less than a tenth of its time left.
-    pub(crate) fn is_short_of_time(&self) -> bool {
-        self.times.lock().iter().any(|&(began, deadline)| {
-            let left = deadline.saturating_duration_since(Instant::now());
-            left <= deadline.saturating_duration_since(began) / 10
-        })
+        self.deadlines.publish_news();
     }
 
     /// Whether every gate is closed.

@@ -18,12 +18,14 @@
 //! | `serving` | how many types each handler instance serves |
 //! | `flushes` | threads that wait until what was accepted has been handled |
 //! | `close`, `ending` | shutdown and expiry; how far a queue is on its way to its end |
+//! | `deadlines` | until when shutdowns wait, and the last try before that |
 //! | `watchdog` | log lines about calls, producers and items that take long |
 //! | `waits` | handlers that wait for queues, and which of these waits would never end |
 
 mod agenda;
 pub(crate) mod balance;
 pub(crate) mod close;
+pub(crate) mod deadlines;
 pub(crate) mod departure;
 pub(crate) mod ending;
 pub(crate) mod flushes;

@@ -12,11 +12,11 @@ use std::convert::Infallible;
 use loom::thread;
 
 use crate::config::{Config, RetryPolicy};
-use crate::sync::{Arc, Condvar, Duration, MOMENT, Mutex, thread_local, wait_for};
+use crate::sync::{Arc, Condvar, Duration, Instant, MOMENT, Mutex, thread_local, wait_for};
 use crate::testing::loom::{
     Number, ONE, Seen, TWO, config, model, model_by_turns, two_owners_meet,
 };
-use crate::{Batch, BatchQueue, Failure, Handler, HandlerRef, Host, Pause};
+use crate::{Batch, BatchQueue, Failure, Handler, HandlerRef, Host, Pause, Wait};
 
 #[derive(Default)]
 struct Interpreter {
@@ -219,29 +219,62 @@ impl Handler<Number> for Stubborn {
     }
 }
 
-/// A close ends the wait between two attempts of a batch, whichever of the two begins first. The
-/// closing thread is attached, so the waiting one must not be.
+/// A queue whose batch waits for ever after its first attempt, in the hand of an attached thread.
+fn stubborn_queue(interpreter: &mut Attached, seen: &Arc<Seen>) -> BatchQueue<Number> {
+    let wait = Duration::from_secs(3_600);
+    let retry =
+        RetryPolicy { attempts: None, backoff: wait, max_backoff: wait, ..RetryPolicy::default() };
+    let queue = interpreter.queue(Config { retry: Some(retry), ..config(1) });
+    queue.add_handler(ONE, HandlerRef::new(Stubborn(seen.clone(), Mutex::new(false)))).unwrap();
+    interpreter.0.attach();
+    interpreter.put(&queue, 1);
+    interpreter.0.detach();
+    queue
+}
+
+/// The item has had its last attempt, which was its first one if the deadline was known by then.
+fn assert_tried(queue: &BatchQueue<Number>, seen: &Seen) {
+    let stats = queue.stats();
+    assert_eq!((stats.consumed + stats.failed, stats.abandoned), (1, 0));
+    assert_eq!(seen.numbers().len() as u64, stats.consumed);
+}
+
+/// The deadline of a shutdown ends the wait between two attempts of a batch, whichever of the two
+/// begins first.
 #[test]
-fn loom_close_while_a_batch_waits_for_its_next_try() {
+fn loom_shutdown_while_a_batch_waits_for_its_next_try() {
     model(2, || {
         let (seen, mut interpreter) = (Arc::new(Seen::default()), Attached::default());
-        let wait = Duration::from_secs(3_600);
-        let retry = RetryPolicy {
-            attempts: 2,
-            backoff: wait,
-            factor: 1.0,
-            max_backoff: wait,
-            ..RetryPolicy::default()
-        };
-        let queue = interpreter.queue(Config { retry: Some(retry), ..config(1) });
-        queue.add_handler(ONE, HandlerRef::new(Stubborn(seen.clone(), Mutex::new(false)))).unwrap();
-        interpreter.0.attach();
-        interpreter.put(&queue, 1);
-        interpreter.0.detach();
+        let queue = stubborn_queue(&mut interpreter, &seen);
+        assert_eq!(queue.shutdown(Some(Instant::now() + Duration::from_secs(3_600))), 0);
+        assert_tried(&queue, &seen);
+    });
+}
+
+/// So does a deadline that comes after the close. The closing thread is attached, so the waiting
+/// one must not be.
+#[test]
+fn loom_deadline_while_a_batch_of_a_closed_queue_waits_for_its_next_try() {
+    model(2, || {
+        let (seen, mut interpreter) = (Arc::new(Seen::default()), Attached::default());
+        let queue = stubborn_queue(&mut interpreter, &seen);
         interpreter.0.attach();
         queue.close();
         interpreter.0.detach();
-        assert_eq!(queue.shutdown(None), 0);
-        assert_eq!(seen.numbers(), [1]);
+        assert_eq!(queue.shutdown(Some(Instant::now() + Duration::from_secs(3_600))), 0);
+        assert_tried(&queue, &seen);
+    });
+}
+
+/// And one that is announced for a shutdown that comes later.
+#[test]
+fn loom_announced_deadline_while_a_batch_waits_for_its_next_try() {
+    model(2, || {
+        let (seen, mut interpreter) = (Arc::new(Seen::default()), Attached::default());
+        let queue = stubborn_queue(&mut interpreter, &seen);
+        queue.close_to_outside(Some(Instant::now()));
+        assert!(queue.flush(None, &mut Wait).unwrap());
+        assert_tried(&queue, &seen);
+        queue.shutdown(None);
     });
 }

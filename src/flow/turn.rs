@@ -177,7 +177,7 @@ impl<T: Item> DrainTask<T> {
         let mut patience = Patience::new(closing);
         let taken = match step {
             Step::Take(budget) => {
-                lanes.make_due_ready(closing && !rule_off(Rule::CloseEndsBackOff));
+                self.make_due_ready(partition, &mut lanes, closing);
                 let taken = self.take(shared, partition, &mut lanes, budget);
                 shared.end_linger(partition, &mut lanes, &mut patience);
                 taken
@@ -192,8 +192,8 @@ impl<T: Item> DrainTask<T> {
         }
         partition.note_lanes(lanes.lane_use());
         partition.make_room(&mut lanes, taken.may_be_awaited || held_before > 0);
-        if let Some(due) = lanes.next_due() {
-            self.timers.set(index, due);
+        if lanes.next_due().is_some() {
+            self.set_timer(partition, &lanes);
         }
         let is_finished = closing
             && (lanes.is_empty() || rule_off(Rule::FinishWithoutLanes))
@@ -207,6 +207,31 @@ impl<T: Item> DrainTask<T> {
             self.return_slow_permit();
         }
         Visit { taken: taken.items, is_full: taken.is_full, in_hand, ready }
+    }
+
+    /// Makes lanes ready that have waited for long enough. While closing, none lingers.
+    fn make_due_ready(&self, partition: &Partition<T>, lanes: &mut Lanes<T>, closing: bool) {
+        if lanes.next_due().is_none() {
+            return;
+        }
+        lanes.make_due_ready();
+        if closing {
+            lanes.end_linger();
+        }
+        if self.shared.is_last_try(partition, lanes, Duration::ZERO) {
+            lanes.begin_last_tries(self.shared.ending.deadlines.news());
+        }
+    }
+
+    /// The thread comes back to a partition when the next of its lanes is due.
+    fn set_timer(&mut self, partition: &Partition<T>, lanes: &Lanes<T>) {
+        let due = match self.shared.last_try(partition, lanes) {
+            Some(last_try) => lanes.next_due_before(last_try),
+            None => lanes.next_due(),
+        };
+        if let Some(due) = due {
+            self.timers.set(partition.index, due);
+        }
     }
 
     /// Takes items into the lanes of their types.

@@ -44,6 +44,8 @@ pub(crate) struct CallTime {
     pub(crate) total: Duration,
     /// The sum of the squares, in square seconds.
     pub(crate) squares: f64,
+    /// That of the last call.
+    last: Duration,
 }
 
 impl CallTime {
@@ -51,6 +53,14 @@ impl CallTime {
     pub(crate) fn add(&mut self, took: Duration) {
         self.total += took;
         self.squares += took.as_secs_f64() * took.as_secs_f64();
+        self.last = took;
+    }
+
+    /// How long the next call may take: as long as the last one, or as a call takes that a random
+    /// moment falls into, which quick failures hardly lower.
+    pub(crate) fn expected(&self) -> Duration {
+        let at_random = self.squares / self.total.as_secs_f64();
+        Duration::try_from_secs_f64(at_random).unwrap_or(self.last).max(self.last)
     }
 }
 

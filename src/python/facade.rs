@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::handler::{HandlerMethods, HandlerOptions};
+use super::interpreter::{Timeout, deadline_of};
 use super::item::ItemType;
 use super::life::run_inline;
 use super::queue::Queue;
@@ -38,15 +39,18 @@ pub(crate) fn add_handlers(
     if let Some(recipe) = recipe {
         recipe.note(&item_type, handlers.clone().unbind(), options.clone().unbind());
     }
-    run_inline(py, queue);
-    Ok(())
+    run_inline(py, queue)
 }
 
 /// Refuse threads that do not drain. Drain threads may still produce.
+///
+/// Args:
+///     queue: The queue.
+///     timeout: Seconds until the end of the shutdown that will follow. None: without a limit.
 #[pyfunction]
-#[pyo3(signature = (queue: "Queue"))]
-pub(crate) fn close_to_outside(queue: &Queue) -> PyResult<()> {
-    queue.core_to_close()?.close_to_outside();
+#[pyo3(signature = (queue: "Queue", timeout))]
+pub(crate) fn close_to_outside(queue: &Queue, timeout: Option<Timeout>) -> PyResult<()> {
+    queue.core_to_close()?.close_to_outside(deadline_of(timeout)?);
     Ok(())
 }
 

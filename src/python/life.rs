@@ -50,6 +50,7 @@ pub(super) struct Life {
     pub(super) buffers: Buffers,
     /// For `submit`.
     pub(super) submissions: Arc<Submissions>,
+    shutdown_timeout: Option<f64>,
     /// That of a child, in the child.
     next: OnceLock<Box<Life>>,
 }
@@ -83,7 +84,7 @@ impl Life {
         let item = self.resolved_item(object)?;
         match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
             Ok(()) => {
-                run_inline(py, queue);
+                run_inline(py, queue)?;
                 Ok(true)
             }
             Err(refusal) => refused(py, queue.name(), refusal, 0).map_or(Ok(false), Err),
@@ -151,7 +152,7 @@ impl Life {
         if closed {
             let core = life.core()?;
             core.close();
-            py.detach(|| core.run_inline());
+            run_inline(py, core)?;
         }
         py.import("batchqueue._callbacks")?.call_method0("queue_restarted")?;
         Ok(self.last().next.get_or_init(|| Box::new(life)))
@@ -179,9 +180,19 @@ impl Drop for Life {
             std::mem::forget(self.buffers.clone());
             std::mem::forget(self.submissions.clone());
         } else if let Some(core) = self.core.as_ref().filter(|core| core.is_inline()) {
-            core.close();
-            Python::try_attach(|py| py.detach(|| core.run_inline()));
+            Python::try_attach(|py| end_inline(py, core, self.shutdown_timeout));
         }
+    }
+}
+
+/// Ends a queue without threads that is dropped, in the time of its settings. A signal handler that
+/// raises ends it earlier.
+fn end_inline(py: Python<'_>, core: &BatchQueue<PyItem>, shutdown_timeout: Option<f64>) {
+    let shut_down = deadline_of(shutdown_timeout.map(Timeout))
+        .and_then(|deadline| core.shutdown_with(deadline, &mut InterpreterPause(py)));
+    if let Err(error) = shut_down {
+        error.write_unraisable(py, None);
+        py.detach(|| core.shutdown(Some(Instant::now())));
     }
 }
 
@@ -273,7 +284,6 @@ impl Recipe {
             self.add_handlers(py, &core, &registry)?;
         }
         if !register(py, number, core.downgrade(), shutdown_timeout)? {
-            py.detach(|| core.run_inline());
             core.shutdown_with(
                 deadline_of(shutdown_timeout.map(Timeout))?,
                 &mut InterpreterPause(py),
@@ -287,6 +297,7 @@ impl Recipe {
             assign,
             buffers: Buffers::default(),
             submissions,
+            shutdown_timeout,
             next: OnceLock::new(),
         })
     }
@@ -366,9 +377,10 @@ impl KnownType {
 }
 
 /// If no thread drains the queue: handles what was accepted, or ends the queue if it is closed.
+///
+/// # Errors
+/// A signal handler raised while a batch waited for its next attempt.
 #[inline]
-pub(super) fn run_inline(py: Python<'_>, queue: &BatchQueue<PyItem>) {
-    if queue.is_inline() {
-        py.detach(|| queue.run_inline());
-    }
+pub(super) fn run_inline(py: Python<'_>, queue: &BatchQueue<PyItem>) -> PyResult<()> {
+    if queue.is_inline() { queue.run_inline(&mut InterpreterPause(py)) } else { Ok(()) }
 }

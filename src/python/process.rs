@@ -168,8 +168,15 @@ pub(crate) fn close_all(py: Python<'_>) -> PyResult<()> {
 fn end(py: Python<'_>, queues: &[LiveQueue]) -> PyResult<()> {
     // Relaxed: as in `is_exiting`.
     EXITING.store(true, Ordering::Relaxed);
-    for LiveQueue { queue, .. } in queues {
-        queue.close_to_outside();
+    let deadline_after = |spent: Duration, shutdown_timeout: Option<f64>| {
+        // The queues before it took their part, so that the exit as a whole takes no longer than
+        // the longest timeout.
+        let left = shutdown_timeout.map(|timeout| (timeout - spent.as_secs_f64()).max(0.0));
+        deadline_of(left.map(Timeout))
+    };
+    let spent = LIVE.lock().spent;
+    for LiveQueue { queue, shutdown_timeout, .. } in queues {
+        queue.close_to_outside(deadline_after(spent, *shutdown_timeout)?);
     }
     let mut ended = Ok(());
     for LiveQueue { queue, shutdown_timeout, .. } in queues.iter().rev() {
@@ -178,14 +185,10 @@ fn end(py: Python<'_>, queues: &[LiveQueue]) -> PyResult<()> {
             let live = LIVE.lock();
             (live.spent, live.is_interrupted)
         };
-        py.detach(|| queue.end_inline());
         let deadline = if is_interrupted && !queue.is_all_handled() {
             Some(began)
         } else {
-            // The queues before it took their part, so that the exit as a whole takes no longer
-            // than the longest timeout.
-            let left = shutdown_timeout.map(|timeout| (timeout - spent.as_secs_f64()).max(0.0));
-            deadline_of(left.map(Timeout))?
+            deadline_after(spent, *shutdown_timeout)?
         };
         if let Err(interrupt) = queue.shutdown_with(deadline, &mut InterpreterPause(py)) {
             LIVE.lock().is_interrupted = true;

@@ -151,7 +151,7 @@ impl ArrowProduce<'_, '_> {
                 Ok(()) => self.accepted += rows,
                 Err(refusal) => self.refuse(py, rows, refusal)?,
             }
-            run_inline(py, self.queue);
+            run_inline(py, self.queue)?;
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ impl Queue {
             match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
                 Ok(()) => {
                     accepted += 1;
-                    run_inline(py, queue);
+                    run_inline(py, queue).map_err(|error| after_some(py, error, accepted))?;
                 }
                 Err(refusal) => {
                     return refused(py, queue.name(), refusal, accepted).map_or(Ok(accepted), Err);

@@ -291,7 +291,7 @@ impl Queue {
     #[pyo3(signature = (timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<bool> {
         let (queue, deadline) = (self.core()?, deadline_of(timeout)?);
-        run_inline(py, queue);
+        run_inline(py, queue)?;
         flushed(queue.flush(deadline, &mut InterpreterPause(py)))
     }
 
@@ -311,10 +311,6 @@ impl Queue {
     #[pyo3(signature = (timeout=None))]
     fn shutdown(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<u64> {
         let (queue, deadline) = (self.core_to_close()?, deadline_of(timeout)?);
-        if queue.is_inline() {
-            queue.close();
-            run_inline(py, queue);
-        }
         queue.shutdown_with(deadline, &mut InterpreterPause(py))
     }
 
@@ -352,7 +348,7 @@ impl Queue {
         if queue.is_inline() {
             // Nothing is left to wait for, unless another thread drains.
             let removed = life.registry.remove(queue, &item_type, None, &mut NoPause);
-            run_inline(py, queue);
+            run_inline(py, queue)?;
             return Ok(removed.unwrap_or(true));
         }
         life.registry.remove(queue, &item_type, deadline, &mut InterpreterPause(py))

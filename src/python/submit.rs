@@ -24,7 +24,7 @@ impl Queue {
         let (future, item) = Self::submitted(life, item)?;
         match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
             Ok(()) => {
-                run_inline(py, queue);
+                run_inline(py, queue)?;
                 Ok(future)
             }
             Err(refusal) => {

@@ -14,8 +14,12 @@ use crate::support::{
 };
 
 fn bisecting(attempts: u32) -> Config {
-    let retry =
-        RetryPolicy { attempts, backoff: Duration::ZERO, bisect: true, ..RetryPolicy::default() };
+    let retry = RetryPolicy {
+        attempts: Some(attempts),
+        backoff: Duration::ZERO,
+        bisect: true,
+        ..RetryPolicy::default()
+    };
     Config { retry: Some(retry), ..config(1) }
 }
 

@@ -95,7 +95,12 @@ fn start(config: Config, keeper: &Arc<Keeper>) -> BatchQueue<Sent> {
 }
 
 fn retry(attempts: u32, bisect: bool) -> RetryPolicy {
-    RetryPolicy { attempts, backoff: Duration::ZERO, bisect, ..RetryPolicy::default() }
+    RetryPolicy {
+        attempts: Some(attempts),
+        backoff: Duration::ZERO,
+        bisect,
+        ..RetryPolicy::default()
+    }
 }
 
 fn odd(item: &Sent) -> bool {

@@ -12,12 +12,17 @@ use batchqueue::{
 
 use crate::support::{
     LONG, Latch, Lines, PATIENCE, Rows, Sent, assert_conserved, config, key, sent, shut_down,
-    start, start_with, wait_until,
+    start, start_with, try_once_more, wait_until,
 };
 
 fn retrying(attempts: u32, backoff: Duration) -> Config {
-    let retry =
-        RetryPolicy { attempts, backoff, factor: 1.0, max_backoff: LONG, ..RetryPolicy::default() };
+    let retry = RetryPolicy {
+        attempts: Some(attempts),
+        backoff,
+        factor: 1.0,
+        max_backoff: LONG,
+        ..RetryPolicy::default()
+    };
     Config { retry: Some(retry), ..config(1) }
 }
 
@@ -126,8 +131,7 @@ fn while_a_part_backs_off_the_rest_is_consumed_and_the_counts_add_up() {
     wait_until("the part", || queue.stats().consumed == 5);
     let stats = queue.stats();
     assert_eq!((stats.consumed, stats.queued, stats.held, stats.produced), (5, 0, 1, 6));
-    // The close ends the back-off.
-    shut_down(&queue);
+    try_once_more(&queue);
     assert_eq!(picky.calls(), [vec![0], vec![1, 2, 3, 4, 5], vec![3]]);
     assert_eq!(queue.stats().consumed, 6);
 }

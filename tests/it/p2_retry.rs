@@ -1,20 +1,27 @@
 //! P2, P3: a batch that is retried keeps its position and counts once.
 
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use batchqueue::{Batch, Config, Failure, HandledType, Handler, HandlerRef, RetryPolicy, Wait};
 
 use crate::support::{
-    Collector, Lines, PATIENCE, Sent, assert_conserved, config, key, sent, shut_down, start,
-    start_with, wait_until,
+    Collector, Latch, Lines, PATIENCE, Sent, Sink, assert_conserved, config, key, sent, shut_down,
+    start, start_with, try_once_more, wait_until,
 };
 
 const LONG: Duration = Duration::from_secs(600);
+const SHORT: Duration = Duration::from_millis(20);
 
 fn retrying(attempts: u32, backoff: Duration) -> Config {
-    let retry =
-        RetryPolicy { attempts, backoff, factor: 1.0, max_backoff: LONG, ..RetryPolicy::default() };
+    let retry = RetryPolicy {
+        attempts: Some(attempts),
+        backoff,
+        factor: 1.0,
+        max_backoff: LONG,
+        ..RetryPolicy::default()
+    };
     Config { retry: Some(retry), ..config(1) }
 }
 
@@ -158,8 +165,7 @@ fn another_thread_can_enter_the_handler_between_attempts() {
     queue.produce(sent(1, 0, 1)).unwrap();
     wait_until("the other thread's batch", || queue.stats().consumed == 1);
     assert_eq!(fickle.calls()[1].0, [1]);
-    // The close ends the back-off of ten minutes, and the remaining attempt follows immediately.
-    shut_down(&queue);
+    try_once_more(&queue);
     assert_eq!((fickle.calls().len(), queue.stats().consumed), (3, 2));
 }
 
@@ -178,6 +184,117 @@ fn a_back_off_does_not_block_other_threads() {
     // A batch that waits is not inside a handler, so none counts as stuck; its item is in flight.
     wait_until("the other type's cycle to end", || queue.stats().held == 1);
     assert_eq!(queue.stats().stuck_handlers.len(), 0);
-    shut_down(&queue);
+    try_once_more(&queue);
     assert_conserved(&queue.stats());
+}
+
+/// A queue that closes, and what its shutdown in another thread abandons.
+fn closing(
+    queue: &Arc<batchqueue::BatchQueue<Sent>>,
+    deadline: Option<Instant>,
+) -> std::thread::JoinHandle<u64> {
+    let closing = queue.clone();
+    let shutdown = std::thread::spawn(move || closing.shutdown(deadline));
+    wait_until("the close", || !queue.is_running());
+    shutdown
+}
+
+/// With a deadline that is far away, and without one.
+#[test]
+fn a_shutdown_leaves_back_offs_their_length_while_there_is_time() {
+    for deadline in [Some(Instant::now() + LONG), None] {
+        for attempts in [Some(1_000_000), None] {
+            let retry =
+                RetryPolicy { attempts, backoff: SHORT, factor: 1.0, ..RetryPolicy::default() };
+            let queue = Arc::new(start(Config { retry: Some(retry), ..config(1) }));
+            let sink = Sink::default();
+            queue.add_handler(key(0), sink.handler()).unwrap();
+            queue.produce(sent(0, 0, 7)).unwrap();
+            sink.wait_for_a_try();
+            let began = Instant::now();
+            let shutdown = closing(&queue, deadline);
+            let tries = sink.tries.load(SeqCst);
+            wait_until("ten tries", || sink.tries.load(SeqCst) >= tries + 10);
+            assert!(began.elapsed() >= 9 * SHORT, "{:?}", began.elapsed());
+            sink.is_up.store(true, SeqCst);
+            assert_eq!(shutdown.join().unwrap(), 0);
+            assert_eq!((sink.numbers(), queue.stats().failed), (vec![7], 0));
+            assert_conserved(&queue.stats());
+        }
+    }
+}
+
+/// The second shutdown has a deadline, the first one has none or a later one.
+#[test]
+fn a_deadline_that_comes_nearer_ends_a_back_off_in_time() {
+    for first in [Some(Instant::now() + LONG), None] {
+        let retry = RetryPolicy {
+            attempts: None,
+            backoff: LONG,
+            max_backoff: LONG,
+            ..RetryPolicy::default()
+        };
+        let queue = Arc::new(start(Config { retry: Some(retry), ..config(1) }));
+        let fickle = Fickle::new(usize::MAX, again);
+        queue.add_handler(key(0), HandlerRef::new(fickle.clone())).unwrap();
+        queue.produce(sent(0, 0, 7)).unwrap();
+        wait_until("the first attempt", || fickle.calls().len() == 1);
+        let shutdown = closing(&queue, first);
+        let second = closing(&queue, Some(Instant::now() + Duration::from_secs(1)));
+        // On a busy machine the last attempt may end too late, which abandons its item.
+        let abandoned = shutdown.join().unwrap();
+        assert_eq!(second.join().unwrap(), abandoned);
+        wait_until("the end", || queue.has_ended());
+        assert_eq!(fickle.calls(), [(vec![7], false), (vec![7], true)]);
+        assert_eq!(queue.stats().failed, 1 - abandoned);
+        assert_conserved(&queue.stats());
+    }
+}
+
+/// A hung handler holds its own items up, and no last attempt of others.
+#[test]
+fn a_last_attempt_comes_beside_a_handler_that_hangs() {
+    let retry =
+        RetryPolicy { attempts: None, backoff: LONG, max_backoff: LONG, ..RetryPolicy::default() };
+    let threads = batchqueue::ThreadPolicy::Fixed(2);
+    let queue = Arc::new(start(Config { retry: Some(retry), threads, ..config(2) }));
+    let (sink, latch) = (Sink::default(), Arc::new(Latch::default()));
+    let hangs = latch.clone();
+    queue.add_handler(key(0), sink.handler()).unwrap();
+    queue.add_handler(key(1), HandlerRef::new(move |_: &mut Batch<Sent>| hangs.wait())).unwrap();
+    queue.produce(sent(1, 0, 0)).unwrap();
+    queue.produce(sent(0, 0, 7)).unwrap();
+    sink.wait_for_a_try();
+    sink.is_up.store(true, SeqCst);
+    queue.close_to_outside(Some(Instant::now()));
+    wait_until("the last attempt", || queue.stats().consumed == 1);
+    assert_eq!(queue.shutdown(Some(Instant::now())), 1);
+    latch.open();
+    wait_until("the end", || queue.has_ended());
+}
+
+/// The stage behind is closed to outside threads, and ends after the one that feeds it, when the
+/// time is over. What it holds has had its last attempt by then.
+#[test]
+fn a_stage_makes_its_last_attempt_although_the_one_before_it_takes_all_the_time() {
+    let retry =
+        RetryPolicy { attempts: None, backoff: LONG, max_backoff: LONG, ..RetryPolicy::default() };
+    let behind = Arc::new(start(Config { retry: Some(retry), ..config(1) }));
+    let fickle = Fickle::new(usize::MAX, again);
+    behind.add_handler(key(0), HandlerRef::new(fickle.clone())).unwrap();
+    let (latch, before) = (Arc::new(Latch::default()), start(config(1)));
+    let (hangs, into) = (latch.clone(), behind.clone());
+    let feeds = move |batch: &mut Batch<Sent>| {
+        batch.drain().for_each(|item| into.produce(item).unwrap());
+        hangs.wait();
+    };
+    before.add_handler(key(0), HandlerRef::new(feeds)).unwrap();
+    before.produce(sent(0, 0, 7)).unwrap();
+    wait_until("the first attempt", || fickle.calls().len() == 1);
+    let deadline = Some(Instant::now());
+    behind.close_to_outside(deadline);
+    assert_eq!(before.shutdown(deadline), 1);
+    wait_until("the last attempt", || behind.stats().failed == 1);
+    assert_eq!(behind.shutdown(deadline), 0);
+    latch.open();
 }

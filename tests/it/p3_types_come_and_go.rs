@@ -124,7 +124,7 @@ fn run(config: Config, seed: u64) {
 
 fn quick(threads: usize, partitions: PartitionPolicy) -> Config {
     let backoff = Duration::from_micros(100);
-    let retry = RetryPolicy { attempts: 3, backoff, ..RetryPolicy::default() };
+    let retry = RetryPolicy { attempts: Some(3), backoff, ..RetryPolicy::default() };
     Config {
         partitions,
         retry: Some(retry),

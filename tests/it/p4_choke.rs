@@ -148,7 +148,7 @@ fn a_producer_that_waits_has_the_room_of_a_type_that_hangs() {
 fn many_types_that_back_off_leave_the_room_to_the_last_one() {
     let backoff = Duration::from_secs(600);
     let retry = RetryPolicy {
-        attempts: 1_000,
+        attempts: Some(1_000),
         backoff,
         factor: 1.0,
         max_backoff: backoff,
@@ -185,7 +185,7 @@ fn removing_the_handler_of_a_choked_type_ends_the_choke() {
     let selector = Selector::ByType;
     let backoff = Duration::from_secs(600);
     let retry = RetryPolicy {
-        attempts: 1_000,
+        attempts: Some(1_000),
         backoff,
         factor: 1.0,
         max_backoff: backoff,

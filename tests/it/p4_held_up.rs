@@ -11,7 +11,7 @@ use batchqueue::{
 
 use crate::support::{
     Collector, LONG, Latch, PATIENCE, Sent, Sink, assert_conserved, config, key, owners, retrying,
-    sent, shut_down, start, steered, wait_until,
+    sent, shut_down, start, steered, try_once_more, wait_until,
 };
 
 /// In each mode, with one drain thread: the items of a healthy type beside one that backs off.
@@ -40,8 +40,7 @@ fn a_type_that_backs_off_holds_up_no_other_in_any_mode() {
             assert_eq!((stats.consumed, stats.queued + stats.held), (1_000, 1_001));
             assert!(stats.stuck_handlers.is_empty(), "a batch that waits is inside no handler");
             sink.is_up.store(true, SeqCst);
-            // The close ends the back-off of ten minutes.
-            shut_down(&queue);
+            try_once_more(&queue);
             let mut numbers = sink.numbers();
             if selector == Selector::RoundRobin {
                 numbers.sort_unstable();
@@ -111,7 +110,7 @@ fn items_that_wait_for_their_handler_count_against_the_bound() {
     assert!((size - 1..=size + 4).contains(&accepted), "{accepted} accepted");
     assert!(queue.stats().total_used() <= (size + 5) as u64, "{:?}", queue.stats());
     sink.is_up.store(true, SeqCst);
-    shut_down(&queue);
+    try_once_more(&queue);
     assert_eq!(sink.numbers(), (0..=accepted).collect::<Vec<_>>());
 }
 
@@ -165,7 +164,7 @@ fn queues_that_back_off_keep_no_worker_of_a_pool() {
     wait_until("the healthy queue", || collector.items().len() == 1);
     assert_eq!(threads.lock().unwrap().len(), 1, "one worker served them all");
     sink.is_up.store(true, SeqCst);
-    down.iter().for_each(shut_down);
+    down.iter().for_each(try_once_more);
     shut_down(&healthy);
 }
 
@@ -217,7 +216,7 @@ fn types_that_fail_without_end_leave_the_thread_to_others() {
             selector: Selector::RoundRobin,
             partitions: PartitionPolicy::fixed(1).unwrap(),
             retry: Some(RetryPolicy {
-                attempts: u32::MAX,
+                attempts: None,
                 backoff,
                 factor: 1.0,
                 max_backoff: LONG,

@@ -149,7 +149,7 @@ fn items_are_dropped_behind_a_handler_that_hangs() {
 
 #[test]
 fn a_batch_whose_next_try_comes_too_late_is_dropped() {
-    let retry = RetryPolicy { attempts: 5, backoff: LONG, ..RetryPolicy::default() };
+    let retry = RetryPolicy { attempts: Some(5), backoff: LONG, ..RetryPolicy::default() };
     let world = World::new(Config { retry: Some(retry), ..config(1) });
     let (entered, release) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
     let latches = (entered.clone(), release.clone());
@@ -186,7 +186,7 @@ fn a_handler_that_keeps_some_items_drops_the_others() {
 
 #[test]
 fn items_that_are_lost_when_their_batch_is_halved_are_dropped() {
-    let retry = RetryPolicy { attempts: 1, bisect: true, ..RetryPolicy::default() };
+    let retry = RetryPolicy { attempts: Some(1), bisect: true, ..RetryPolicy::default() };
     let world = World::new(Config { retry: Some(retry), ..config(1) });
     let (entered, release) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
     let calls = Arc::new(AtomicUsize::new(0));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use batchqueue::{
     Assign, Batch, BatchQueue, Config, DrainBalancer, Failure, Handler, HandlerRef, Host, Item,
-    PartitionPolicy, RetryPolicy, Stats, ThreadPolicy, TypeKey,
+    PartitionPolicy, RetryPolicy, Stats, ThreadPolicy, TypeKey, Wait,
 };
 
 /// Far longer than any of these tests needs: a wait that reaches it has failed.
@@ -70,7 +70,7 @@ pub fn config(threads: usize) -> Config {
 /// Retries without end.
 pub fn retrying(threads: usize, backoff: Duration) -> Config {
     let retry = RetryPolicy {
-        attempts: 1_000,
+        attempts: Some(1_000),
         backoff,
         factor: 1.0,
         max_backoff: LONG,
@@ -275,6 +275,13 @@ pub fn wait_until(what: &str, done: impl Fn() -> bool) {
 /// Shuts the queue down, which must complete without abandoning an item.
 pub fn shut_down<T: Item>(queue: &BatchQueue<T>) {
     assert_eq!(queue.shutdown(Some(Instant::now() + PATIENCE)), 0, "{:?}", queue.stats());
+}
+
+/// Has what backs off tried once more, as before the deadline of a shutdown, and shuts down.
+pub fn try_once_more<T: Item>(queue: &BatchQueue<T>) {
+    queue.close_to_outside(Some(Instant::now()));
+    assert_eq!(queue.flush(Some(Instant::now() + PATIENCE), &mut Wait), Ok(true));
+    shut_down(queue);
 }
 
 pub fn assert_conserved(stats: &Stats) {

@@ -7,10 +7,11 @@
 
 use crate::control::close::CloseOnPanic;
 use crate::control::scheduler::Sleeper;
+use crate::flow::pause::{Pause, slice};
 use crate::flow::turn::cycle::{Cycle, DrainTask};
 use crate::item::Item;
 use crate::shared::Shared;
-use crate::sync::{Arc, Duration, Mutex, OnceLock};
+use crate::sync::{Arc, Duration, Instant, Mutex, OnceLock, now, time_since};
 use crate::thread_context::{DrainScope, InlineScope};
 
 /// The longest sleep before the next cycle, while a batch backs off or its handler is busy.
@@ -26,6 +27,15 @@ impl<T: Item> Default for InlineDrain<T> {
     }
 }
 
+/// How far a caller has drained the queue.
+enum Drained {
+    All,
+    /// A batch backs off, or its handler is busy, and the caller has no more time.
+    Late,
+    /// The queue has ended.
+    Ended,
+}
+
 /// Makes the callers drain the queue.
 pub(crate) fn start<T: Item>(shared: &Arc<Shared<T>>, sleeper: Sleeper) {
     let task = DrainTask::new(0, shared.clone(), sleeper);
@@ -39,39 +49,75 @@ impl<T: Item> Shared<T> {
         self.inline.0.get().is_some()
     }
 
-    /// If the callers drain the queue: handles what is in it, or ends it if it is closed. The
-    /// caller is outside the host.
-    pub(crate) fn run_inline(self: &Arc<Self>) {
-        let Some(inline) = self.inline.0.get() else { return };
-        let Some(scope) = InlineScope::enter(self.address()) else { return };
-        self.drain_inline(inline, &scope);
+    /// If the callers drain the queue: handles what is in it, or ends it if it is closed. Returns
+    /// `false` if a batch still waits after `limit`: the caller continues later. It is outside the
+    /// host.
+    pub(crate) fn run_inline(self: &Arc<Self>, limit: Option<Duration>) -> bool {
+        let Some(inline) = self.inline.0.get() else { return true };
+        let Some(scope) = InlineScope::enter(self.address()) else { return true };
+        let is_done = self.drain_inline(inline, &scope, limit);
         drop(scope);
         // Now the log may use the queue.
         self.log_helper.write_lines();
+        is_done
     }
 
-    fn drain_inline(self: &Arc<Self>, inline: &Mutex<Option<DrainTask<T>>>, scope: &InlineScope) {
+    fn drain_inline(
+        self: &Arc<Self>,
+        inline: &Mutex<Option<DrainTask<T>>>,
+        scope: &InlineScope,
+        limit: Option<Duration>,
+    ) -> bool {
+        let began = now();
+        let is_late = || limit.is_some_and(|limit| time_since(began) >= limit);
         loop {
             let slot = if scope.is_nested() { inline.try_lock() } else { Some(inline.lock()) };
             // Another thread drains, and checks once more when it has freed the lock.
-            let Some(mut slot) = slot else { return };
-            let Some(task) = &mut *slot else { return };
-            if self.drain_with(task) {
-                let mut task = slot.take();
-                // The queue may be dropped here: its items and handlers are dropped inside their
-                // host.
-                self.host.clone().enter(&mut || drop(task.take()));
-                return self.ending.running().count_out();
+            let Some(mut slot) = slot else { return true };
+            let Some(task) = &mut *slot else { return true };
+            match self.drain_with(task, is_late) {
+                Drained::All => {}
+                Drained::Late => return false,
+                Drained::Ended => {
+                    let mut task = slot.take();
+                    // The queue may be dropped here: its items and handlers are dropped inside
+                    // their host.
+                    self.host.clone().enter(&mut || drop(task.take()));
+                    self.ending.running().count_out();
+                    return true;
+                }
             }
             drop(slot);
             if self.is_all_handled() && !self.ending.is_closing() {
-                return;
+                return true;
             }
         }
     }
 
-    /// Returns whether the queue has ended.
-    fn drain_with(self: &Arc<Self>, task: &mut DrainTask<T>) -> bool {
+    /// Ends a closed queue that its callers drain. What waits when the deadline has come is
+    /// abandoned.
+    pub(crate) fn end_inline<P: Pause>(
+        self: &Arc<Self>,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<(), P::Interrupt> {
+        let mut is_done = false;
+        while !is_done {
+            pause.pause(&mut |limit| {
+                is_done = self.run_inline(slice(limit, deadline));
+                if !is_done && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    self.expire();
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    fn drain_with(
+        self: &Arc<Self>,
+        task: &mut DrainTask<T>,
+        is_late: impl Fn() -> bool,
+    ) -> Drained {
         let _mark = DrainScope::of(self);
         let _unwinding = CloseOnPanic(self.clone());
         task.note_runner();
@@ -84,9 +130,12 @@ impl<T: Item> Shared<T> {
                 Cycle::Worked | Cycle::Thin => {}
                 Cycle::Over => {
                     task.end();
-                    return true;
+                    return Drained::Ended;
                 }
-                Cycle::Empty if self.is_all_handled() && !self.ending.is_closing() => return false,
+                Cycle::Empty if self.is_all_handled() && !self.ending.is_closing() => {
+                    return Drained::All;
+                }
+                Cycle::Empty if is_late() => return Drained::Late,
                 Cycle::Empty => {
                     if let Some((attempt, limit)) = task.prepare_sleep(Cycle::Empty) {
                         attempt.leave();

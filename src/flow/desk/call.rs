@@ -136,7 +136,7 @@ impl<T: Item> Caller<'_, T> {
     fn call(&mut self, target: &Target<T>, mut job: Job<T>) {
         let registered = &target.registered;
         let cut = self.cut_to_limit(registered, &mut job);
-        job.tries += 1;
+        job.tries = job.tries.saturating_add(1);
         let again = self.next_try(target, &job);
         let dead_letter = registered.dead_letter.as_ref();
         let is_halved = matches!(again, Some(NextTry::Half));
@@ -216,7 +216,7 @@ impl<T: Item> Caller<'_, T> {
             consume();
         }
         drop(holding);
-        let took = start.elapsed();
+        let took = time_since(start);
         self.note_duration(target, job.place, start, took);
         job.took += took;
         let waited = job.put_at.take().map(|put_at| start.saturating_duration_since(put_at));

@@ -129,7 +129,7 @@ impl<T: Item> Shared<T> {
             }
             Posted::ButPieces(job) => {
                 lanes.retry(job, Deadline::after(Duration::ZERO), items);
-                lanes.make_due_ready(false);
+                lanes.make_due_ready();
             }
             Posted::NoRoom(job) => lanes.retry(job, Deadline::after(ASK_AGAIN), 0),
         }

@@ -34,7 +34,7 @@ pub(crate) enum LaneUse {
     Calls,
     /// The same, and the end of a call comes back to the owner: it has noted that it waits.
     NotedCalls,
-    /// None has something for the owner now; some wait elsewhere until a deadline.
+    /// None has something for the owner now; some back off, or wait elsewhere, until a deadline.
     Timer,
     /// One at least for the owner, now or at a later time.
     Owner,
@@ -73,6 +73,8 @@ pub(crate) struct Lanes<T> {
     calls: CallTime,
     /// A turn found a lane in its way.
     was_stopped: bool,
+    /// The news of deadlines with which the last tries began here.
+    last_tries: Option<usize>,
 }
 
 impl<T> Lanes<T> {
@@ -89,6 +91,7 @@ impl<T> Lanes<T> {
             settled: 0,
             calls: CallTime::default(),
             was_stopped: false,
+            last_tries: None,
         }
     }
 
@@ -314,6 +317,7 @@ impl<T> Lanes<T> {
         self.calls.add(took);
     }
 
+    #[inline]
     pub(crate) fn calls(&self) -> CallTime {
         self.calls
     }

@@ -69,12 +69,13 @@ impl<T: Item> Caller<'_, T> {
         again: NextTry,
     ) {
         let (queue, name) = (&self.shared.name, &registered.name);
-        let attempts = registered.settings.retry.as_ref().map_or(1, |retry| retry.attempts);
+        let attempts = registered.settings.retry.as_ref().map_or(Some(1), |retry| retry.attempts);
         self.note(Problem::TriedAgain, registered.key, failed as u64, |failed| {
             let next = match again {
                 NextTry::After(delay) => {
                     let ms = delay.as_millis();
-                    format!("tried again in {ms} ms, as attempt 1 of {attempts} failed")
+                    let of = attempts.map_or_else(String::new, |most| format!(" of {most}"));
+                    format!("tried again in {ms} ms, as attempt 1{of} failed")
                 }
                 NextTry::Half => "halved, as their batch failed".to_owned(),
             };

@@ -8,11 +8,17 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::control::deadlines::{LastTry, reserve};
 use crate::flow::desk::call::Caller;
 use crate::flow::desk::lane::{Job, Piece};
+use crate::flow::desk::lanes::Lanes;
+use crate::flow::handler::consumption::Consumption;
 use crate::flow::handler::{Batch, Failure};
-use crate::flow::route::Target;
+use crate::flow::partition::Partition;
+use crate::flow::route::{Target, TypeRoute};
 use crate::item::Item;
+use crate::rules::{Rule, rule_off};
+use crate::shared::Shared;
 use crate::sync::{Deadline, Duration};
 
 /// What follows a try that fails.
@@ -62,11 +68,24 @@ impl<T: Item> Caller<'_, T> {
     /// What follows if the try that is about to begin fails.
     pub(super) fn next_try(&self, target: &Target<T>, job: &Job<T>) -> Option<NextTry> {
         let retry = target.registered.settings.retry.as_ref()?;
-        if job.tries < retry.attempts {
+        let has_tries = retry.attempts.is_none_or(|attempts| job.tries < attempts);
+        if has_tries && !self.is_last_try(job.place.partition) {
             return Some(NextTry::After(retry.delay(job.tries, fastrand::f64)));
         }
-        let halves = retry.bisect && job.batch.len() > 1 && !self.shared.ending.is_short_of_time();
+        let halves =
+            retry.bisect && job.batch.len() > 1 && !self.shared.ending.deadlines.is_short_of_time();
         halves.then_some(NextTry::Half)
+    }
+
+    /// Whether the time of a shutdown is over for another try, if the one that is about to begin
+    /// fails.
+    fn is_last_try(&self, partition: usize) -> bool {
+        if self.shared.ending.deadlines.news() == 0 {
+            return false;
+        }
+        let partition = self.shared.route.partition(partition);
+        let lanes = partition.lanes.lock();
+        self.shared.is_last_try(partition, &lanes, lanes.calls().expected())
     }
 
     /// Tries again what failed of a job; the rest was consumed.
@@ -121,6 +140,50 @@ impl<T: Item> Caller<'_, T> {
         if let Some(job) = too_late {
             self.drop_items(&target.registered, job.into_batches());
         }
+    }
+}
+
+impl<T: Item> Shared<T> {
+    /// When what fails in a partition is tried for the last time, if a shutdown has a deadline.
+    pub(in crate::flow) fn last_try(
+        &self,
+        partition: &Partition<T>,
+        lanes: &Lanes<T>,
+    ) -> Option<LastTry> {
+        let last_try = self.ending.deadlines.last_try(|| self.reserve(partition, lanes));
+        last_try.filter(|_| !rule_off(Rule::TryBeforeDeadline))
+    }
+
+    /// Whether the last tries of a partition have begun, or begin in so short a time.
+    pub(in crate::flow) fn is_last_try(
+        &self,
+        partition: &Partition<T>,
+        lanes: &Lanes<T>,
+        time: Duration,
+    ) -> bool {
+        let news = self.ending.deadlines.news();
+        let last_try = self.last_try(partition, lanes);
+        last_try.is_some_and(|last_try| lanes.are_last_tries(news) || last_try.comes_within(time))
+    }
+
+    /// The time for the last tries of all batches that wait in a partition, and for their dead
+    /// letters.
+    fn reserve(&self, partition: &Partition<T>, lanes: &Lanes<T>) -> Duration {
+        let registered: Vec<_> = match &self.consumption {
+            Consumption::ByHandler => {
+                let types = lanes.views().filter_map(|lane| self.route.find(lane.key));
+                types.filter_map(TypeRoute::registered).collect()
+            }
+            Consumption::OneConsumer(consumer) => vec![consumer.clone()],
+            Consumption::PerThread(consumers) => consumers.iter().take(1).cloned().collect(),
+        };
+        let limits = registered.iter().map(|it| it.settings.max_batch_items);
+        let batch = limits.min().unwrap_or(self.config.max_batch_items);
+        let boxes = registered.iter().filter_map(|it| it.dead_letter.as_ref());
+        let keep = boxes.map(|keeper| keeper.expected()).max().unwrap_or_default();
+        let queued = partition.pushed_under_gate() - partition.taken();
+        let items = usize::try_from(queued).unwrap_or(usize::MAX).saturating_add(lanes.held());
+        reserve(items.div_ceil(batch), lanes.calls().expected() + keep)
     }
 }
 

@@ -18,7 +18,11 @@ use rustc_hash::FxHashSet;
 
 use crate::flow::desk::JobPlace;
 use crate::flow::handler::{DeadLetters, HandlerRef};
-use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, QuickMutex};
+use crate::observe::CallTime;
+use crate::sync::{Arc, AtomicUsize, Duration, Mutex, Ordering, QuickMutex};
+
+/// How long the first call may take, as far as the queue knows.
+const FIRST_CALL: Duration = Duration::from_millis(100);
 
 /// Where the dead letters for one handler wait.
 pub(crate) struct DeadLetterBox<T> {
@@ -47,6 +51,7 @@ struct BoxState<T> {
     /// Items, by weight, that ever came in, and those of them that are settled.
     posted: u64,
     settled: u64,
+    calls: CallTime,
 }
 
 impl<T> DeadLetterBox<T> {
@@ -58,6 +63,7 @@ impl<T> DeadLetterBox<T> {
             refused: FxHashSet::default(),
             posted: 0,
             settled: 0,
+            calls: CallTime::default(),
         };
         let name = handler.handler.name().into();
         let waits = Arc::default();
@@ -105,8 +111,17 @@ impl<T> DeadLetterBox<T> {
         self.state.lock().settled
     }
 
-    pub(crate) fn settle(&self, items: usize) {
-        self.state.lock().settled += items as u64;
+    /// So many items are settled, by a call that took so long.
+    pub(crate) fn settle(&self, items: usize, took: Duration) {
+        let mut state = self.state.lock();
+        state.settled += items as u64;
+        state.calls.add(took);
+    }
+
+    /// How long the next call may take.
+    pub(crate) fn expected(&self) -> Duration {
+        let calls = self.state.lock().calls;
+        if calls.total.is_zero() { FIRST_CALL } else { calls.expected() }
     }
 }
 

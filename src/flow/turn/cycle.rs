@@ -65,6 +65,8 @@ pub(crate) struct DrainTask<T: Item> {
     /// Emptied segments.
     pub(super) segment_cache: SegmentCache<T>,
     pub(super) timers: Timers,
+    /// The last news of deadlines that this thread has seen.
+    pub(super) news: usize,
     /// Whether this thread may call a slow handler.
     pub(super) has_slow_permit: bool,
 }
@@ -85,6 +87,7 @@ impl<T: Item> DrainTask<T> {
             has_idle_handlers: false,
             segment_cache,
             timers: Timers::default(),
+            news: 0,
             has_slow_permit: false,
         }
     }
@@ -106,8 +109,10 @@ impl<T: Item> DrainTask<T> {
         if self.shared.ending.is_over() || self.is_dismissed() {
             return Cycle::Over;
         }
+        let news = self.shared.ending.deadlines.news();
+        let has_news = news != std::mem::replace(&mut self.news, news);
         let closing = self.shared.ending.is_closing();
-        self.end_timers();
+        self.end_timers(has_news);
         // Only used if the rule is off: the types that are known before the cycle takes anything.
         let known = if rule_off(Rule::RouteAfterTake) {
             self.shared.route.types().count()
@@ -205,9 +210,9 @@ impl<T: Item> DrainTask<T> {
         self.retire_handlers(false);
     }
 
-    /// Marks partitions as ready in which something is due.
-    fn end_timers(&mut self) {
-        while let Some(partition) = self.timers.pop_due() {
+    /// Marks partitions as ready in which something is due, or may be sooner than the timer knows.
+    fn end_timers(&mut self, all: bool) {
+        while let Some(partition) = self.timers.pop(all) {
             // Another thread that owns it by now has its own timer.
             if self.shared.owns(self.index, partition) {
                 self.shared.route.partition(partition).set_ready();

@@ -67,8 +67,8 @@ impl<T: Item> DrainTask<T> {
     fn call_with_letters(&mut self, to: &DeadLetterBox<T>, mut letters: Vec<DeadLetters<T>>) {
         let shared = self.shared.clone();
         let items: usize = letters.iter().map(|letters| letters.items.len()).sum();
-        let (handler, tally) = (&to.handler, &self.slot().tally);
-        if tally.begin_call(Calling::Named(to.name.clone()), Instant::now()) {
+        let (handler, tally, start) = (&to.handler, &self.slot().tally, Instant::now());
+        if tally.begin_call(Calling::Named(to.name.clone()), start) {
             shared.watch_turn();
             let holding = HandlerScope::of(&handler.desk);
             let _compensation = shared.compensate_for(handler);
@@ -89,7 +89,7 @@ impl<T: Item> DrainTask<T> {
         if let Some((items, cause)) = panics.report() {
             self.note_letters(to, Problem::DropPanicked, items, &cause);
         }
-        to.settle(items);
+        to.settle(items, start.elapsed());
         shared.notify_flushes();
     }
 

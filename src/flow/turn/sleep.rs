@@ -85,6 +85,7 @@ impl<T: Item> DrainTask<T> {
             || self.has_partition_to_finish()
             || shared.has_ended_retirement()
             || shared.has_dead_letters()
+            || self.has_unseen_news()
         {
             return true;
         }
@@ -94,8 +95,14 @@ impl<T: Item> DrainTask<T> {
         }
     }
 
+    /// Whether a shutdown has set a deadline that the timers of this thread do not know.
+    fn has_unseen_news(&self) -> bool {
+        let news = self.shared.ending.deadlines.news_after_fence();
+        news != self.news && !rule_off(Rule::AwakeForNews)
+    }
+
     /// Whether this thread still has to finish a partition of a closing queue. One with lanes is
-    /// finished later: the end of the last lane wakes its owner.
+    /// finished later: the end of the last lane wakes its owner, or a timer does.
     fn has_partition_to_finish(&self) -> bool {
         let shared = &self.shared;
         // A partition on its way to another thread is that thread's: it is announced there.

@@ -31,9 +31,9 @@ impl Timers {
         self.next().is_some_and(|deadline| deadline.time_left().is_none())
     }
 
-    /// Takes a partition off that is due.
-    pub(super) fn pop_due(&mut self) -> Option<usize> {
-        if !self.is_due() {
+    /// Takes a partition off that is due, or any.
+    pub(super) fn pop(&mut self, any: bool) -> Option<usize> {
+        if !any && !self.is_due() {
             return None;
         }
         let (_, partition) = self.by_deadline.pop_first()?;
@@ -56,8 +56,10 @@ mod tests {
         timers.set(2, past);
         timers.set(2, later);
         timers.set(1, past);
-        assert_eq!(timers.pop_due(), Some(1));
-        assert_eq!(timers.pop_due(), None);
+        assert_eq!(timers.pop(false), Some(1));
+        assert_eq!(timers.pop(false), None);
         assert_eq!(timers.next(), Some(later));
+        assert_eq!(timers.pop(true), Some(2));
+        assert_eq!(timers.pop(true), None);
     }
 }

@@ -10,7 +10,7 @@ use crate::flow::handler::consumption::Consumption;
 use crate::flow::turn::QUICK_CYCLE;
 use crate::flow::turn::cycle::{Cycle, DrainTask};
 use crate::shared::Shared;
-use crate::sync::{Arc, Duration, Mutex};
+use crate::sync::{Arc, Duration, Mutex, now};
 use crate::testing::clock::{StoppedClock, advance};
 use crate::{
     Batch, Config, Failure, HandledType, Handler, HandlerRef, Item, NoHost, PartitionPolicy,
@@ -157,7 +157,7 @@ fn two_types_in_one_partition_wait_for_their_own_delays() {
 #[test]
 fn a_batch_that_failed_is_tried_again_exactly_after_each_back_off() {
     let backoff = Duration::from_secs(1);
-    let retry = RetryPolicy { attempts: 3, backoff, factor: 4.0, ..RetryPolicy::default() };
+    let retry = RetryPolicy { attempts: Some(3), backoff, factor: 4.0, ..RetryPolicy::default() };
     let mut queue = Queue::new(Config { retry: Some(retry), ..up_to(2) }, 2);
     queue.put(SHORT, 7..9);
     assert_eq!(queue.after(Duration::ZERO).len(), 1);
@@ -205,7 +205,7 @@ fn items_of_two_types_that_never_linger_have_an_age_too() {
 
 #[test]
 fn each_try_counts_as_a_call_and_only_the_first_has_waited() {
-    let retry = RetryPolicy { attempts: 3, backoff: DELAY, ..RetryPolicy::default() };
+    let retry = RetryPolicy { attempts: Some(3), backoff: DELAY, ..RetryPolicy::default() };
     let mut queue = Queue::new(Config { retry: Some(retry), ..up_to(2) }, 1);
     queue.put(SHORT, 7..9);
     assert_eq!(queue.after(DELAY).len(), 2);
@@ -351,4 +351,95 @@ fn a_partition_whose_items_linger_keeps_no_large_segment() {
         assert!(!queue.shared.route.partition(0).is_ready());
         assert_eq!(queue.after(DELAY).len(), batches);
     }
+}
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Tries again after each time of `backoff`, without end.
+fn patient(backoff: Duration) -> Config {
+    let retry = RetryPolicy {
+        attempts: None,
+        backoff,
+        factor: 1.0,
+        max_backoff: backoff,
+        ..RetryPolicy::default()
+    };
+    Config { retry: Some(retry), ..up_to(2) }
+}
+
+impl Queue {
+    /// How many calls there were, some time later.
+    fn calls_after(&mut self, time: Duration) -> usize {
+        self.after(time).len()
+    }
+}
+
+#[test]
+fn a_shutdown_tries_after_each_back_off_and_once_more_just_before_its_deadline() {
+    let backoff = Duration::from_secs(3);
+    let mut queue = Queue::without_delay(patient(backoff), 4);
+    queue.put(SHORT, 7..9);
+    let shared = queue.shared.clone();
+    let deadline = Some(now() + Duration::from_secs(10));
+    let _time = shared.ending.deadlines.begin(deadline);
+    shared.close();
+    for calls in 1..4 {
+        assert_eq!(queue.calls_after(just_before(backoff)), calls);
+        assert_eq!(queue.calls_after(TICK), calls + 1);
+    }
+    assert_eq!(queue.calls_after(just_before(Duration::from_millis(900))), 4);
+    assert_eq!(queue.calls_after(TICK), 5);
+    let counts = shared.threads[0].tally.counts();
+    assert_eq!((counts.consumed, counts.failed), (2, 0));
+    assert!(shared.ending.is_over());
+}
+
+#[test]
+fn what_fails_just_before_the_deadline_has_failed() {
+    let mut queue = Queue::without_delay(patient(HOUR), usize::MAX);
+    queue.put(SHORT, 7..9);
+    let shared = queue.shared.clone();
+    let _time = shared.ending.deadlines.begin(Some(now() + Duration::from_secs(10)));
+    shared.close();
+    assert_eq!(queue.calls_after(Duration::from_millis(9_900)), 2);
+    assert_eq!(shared.threads[0].tally.counts().failed, 2);
+    assert!(shared.ending.is_over());
+}
+
+#[test]
+fn without_a_deadline_a_closed_queue_waits_for_the_end_of_each_back_off() {
+    let mut queue = Queue::without_delay(patient(HOUR), 2);
+    queue.put(SHORT, 7..9);
+    let shared = queue.shared.clone();
+    let _time = shared.ending.deadlines.begin(None);
+    shared.close();
+    assert_eq!(queue.calls_after(just_before(HOUR)), 1);
+    assert_eq!(queue.calls_after(TICK), 2);
+    assert_eq!(queue.calls_after(HOUR), 3);
+    assert!(shared.ending.is_over());
+}
+
+#[test]
+fn a_deadline_that_comes_nearer_moves_the_last_try() {
+    let mut queue = Queue::without_delay(patient(HOUR), 1);
+    queue.put(SHORT, 7..9);
+    let shared = queue.shared.clone();
+    let _long = shared.ending.deadlines.begin(Some(now() + Duration::from_secs(60)));
+    shared.close();
+    assert_eq!(queue.calls_after(Duration::from_secs(30)), 1);
+    let _short = shared.ending.deadlines.begin(Some(now() + Duration::from_secs(1)));
+    shared.ending.deadlines.publish_news();
+    assert_eq!(queue.calls_after(just_before(Duration::from_millis(900))), 1);
+    assert_eq!(queue.calls_after(TICK), 2);
+    assert!(shared.ending.is_over());
+}
+
+#[test]
+fn a_queue_that_is_closed_to_outside_threads_keeps_to_the_announced_deadline() {
+    let mut queue = Queue::without_delay(patient(HOUR), 1);
+    queue.put(SHORT, 7..9);
+    queue.shared.close_to_outside(Some(now() + Duration::from_secs(1)));
+    assert_eq!(queue.calls_after(just_before(Duration::from_millis(900))), 1);
+    assert_eq!(queue.calls_after(TICK), 2);
+    assert!(!queue.shared.ending.is_closing());
 }

@@ -56,7 +56,7 @@ pub(crate) struct Settings<'py> {
 /// The facade's `RetryPolicy`.
 #[derive(FromPyObject)]
 pub(crate) struct RetrySettings {
-    attempts: u32,
+    attempts: Option<u32>,
     backoff_ms: f64,
     factor: f64,
     max_backoff_ms: f64,

@@ -10,7 +10,6 @@ use super::room_notifier::{RoomNotifier, line_of};
 use crate::python::errors::flushed;
 use crate::python::interpreter::{GuardedRef, NoPause, StoppablePause, Timeout, deadline_of};
 use crate::python::item::{ItemType, Sequence};
-use crate::python::life::run_inline;
 use crate::python::queue::Queue;
 use crate::python::results::{FutureBase, Mail};
 
@@ -204,10 +203,6 @@ pub(crate) fn shutdown_until(
     call: Option<&HandlerCall>,
 ) -> PyResult<u64> {
     let (core, deadline) = (queue.core_to_close()?, deadline_of(timeout)?);
-    if core.is_inline() {
-        core.close();
-        run_inline(stop.py(), core);
-    }
     let _assumed = HandlerCall::assume(call);
     core.shutdown_with(deadline, &mut StoppablePause(stop))
 }

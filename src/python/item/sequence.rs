@@ -9,6 +9,7 @@ use pyo3::types::{PyList, PyTuple};
 use super::py_item::PyItem;
 use super::refusal::refused;
 use crate::flow::produce::many::Source;
+use crate::python::errors::after_some;
 use crate::python::handler::HandlerRegistry;
 use crate::python::interpreter::InterpreterPause;
 use crate::python::life::run_inline;
@@ -78,7 +79,7 @@ impl<'py> Sequence<'py> {
             let end = start + items.len();
             let result = queue.shared.produce_many(&mut items, deadline, &mut InterpreterPause(py));
             let accepted = end - items.len() - usize::from(result.is_err());
-            run_inline(py, queue);
+            run_inline(py, queue).map_err(|error| after_some(py, error, accepted))?;
             if let Err(refusal) = result {
                 return refused(py, queue.name(), refusal, accepted).map_or(Ok(accepted), Err);
             }

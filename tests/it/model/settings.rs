@@ -126,7 +126,7 @@ impl Settings {
             )))))),
         };
         let retry = random.once_in(2).then(|| RetryPolicy {
-            attempts: u32::try_from(random.within(2..5)).unwrap(),
+            attempts: Some(u32::try_from(random.within(2..5)).unwrap()),
             backoff: Duration::from_micros(random.pick(&[0, 50, 300, 20_000])),
             jitter: random.pick(&[0.0, 0.5]),
             bisect: random.once_in(2),

@@ -100,7 +100,8 @@ class Attempts:
             The verdict, and milliseconds. A piece that is dead or skipped is taken off.
         """
         piece, retry = self.pieces[0], self._retry
-        is_last = piece.is_half or piece.tries >= retry.attempts
+        is_used_up = retry.attempts is not None and piece.tries >= retry.attempts
+        is_last = piece.is_half or is_used_up
         if not isinstance(error, Exception):
             return Verdict.STOP, 0.0
         if not is_last and isinstance(error, retry.retry_on):

@@ -1,5 +1,6 @@
 """Retries of a store that is busy or down. When they end, the query fails and can be resumed."""
 
+import itertools
 import random
 import time
 from collections.abc import Callable
@@ -30,7 +31,7 @@ def with_retries(policy: RetryPolicy, what: str, action: Callable[[], T]) -> T:
         SinkError: The store was unavailable in every attempt.
     """
     wait_ms = policy.backoff_ms
-    for attempt in range(1, policy.attempts + 1):
+    for attempt in itertools.count(1):
         try:
             return _with_its_lines(action)
         except BatchQueueError as error:
@@ -42,11 +43,12 @@ def with_retries(policy: RetryPolicy, what: str, action: Callable[[], T]) -> T:
                     "again with the same checkpoint when the store is back: it continues where it "
                     "was"
                 ) from error
-            _log.warning("%s failed in attempt %d of %d: %s", what, attempt, policy.attempts, error)
+            of = "" if policy.attempts is None else f" of {policy.attempts}"
+            _log.warning("%s failed in attempt %d%s: %s", what, attempt, of, error)
         jitter = 1 - policy.jitter * random.random()
         time.sleep(min(wait_ms, policy.max_backoff_ms) / 1_000 * jitter)
         wait_ms *= policy.factor
-    raise AssertionError("a policy has at least one attempt")
+    raise AssertionError("the loop has no end")
 
 
 def _with_its_lines(action: Callable[[], T]) -> T:

@@ -22,6 +22,8 @@ impl World {
                 } else {
                     self.check_order(&mut next, thread, of, kind);
                     next.threads[at].at = At::Call;
+                    let is_last = state.is_late && !self.is_off(Rule::TryBeforeDeadline);
+                    next.threads[at].in_hand = me.in_hand.map(|it| InHand { is_last, ..it });
                 }
                 each(step("calls for"), next);
             }
@@ -33,7 +35,9 @@ impl World {
                 let lane = next.partitions[of].lanes[kind].as_mut().expect("its job runs");
                 lane.tries += 1;
                 let fails = lane.tries <= self.failures[kind];
-                let is_dead = fails && self.keeper.is_some_and(|it| it.attempts == lane.tries);
+                let is_last = |attempts| attempts == lane.tries || in_hand.is_last;
+                let is_dead = fails && self.keeper.is_some_and(|it| is_last(it.attempts));
+                let fails = fails && (!in_hand.is_last || is_dead);
                 let in_part = fails && self.fails_in_part && lane.job.len() > 1;
                 next.threads[at].in_hand = Some(InHand { fails, ..in_hand });
                 next.threads[at].at = match (fails, in_part) {

@@ -77,8 +77,7 @@ impl World {
                 each(step("has checked a second time, last in"), next);
             }
             At::Asleep => {
-                let is_due = |partition: u8| state.has_due(partition) == Some(true);
-                if (0..self.partitions).any(|each| me.timers & 1 << each != 0 && is_due(each)) {
+                if (0..self.partitions).any(|each| state.is_timer_due(thread, each)) {
                     next.wake(thread);
                     each(step("is woken by its timer, last in"), next);
                 }
@@ -197,12 +196,16 @@ impl World {
         if state.is_closing && !state.threads[at].saw_closing {
             self.visits(&next, thread, each);
         }
+        let has_news = Self::has_news(state, thread);
         next.threads[at].saw_closing = state.is_closing;
+        next.threads[at].saw_deadline = state.has_deadline();
         for partition in 0..self.partitions {
+            let is_over = state.has_due(partition).is_none() || has_news;
             if state.threads[at].timers & 1 << partition != 0
-                && let Some(true) | None = state.has_due(partition)
+                && (is_over || state.is_timer_due(thread, partition))
             {
                 next.threads[at].timers &= !(1 << partition);
+                next.threads[at].early_timers &= !(1 << partition);
                 if state.has_due(partition).is_some() && self.owns(state, thread, partition) {
                     next.partitions[usize::from(partition)].is_ready = true;
                 }
@@ -246,6 +249,13 @@ impl World {
             || state.is_over()
             || Self::quiet_handlers(state) != 0
             || self.watch_letters(state)
+            || Self::has_news(state, thread) && !self.is_off(Rule::AwakeForNews)
+    }
+
+    /// Whether a thread has not seen a close, or the deadline of a shutdown.
+    fn has_news(state: &State, thread: Index) -> bool {
+        let me = &state.threads[usize::from(thread)];
+        (me.saw_closing, me.saw_deadline) != (state.is_closing, state.has_deadline())
     }
 
     /// Under the lock of the lanes.
@@ -253,13 +263,14 @@ impl World {
         let has_several = self.has_several_types(&state.partitions[of]);
         let me = &mut state.threads[usize::from(thread)];
         let partition = &mut state.partitions[of];
+        let is_late = state.is_late && !self.is_off(Rule::TryBeforeDeadline);
         for lane in partition.lanes.iter_mut().flatten() {
-            if let Some(is_due) = lane.state.is_due()
-                && (is_due
-                    || me.saw_closing
-                        && !lane.state.awaits_room()
-                        && !self.is_off(Rule::CloseEndsBackOff))
-            {
+            let ends = match lane.state {
+                LaneState::Lingering { .. } => me.saw_closing,
+                LaneState::BackingOff { .. } => is_late,
+                _ => false,
+            };
+            if ends || lane.state.is_due() == Some(true) {
                 lane.has_waited = lane.state.is_lingering();
                 lane.state = LaneState::Ready;
             }
@@ -307,6 +318,7 @@ impl World {
             state.partitions[of].was_stopped = true;
         }
         self.make_room(state, of, state.threads[at].may_be_awaited);
+        let has_deadline = state.has_deadline();
         let partition = &mut state.partitions[of];
         let ready = partition.lanes().filter(|lane| lane.state == LaneState::Ready).count();
         let me = &mut state.threads[at];
@@ -315,6 +327,10 @@ impl World {
         }
         if partition.lanes().any(|lane| lane.state.is_due().is_some()) {
             me.timers |= 1 << of;
+            me.early_timers &= !(1 << of);
+            if has_deadline && !self.is_off(Rule::TryBeforeDeadline) {
+                me.early_timers |= 1 << of;
+            }
         }
         let may_finish = !partition.has_lanes() || self.is_off(Rule::FinishWithoutLanes);
         let finishes =

@@ -92,7 +92,7 @@ fn without_each_rule_a_promise_breaks() {
 
 /// The rules of the model, and for each a world that needs it. `AppendToLane` is missing, because
 /// the model cannot have a second lane of a type.
-const RULES: [(Rule, &str); 44] = [
+const RULES: [(Rule, &str); 45] = [
     (Rule::HoldDesk, "two threads at one desk"),
     (Rule::TicketsAtRelease, "two threads at one desk, a close"),
     (Rule::FailedToHead, "a close, a retry"),
@@ -112,7 +112,8 @@ const RULES: [(Rule, &str); 44] = [
     (Rule::NotifyWaiting, "producers that wait"),
     (Rule::CheckBeforeSleep, "one thread"),
     (Rule::BudgetBit, "batches of one item"),
-    (Rule::CloseEndsBackOff, "a close, a retry"),
+    (Rule::TryBeforeDeadline, "a close with a deadline, a long back-off"),
+    (Rule::AwakeForNews, "a close with a deadline, a long back-off"),
     (Rule::ClosedFlag, "a close"),
     (Rule::NotifyClosed, "a call that hangs, a close that runs out of time"),
     (Rule::CutOff, "a call that takes long, a close that runs out of time"),

@@ -1,7 +1,7 @@
 //! The steps of the side that moves partitions, of those who close and flush, and of the clock.
 
 use super::drain::Each;
-use super::positions::{At, CloserAt, FlusherAt, MoverAt};
+use super::positions::{At, CloserAt, DeadlineAt, FlusherAt, MoverAt};
 use super::state::{Index, LaneState, LaneUse, Owner, Partition, State};
 use super::world::{Step, World};
 use crate::rules::Rule;
@@ -178,6 +178,29 @@ impl World {
                 each(step("counts what is abandoned, of all", self.partitions), next);
             }
             CloserAt::Done => {}
+        }
+    }
+
+    /// A deadline is set at any time, and the last try before it is later.
+    pub fn deadline_steps(&self, state: &State, each: Each<'_>) {
+        let mut next = state.clone();
+        let step = |what| Step("shutdown", 0, what, self.partitions);
+        match state.deadline {
+            DeadlineAt::Begin => {
+                next.deadline = DeadlineAt::Wake;
+                each(step("sets its deadline, for all"), next);
+            }
+            DeadlineAt::Wake => {
+                next.wake_all();
+                next.deadline = DeadlineAt::Done;
+                each(step("wakes the threads of all"), next);
+            }
+            DeadlineAt::Done => {}
+        }
+        if state.has_deadline() && !state.is_late {
+            let mut next = state.clone();
+            next.is_late = true;
+            each(Step("clock", 0, "comes to the last try, in all", self.partitions), next);
         }
     }
 

@@ -128,6 +128,15 @@ pub enum CloserAt {
     Done,
 }
 
+/// A shutdown that sets a deadline, before the close or after it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum DeadlineAt {
+    Begin,
+    /// It is published, and the threads have not been woken.
+    Wake,
+    Done,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FlusherAt {
     Begin,
@@ -166,11 +175,21 @@ pub struct InHand {
     pub is_counted_in_part: bool,
     /// Whether it failed for good and found no room in the box.
     pub is_dead: bool,
+    /// Whether it is not tried again, because a shutdown runs out of time.
+    pub is_last: bool,
 }
 
 impl InHand {
     pub fn new(partition: Index, kind: Index, desk: Option<Index>) -> Self {
-        Self { partition, kind, desk, fails: false, is_counted_in_part: false, is_dead: false }
+        Self {
+            partition,
+            kind,
+            desk,
+            fails: false,
+            is_counted_in_part: false,
+            is_dead: false,
+            is_last: false,
+        }
     }
 }
 
@@ -184,6 +203,8 @@ pub struct Thread {
     pub sleeps: bool,
     /// One bit for each partition with a timer.
     pub timers: u8,
+    /// The same if the timer ends in time for the last try.
+    pub early_timers: u8,
     pub in_hand: Option<InHand>,
     /// How many more lanes of the partition are to be submitted after the call.
     pub left: u8,
@@ -191,6 +212,8 @@ pub struct Thread {
     pub only_submits: bool,
     /// Whether the queue was closing when the cycle began.
     pub saw_closing: bool,
+    /// Whether it knew of the deadline of a shutdown.
+    pub saw_deadline: bool,
     /// Whether producers may wait for the room that the turn makes.
     pub may_be_awaited: bool,
     /// Whether batches that are not full may wait in this turn; `None` until the first of them.
@@ -217,10 +240,12 @@ impl Thread {
             inside: None,
             sleeps: false,
             timers: 0,
+            early_timers: 0,
             in_hand: None,
             left: 0,
             only_submits: false,
             saw_closing: false,
+            saw_deadline: false,
             may_be_awaited: false,
             is_patient: None,
             seen: None,

@@ -2,7 +2,9 @@
 
 use smallvec::SmallVec;
 
-use super::positions::{At, CloserAt, FlusherAt, MoverAt, Producer, ProducerAt, Thread};
+use super::positions::{
+    At, CloserAt, DeadlineAt, FlusherAt, MoverAt, Producer, ProducerAt, Thread,
+};
 use super::state::{Index, LaneState, Partition, State, TYPES};
 use super::world::{Hang, World};
 
@@ -107,6 +109,7 @@ impl World {
         all_put
             && (is_moved && state.mover == MoverAt::Idle)
             && (!self.closes || state.closer == closed)
+            && (!self.has_deadline || state.deadline == DeadlineAt::Done)
             && (!self.flushes || state.flusher == FlusherAt::Done)
             && usize::from(state.changes) == self.changes.len()
     }

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::letters::Letters;
-use super::positions::{At, CloserAt, FlusherAt, MoverAt, Producer, RemoverAt, Thread};
+use super::positions::{At, CloserAt, DeadlineAt, FlusherAt, MoverAt, Producer, RemoverAt, Thread};
 use super::registry::{Origin, Registry};
 
 pub const PARTITIONS: usize = 2;
@@ -72,6 +72,10 @@ impl LaneState {
             | Self::AwaitsRoom { is_due } => Some(is_due),
             Self::Ready | Self::Posted(_) | Self::Running => None,
         }
+    }
+
+    pub fn backs_off(self) -> bool {
+        matches!(self, Self::BackingOff { .. })
     }
 
     pub fn awaits_room(self) -> bool {
@@ -223,15 +227,13 @@ impl Partition {
     }
 
     pub fn lane_use(&self) -> LaneUse {
-        let waits_for_owner = |lane: &Lane| {
-            lane.state == LaneState::Ready
-                || lane.state.is_due().is_some() && !lane.state.awaits_room()
-        };
+        let waits_for_owner =
+            |lane: &Lane| matches!(lane.state, LaneState::Ready | LaneState::Lingering { .. });
         if !self.has_lanes() {
             LaneUse::Empty
         } else if self.lanes().any(waits_for_owner) {
             LaneUse::Owner
-        } else if self.lanes().any(|lane| lane.state.awaits_room()) {
+        } else if self.lanes().any(|lane| lane.state.is_due().is_some()) {
             LaneUse::Timer
         } else if self.was_stopped {
             LaneUse::NotedCalls
@@ -297,6 +299,9 @@ pub struct State {
     pub moves: u8,
     pub closer: CloserAt,
     pub is_closing: bool,
+    pub deadline: DeadlineAt,
+    /// Whether it is time for the last try before the deadline.
+    pub is_late: bool,
     pub is_expired: bool,
     pub unfinished: u8,
     /// Items counted as settled, and as abandoned.
@@ -347,6 +352,19 @@ impl State {
     pub fn has_due(&self, partition: Index) -> Option<bool> {
         let lanes = self.partitions[usize::from(partition)].lanes();
         lanes.filter_map(|lane| lane.state.is_due()).reduce(|due, is_due| due || is_due)
+    }
+
+    pub fn has_deadline(&self) -> bool {
+        self.deadline != DeadlineAt::Begin
+    }
+
+    /// Whether the timer that a thread has for a partition is due.
+    pub fn is_timer_due(&self, thread: Index, partition: Index) -> bool {
+        let me = &self.threads[usize::from(thread)];
+        let mut lanes = self.partitions[usize::from(partition)].lanes();
+        let is_set = |timers: u8| timers & 1 << partition != 0;
+        is_set(me.timers) && self.has_due(partition) == Some(true)
+            || is_set(me.early_timers) && self.is_late && lanes.any(|lane| lane.state.backs_off())
     }
 
     /// Notifies the producers that wait in front of a partition.

@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use super::changes::Change;
 use super::explore::System;
 use super::letters::{Keeper, Letters};
-use super::positions::{CloserAt, FlusherAt, MoverAt, Producer, RemoverAt, Thread};
+use super::positions::{CloserAt, DeadlineAt, FlusherAt, MoverAt, Producer, RemoverAt, Thread};
 use super::registry::Registry;
 use super::state::{Desk, Index, Lane, LaneState, Owner, PARTITIONS, Partition, State, TYPES};
 use crate::rules::Rule;
@@ -64,6 +64,8 @@ pub struct World {
     pub moves: &'static [(Index, Index)],
     pub flushes: bool,
     pub closes: bool,
+    /// Whether a shutdown has a deadline.
+    pub has_deadline: bool,
     pub expires: bool,
     /// Handlers come and go, in this order.
     pub changes: &'static [Change],
@@ -99,6 +101,7 @@ impl World {
             moves: &[],
             flushes: false,
             closes: false,
+            has_deadline: false,
             expires: false,
             changes: &[],
             homes: None,
@@ -218,6 +221,8 @@ impl System for World {
             moves: 0,
             closer: CloserAt::Begin,
             is_closing: false,
+            deadline: DeadlineAt::Begin,
+            is_late: false,
             is_expired: false,
             unfinished: 0,
             counted: 0,
@@ -254,6 +259,9 @@ impl System for World {
         self.mover_steps(state, each);
         if self.closes {
             self.closer_steps(state, each);
+        }
+        if self.has_deadline {
+            self.deadline_steps(state, each);
         }
         if self.flushes {
             self.flusher_steps(state, each);

@@ -29,7 +29,7 @@ pub fn worlds() -> Vec<World> {
     worlds
 }
 
-fn in_one_partition() -> [World; 17] {
+fn in_one_partition() -> [World; 18] {
     [
         World::new("one thread", &[&[(0, 0), (0, 0), (0, 0)]]),
         World { closes: true, ..World::new("a close", &[&[(0, 0), (0, 0)]]) },
@@ -57,10 +57,16 @@ fn in_one_partition() -> [World; 17] {
             ..World::new("a retry, a small buffer", &[&[(0, 0), (0, 0), (0, 0), (0, 0)]])
         },
         World {
+            failures: [1, 0],
+            closes: true,
+            ..World::new("a close, a retry", &[&[(0, 0), (0, 0)]])
+        },
+        World {
             failures: [2, 0],
             has_long_waits: true,
             closes: true,
-            ..World::new("a close, a retry", &[&[(0, 0), (0, 0)]])
+            has_deadline: true,
+            ..World::new("a close with a deadline, a long back-off", &[&[(0, 0), (0, 0)]])
         },
         World {
             failures: [1, 0],
@@ -113,7 +119,7 @@ fn in_one_partition() -> [World; 17] {
     ]
 }
 
-fn moves() -> [World; 13] {
+fn moves() -> [World; 14] {
     [
         World { moves: &[(0, 1)], ..two("a move", &[&[(0, 0), (0, 0)]]) },
         World { moves: &[(0, 1), (0, 0)], ..two("a move there and back", &[&[(0, 0)]]) },
@@ -134,6 +140,14 @@ fn moves() -> [World; 13] {
             moves: &[(0, 1)],
             failures: [1, 0],
             ..two("a move, a retry", &[&[(0, 0), (0, 0)]])
+        },
+        World {
+            failures: [1, 0],
+            has_long_waits: true,
+            closes: true,
+            has_deadline: true,
+            moves: &[(0, 1)],
+            ..two("a move, a close with a deadline, a long back-off", &[&[(0, 0)]])
         },
         World {
             moves: &[(0, 1)],

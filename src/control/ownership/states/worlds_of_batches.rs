@@ -88,7 +88,7 @@ fn failing(name: &'static str, puts: &'static [&'static [(u8, u8)]]) -> World {
     World { failures: [1, 0], keeper, batch: 1, ..World::new(name, puts) }
 }
 
-pub fn dead_letters() -> [World; 11] {
+pub fn dead_letters() -> [World; 12] {
     [
         failing("dead letters", &[&[(0, 0), (0, 0), (0, 0)]]),
         World { flushes: true, ..failing("dead letters, a flush", &[&[(0, 0), (0, 0)]]) },
@@ -97,6 +97,14 @@ pub fn dead_letters() -> [World; 11] {
             closes: true,
             expires: true,
             ..failing("dead letters, a close that runs out of time", &[&[(0, 0), (0, 0)]])
+        },
+        World {
+            failures: [3, 0],
+            keeper: Some(Keeper { desk: 2, attempts: 3, most: 1 }),
+            has_long_waits: true,
+            closes: true,
+            has_deadline: true,
+            ..failing("dead letters, a close with a deadline", &[&[(0, 0), (0, 0)]])
         },
         World { bound: 1, ..failing("dead letters, a small buffer", &[&[(0, 0), (0, 0), (0, 0)]]) },
         World {

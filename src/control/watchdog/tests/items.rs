@@ -5,8 +5,12 @@ use super::*;
 
 #[test]
 fn items_that_are_tried_again_and_again_are_reported() {
-    let retry =
-        RetryPolicy { attempts: 1_000, backoff: HOUR, max_backoff: HOUR, ..RetryPolicy::default() };
+    let retry = RetryPolicy {
+        attempts: Some(1_000),
+        backoff: HOUR,
+        max_backoff: HOUR,
+        ..RetryPolicy::default()
+    };
     let (queue, log) = start(Config { retry: Some(retry), ..config(1, 1) });
     queue.add_handler(named(ORDER, "Order"), HandlerRef::new(Failing)).unwrap();
     queue.produce(Number(ORDER)).unwrap();

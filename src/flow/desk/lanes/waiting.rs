@@ -2,31 +2,42 @@
 //! `partition/linger.rs`.
 
 use super::{LaneUse, Lanes};
+use crate::control::deadlines::LastTry;
 use crate::flow::desk::lane::{Owed, State};
 use crate::flow::partition::put_time::PutTime;
 use crate::item::TypeKey;
 use crate::sync::Deadline;
 
 impl<T> Lanes<T> {
-    /// Makes lanes ready whose deadline has come, and `all` that back off or linger if there is no
-    /// time left for that.
+    /// Makes lanes ready whose deadline has come.
     #[inline]
-    pub(crate) fn make_due_ready(&mut self, all: bool) {
-        if !self.due.is_empty() {
-            self.make_waiting_ready(all);
-        }
-    }
-
-    #[cold]
-    fn make_waiting_ready(&mut self, all: bool) {
+    pub(crate) fn make_due_ready(&mut self) {
         while let Some(&(until, lane)) = self.due.first()
             && until.time_left().is_none()
         {
             self.make_ready(lane);
         }
-        if all {
-            self.make_all_ready(|state| !matches!(state, State::Posted(..)));
-        }
+    }
+
+    /// The last tries begin: makes the lanes ready that back off. `news`: the number of the last
+    /// ones, with which this ends.
+    #[cold]
+    pub(in crate::flow) fn begin_last_tries(&mut self, news: usize) {
+        self.last_tries = Some(news);
+        self.make_all_ready(|state| matches!(state, State::BackingOff(_)));
+    }
+
+    /// Whether the last tries have begun, and there were no news since.
+    pub(in crate::flow) fn are_last_tries(&self, news: usize) -> bool {
+        self.last_tries == Some(news)
+    }
+
+    /// When the next lane that waits is due, if those that back off do so until `last_try` at most.
+    pub(in crate::flow) fn next_due_before(&self, last_try: LastTry) -> Option<Deadline> {
+        let backs_off =
+            |&(_, lane): &(_, usize)| matches!(self.all[lane].state, State::BackingOff(_));
+        let due = self.next_due()?;
+        Some(if self.due.iter().any(backs_off) { last_try.or_sooner(due) } else { due })
     }
 
     fn make_all_ready(&mut self, are: impl Fn(State) -> bool) {
@@ -40,12 +51,8 @@ impl<T> Lanes<T> {
 
     #[cold]
     pub(super) fn use_of_due(&self) -> LaneUse {
-        let is_posted = |lane: usize| matches!(self.all[lane].state, State::Posted(..));
-        if self.due.iter().all(|&(_, lane)| is_posted(lane)) {
-            LaneUse::Timer
-        } else {
-            LaneUse::Owner
-        }
+        let lingers = |&(_, lane): &(_, usize)| self.all[lane].lingers();
+        if self.due.iter().any(lingers) { LaneUse::Owner } else { LaneUse::Timer }
     }
 
     /// When the next lane that waits is due.

@@ -398,3 +398,25 @@ def test_batch_queue_works_beside_a_running_loop(make_queue):
         assert recorder.items == [1]
 
     run(main)
+
+
+def test_last_attempt_of_a_coroutine_comes_before_the_end_of_a_shutdown():
+    day, tries = 86_400_000, []
+
+    async def consume(batch):
+        tries.append(list(batch))
+        if len(tries) == 1:
+            await asyncio.sleep(1)  # so the last attempt begins two seconds before the end
+            raise ConnectionError("down")
+
+    async def main():
+        retry = RetryPolicy(attempts=None, backoff_ms=day, max_backoff_ms=day)
+        queue = AsyncBatchQueue("loop", config(retry=retry))
+        queue.add_handler(int, consume)
+        await queue.produce(1)
+        await until(lambda: queue.stats().held == 1)
+        assert await queue.shutdown(6) == 0
+        assert queue.stats().consumed == 1
+
+    run(main)
+    assert tries == [[1]] * 2

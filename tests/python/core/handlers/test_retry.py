@@ -3,19 +3,20 @@
 import gc
 import pickle
 import threading
+import time
 import weakref
 
 import pytest
 
-from batchqueue import ConfigError, RetryPolicy
+from batchqueue import ConfigError, RetryPolicy, _core
 from core_support.handlers import Recorder
-from core_support.queues import assert_conserved, config
+from core_support.queues import assert_conserved, config, try_once_more
 from core_support.threads import in_background, join
 from core_support.waits import WAIT_S, eventually
 
 IMMEDIATELY = {"backoff_ms": 0}
 NEVER = {"backoff_ms": 86_400_000, "max_backoff_ms": 86_400_000}
-"""A wait that only a shutdown can end during the test."""
+"""A wait that only the end of a shutdown can end during the test."""
 
 
 class Flaky(Recorder):
@@ -205,22 +206,89 @@ def test_handler_is_free_for_others_between_two_attempts(make_queue):
     assert failed.wait(WAIT_S)
     queue.produce("meanwhile")
     eventually(lambda: handler.items == ["meanwhile"], "the other type's batch")
+    try_once_more(queue)
     assert queue.shutdown(WAIT_S) == 0
     assert handler.items == ["meanwhile", 1]
 
 
-def test_shutdown_ends_the_wait_and_runs_the_remaining_attempts_immediately(make_queue):
-    handler = Flaky(failures=2)
-    queue = retried(make_queue, handler, {"attempts": 3, **NEVER})
+class Sink(Recorder):
+    """Is down until `up` is set; each attempt until then takes `slow_s`."""
+
+    def __init__(self, slow_s=0):
+        super().__init__()
+        self.up, self.slow_s, self.tries = threading.Event(), slow_s, 0
+
+    def consume(self, batch):
+        self.tries += 1
+        if not self.up.wait(self.slow_s):
+            raise ConnectionError("down")
+        super().consume(batch)
+
+
+@pytest.mark.parametrize("timeout", [WAIT_S, None])
+@pytest.mark.parametrize("attempts", [1_000, None])
+def test_shutdown_leaves_back_offs_their_length(make_queue, attempts, timeout):
+    sink = Sink()
+    policy = {"attempts": attempts, "backoff_ms": 20, "factor": 1}
+    queue = retried(make_queue, sink, policy)
+    queue.produce_many([1, 2])
+    began = time.monotonic()
+    closing, abandoned = in_background(lambda: queue.shutdown(timeout))
+    eventually(lambda: not queue.running, "the close")
+    tries = sink.tries
+    eventually(lambda: sink.tries >= tries + 10, "ten more attempts")
+    assert time.monotonic() - began >= 9 * 0.020
+    sink.up.set()
+    join(closing)
+    assert (abandoned, sink.items, sink.closed) == ([0], [1, 2], 1)
+    assert_conserved(queue.stats())
+
+
+def test_last_attempt_comes_shortly_before_the_end_of_a_shutdown(make_queue):
+    """An attempt has taken a second, so the last one begins 2.1 s before the end."""
+    sink = Sink(slow_s=1)
+    queue = retried(make_queue, sink, {"attempts": None, **NEVER})
     queue.produce_many([1, 2])
     flusher, flushed = in_background(lambda: queue.flush(WAIT_S))
-    eventually(lambda: len(handler.tries) == 1, "the first attempt")
-    assert queue.stats().held == 2
-    assert queue.shutdown(WAIT_S) == 0
+    eventually(lambda: queue.stats().held == 2, "the first attempt")
+    sink.up.set()
+    assert queue.shutdown(6) == 0
     join(flusher)
-    assert flushed == [True]
-    assert len(handler.tries) == 3
-    assert (queue.stats().consumed, handler.closed) == (2, 1)
+    assert (flushed, sink.tries, sink.items, sink.closed) == ([True], 2, [1, 2], 1)
+    assert_conserved(queue.stats())
+
+
+def test_what_fails_in_the_last_attempt_has_failed_and_is_reported_in_time(make_queue):
+    sink, reported, letters = Sink(slow_s=1), [], []
+    policy = {"attempts": None, **NEVER}
+    queue = retried(
+        make_queue,
+        sink,
+        policy,
+        error_handler=lambda batch, error: reported.append((batch, str(error))),
+        dead_letter=letters.extend,
+    )
+    queue.produce_many([1, 2])
+    eventually(lambda: queue.stats().held == 2, "the first attempt")
+    assert queue.shutdown(6) == 0
+    assert sink.tries == 2
+    assert reported == [([1, 2], "down")]
+    assert [(letter.item, letter.attempts) for letter in letters] == [(1, 2), (2, 2)]
+    assert queue.stats().dead_lettered == 2
+    assert_conserved(queue.stats())
+
+
+def test_shutdown_without_end_ends_when_another_one_has_a_deadline(make_queue):
+    """The way out of `attempts=None` and `shutdown()`."""
+    sink = Sink(slow_s=1)
+    queue = retried(make_queue, sink, {"attempts": None, **NEVER}, lambda *_: None)
+    queue.produce(1)
+    eventually(lambda: queue.stats().held == 1, "the first attempt")
+    closing, abandoned = in_background(lambda: queue.shutdown())
+    eventually(lambda: not queue.running, "the close")
+    assert queue.shutdown(6) == 0
+    join(closing)
+    assert (abandoned, sink.tries, queue.stats().failed) == ([0], 2, 1)
 
 
 def test_shutdown_that_times_out_abandons_the_retried_batch_once(make_queue):
@@ -237,6 +305,8 @@ def test_shutdown_that_times_out_abandons_the_retried_batch_once(make_queue):
     queue.produce_many([1, 2])
     flusher, _ = in_background(lambda: queue.flush(WAIT_S))
     eventually(lambda: tries == [2], "the first attempt")
+    _core.close_to_outside(queue, 0)
+    eventually(lambda: tries == [2, 2], "the last attempt")
     assert queue.shutdown(0.05) == 2
     held.set()
     join(flusher)
@@ -276,6 +346,7 @@ def test_policy_is_a_value():
         ({"attempts": 0}, "attempts is 0.*1 to 1_000"),
         ({"attempts": -1}, "attempts is -1"),
         ({"attempts": 2.0}, "attempts is 2.0"),
+        ({"attempts": None, "bisect": True}, "attempts is None.*is ever halved.*leave bisect out"),
         ({"attempts": True}, "attempts is True"),
         ({"backoff_ms": -1}, "backoff_ms is -1.*from 0 up"),
         ({"backoff_ms": float("nan")}, "backoff_ms is nan"),

@@ -1,5 +1,7 @@
 """`inline=True`: handlers run in `produce`, with all that a queue with threads does."""
 
+import os
+import signal
 import threading
 
 import pytest
@@ -20,10 +22,10 @@ from batchqueue import (
 from batchqueue.config import BatchQueueConfig
 from core_support.event_loop import run
 from core_support.handlers import Recorder
-from core_support.queues import assert_conserved, config
+from core_support.queues import assert_conserved, config, try_once_more
 from core_support.scripts import run_script
-from core_support.threads import run_threads
-from core_support.waits import WAIT_S
+from core_support.threads import in_background, join, run_threads
+from core_support.waits import WAIT_S, eventually
 
 IMMEDIATELY = {"backoff_ms": 0}
 
@@ -135,6 +137,55 @@ def test_wait_of_a_retry_holds_up_produce(inline_queue):
     queue.produce(1)
     assert tries == [[1]] * 3
     assert queue.stats().consumed == 1
+
+
+class Down(Recorder):
+    """Raises until `up` is set."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.tries = False, 0
+
+    def consume(self, batch):
+        self.tries += 1
+        if not self.up:
+            raise ConnectionError("down")
+        super().consume(batch)
+
+
+def interrupted(inline_queue):
+    """Returns a queue whose one item backs off, because Ctrl-C ended `produce`, and the handler."""
+    day = 86_400_000
+    queue = inline_queue(retry=RetryPolicy(attempts=None, backoff_ms=day, max_backoff_ms=day))
+    handler = Down()
+    queue.add_handler(int, handler)
+
+    def interrupt():
+        eventually(lambda: queue.stats().held == 1, "the first attempt")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread, _ = in_background(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        queue.produce(1)
+    join(thread)
+    assert (queue.stats().held, handler.tries) == (1, 1)
+    return queue, handler
+
+
+def test_ctrl_c_ends_the_wait_of_a_retry_and_the_item_is_tried_again_later(inline_queue):
+    queue, handler = interrupted(inline_queue)
+    handler.up = True
+    try_once_more(queue)
+    assert queue.shutdown(WAIT_S) == 0
+    assert (handler.items, handler.closed) == ([1], 1)
+    assert_conserved(queue.stats())
+
+
+def test_shutdown_without_time_makes_the_last_attempt(inline_queue):
+    queue, handler = interrupted(inline_queue)
+    assert queue.shutdown(0) == 0
+    assert (queue.stats().failed, handler.tries, handler.closed) == (1, 2, 1)
+    assert_conserved(queue.stats())
 
 
 def test_no_batch_waits_for_its_time(inline_queue):

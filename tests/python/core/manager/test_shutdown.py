@@ -1,10 +1,13 @@
 """The manager's shutdown: one queue or all, within one deadline, chains in the right order."""
 
+import threading
+
 import pytest
 
 from batchqueue import (
     BatchQueueManager,
     ConfigError,
+    RetryPolicy,
     ThreadPolicy,
 )
 from core_support.handlers import Held, Recorder
@@ -103,6 +106,29 @@ def test_shutdown_all_refuses_outside_threads_immediately(manager):
     join(closer)
     assert outcome == [{"store": 0, "stage": 0}]
     assert kept.items == [1]
+
+
+def test_stage_behind_one_that_hangs_makes_its_last_attempt_in_time(manager):
+    """Its own turn to shut down comes when the time is over."""
+    day, tries = 86_400_000, []
+
+    def down(batch):
+        tries.append(list(batch))
+        threading.Event().wait(1)  # so the last attempt begins two seconds before the end
+        raise ConnectionError("down")
+
+    retry = RetryPolicy(attempts=None, backoff_ms=day, max_backoff_ms=day)
+    store = manager.create("store", config(retry=retry))
+    store.add_handler(int, down)
+    store.produce(1)
+    eventually(lambda: store.stats().held == 1, "the first attempt")
+    stage, hung = manager.create("stage", config()), Held()
+    stage.add_handler(int, hung)
+    hung.hold(stage, 1)
+    assert manager.shutdown_all(6) == {"stage": 1, "store": 0}
+    hung.released.set()
+    assert tries == [[1]] * 2
+    assert store.stats().failed == 1
 
 
 def test_shutdown_all_has_one_deadline_for_all(manager):

@@ -7,7 +7,7 @@ import pytest
 
 from batchqueue import BufferStrategy, DrainBalancer, PartitionSelector, RetryPolicy
 from core_support.handlers import Held, Recorder
-from core_support.queues import assert_conserved
+from core_support.queues import assert_conserved, try_once_more
 from core_support.threads import in_background, join
 from core_support.waits import WAIT_S, eventually
 
@@ -77,6 +77,7 @@ def test_all_other_classes_are_served_while_a_handler_backs_off(make_queue, sett
     assert queue.produce(1)
     assert tried.wait(WAIT_S)
     assert_healthy_classes_are_served(queue, recorders)
+    try_once_more(queue)
     assert queue.shutdown(WAIT_S) == 0
     assert queue.stats().failed == 1
     assert_conserved(queue.stats())

@@ -10,7 +10,7 @@ import pytest
 
 from batchqueue import BatchFailed, BatchQueueError, ConfigError, PartitionSelector, RetryPolicy
 from core_support.handlers import Held
-from core_support.queues import assert_conserved
+from core_support.queues import assert_conserved, try_once_more
 from core_support.waits import WAIT_S, eventually
 
 AGAIN = RetryPolicy(attempts=3, backoff_ms=1)
@@ -254,8 +254,7 @@ def test_only_the_failed_part_waits_for_the_next_attempt(make_queue):
     assert (first.result(WAIT_S), last.result(WAIT_S)) == (2, 6)
     assert bad.running()
     assert not bad.cancel()
-    # A shutdown does not wait for a back-off.
-    queue.shutdown(WAIT_S)
+    try_once_more(queue)
     assert bad.result(0) == 4
 
 

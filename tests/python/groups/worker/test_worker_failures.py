@@ -75,6 +75,21 @@ class TestBlock:
         assert len({id(batch) for batch in seen}) == 4
         assert summary.handled == 1
 
+    def test_without_a_limit_of_attempts_no_batch_is_given_up(self, streams):
+        tries, got = [], Collected()
+
+        def handler(batch):
+            tries.append(batch.attempt)
+            if len(tries) < 20:
+                raise ValueError("not yet")
+            got(batch)
+
+        send(streams, 1)
+        endless = RetryPolicy(attempts=None, backoff_ms=1, max_backoff_ms=1)
+        worker = worker_of(streams, handler, retry=endless, on_failure=OnFailure.SKIP)
+        assert worker.run(until_idle=0.05).handled == 1
+        assert (tries, got.count) == (list(range(1, 21)), 1)
+
     def test_a_partition_in_back_off_is_given_up_immediately(self, streams):
         failed = threading.Event()
 

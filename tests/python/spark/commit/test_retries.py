@@ -79,6 +79,18 @@ def test_store_that_comes_back_gets_the_epoch_once(
     assert len(said) == 2
 
 
+def test_without_a_limit_of_attempts_a_commit_waits_for_the_store(
+    flights: Path, away: AwayStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = flight_job(away, store_retry=RetryPolicy(attempts=None, backoff_ms=0))
+    messages = run_attempts(flights, job, EpochId("q", 0))
+    away.away = ["at the beginning"] * 20
+    with caplog.at_level(logging.WARNING, "batchqueue.spark"):
+        Commit(job, OPTIONS, messages).apply_epoch(0)
+    assert departures(away) == ROWS
+    assert "failed in attempt 20: " in caplog.text
+
+
 @pytest.mark.parametrize("place", ["before the commit", "after the commit"])
 def test_retried_batch_write_without_a_name_counts_once(
     flights: Path, away: AwayStore, place: str

@@ -1,6 +1,6 @@
 """Settings, item types and the conservation law of the queues under test."""
 
-from batchqueue import BatchQueueConfig, PartitionPolicy, ThreadPolicy
+from batchqueue import BatchQueueConfig, PartitionPolicy, ThreadPolicy, _core
 from core_support.waits import WAIT_S
 
 TYPES = [type(f"Item{index}", (int,), {}) for index in range(5)]
@@ -17,6 +17,12 @@ def config(threads=1, partitions=None, **settings):
     elif isinstance(partitions, int):
         partitions = PartitionPolicy.fixed(partitions)
     return BatchQueueConfig(threads=ThreadPolicy.fixed(threads), partitions=partitions, **settings)
+
+
+def try_once_more(queue):
+    """Has what backs off tried for the last time, as shortly before the end of a shutdown."""
+    _core.close_to_outside(queue, 0)
+    assert queue.flush(WAIT_S)
 
 
 def assert_conserved(stats):

@@ -1,0 +1,208 @@
+//! Deadlines: until when shutdowns wait, and when a batch that fails is tried for the last time
+//! before that.
+//!
+//! A batch that failed backs off during a shutdown as it did before, while there is time. Shortly
+//! before the deadline it is tried once more. What fails then has failed for good, so that its dead
+//! letter is kept in time.
+//!
+//! | field | written by | read by |
+//! |---|---|---|
+//! | `times` | shutdowns, and who announces one | drain threads that have seen news |
+//! | `news` | the same, and a close, after the change | drain threads: at each cycle, before sleep |
+
+use crate::sync::{AtomicUsize, Deadline, Duration, Instant, Mutex, Ordering, now};
+
+/// What a last try has beside the time of two calls.
+const SPARE: Duration = Duration::from_millis(50);
+
+/// How long before a deadline the first of so many batches is tried for the last time. Those behind
+/// it fail as well, one after the other. `each`: the time that one is expected to take.
+pub(crate) fn reserve(batches: usize, each: Duration) -> Duration {
+    let batches = u32::try_from(batches).unwrap_or(u32::MAX).max(1);
+    SPARE.saturating_add((2 * each + SPARE).saturating_mul(batches))
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Deadlines {
+    times: Mutex<Times>,
+    news: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Times {
+    /// Of each shutdown that waits.
+    waiting: Vec<Time>,
+    /// Of one that is to come.
+    announced: Option<Time>,
+}
+
+/// The time of a shutdown.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Time {
+    began: Instant,
+    deadline: Instant,
+}
+
+impl Time {
+    fn until(deadline: Instant) -> Self {
+        Self { began: now(), deadline }
+    }
+
+    fn whole(self) -> Duration {
+        self.deadline.saturating_duration_since(self.began)
+    }
+
+    fn last_try(self, reserve: Duration) -> LastTry {
+        LastTry(Deadline::at(self.deadline - reserve.min(self.whole() / 2)))
+    }
+}
+
+/// When a batch that fails is tried for the last time before a shutdown ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LastTry(Deadline);
+
+impl LastTry {
+    /// Whether it comes in so short a time. In loom, which has no clock, it has come.
+    pub(crate) fn comes_within(self, time: Duration) -> bool {
+        cfg!(loom) || self.0.time_left().is_none_or(|left| left <= time)
+    }
+
+    /// The end of a wait that lasts until `due` otherwise.
+    pub(crate) fn or_sooner(self, due: Deadline) -> Deadline {
+        due.min(self.0)
+    }
+}
+
+/// A shutdown that waits, until it is dropped.
+#[must_use = "the deadline counts until this is dropped"]
+pub(crate) struct HasTime<'a> {
+    times: &'a Mutex<Times>,
+    time: Time,
+}
+
+impl Drop for HasTime<'_> {
+    fn drop(&mut self) {
+        let waiting = &mut self.times.lock().waiting;
+        if let Some(at) = waiting.iter().position(|time| *time == self.time) {
+            waiting.swap_remove(at);
+        }
+    }
+}
+
+impl Deadlines {
+    /// A shutdown begins, and waits until `deadline` while the result lives. It takes the place of
+    /// the one that was announced. The caller publishes the news.
+    pub(crate) fn begin(&self, deadline: Option<Instant>) -> Option<HasTime<'_>> {
+        let mut times = self.times.lock();
+        times.announced = None;
+        let time = Time::until(deadline?);
+        times.waiting.push(time);
+        Some(HasTime { times: &self.times, time })
+    }
+
+    /// A shutdown will follow, until the same deadline. The caller publishes the news.
+    pub(crate) fn announce(&self, deadline: Option<Instant>) {
+        self.times.lock().announced = deadline.map(Time::until);
+    }
+
+    /// What drain threads have read before may have changed. The caller wakes them all.
+    pub(crate) fn publish_news(&self) {
+        // Release: pairs with the Acquire in `news`.
+        self.news.fetch_add(1, Ordering::Release);
+    }
+
+    /// The number of the last news. A drain thread reads it before it reads anything else here.
+    pub(crate) fn news(&self) -> usize {
+        // Acquire: pairs with the Release in `publish_news`.
+        self.news.load(Ordering::Acquire)
+    }
+
+    /// The same for a caller that has fenced.
+    pub(crate) fn news_after_fence(&self) -> usize {
+        // Relaxed: ordered by the caller's fence.
+        self.news.load(Ordering::Relaxed)
+    }
+
+    /// When a batch is tried for the last time: so long before the nearest deadline, but not before
+    /// half of the time of a shutdown is over. `None` while no shutdown has a deadline.
+    pub(crate) fn last_try(&self, reserve: impl FnOnce() -> Duration) -> Option<LastTry> {
+        if self.news() == 0 {
+            return None;
+        }
+        let times = self.times.lock();
+        let mut times = times.waiting.iter().chain(&times.announced).peekable();
+        times.peek()?;
+        let reserve = reserve();
+        times.map(|time| time.last_try(reserve)).min()
+    }
+
+    /// Whether a shutdown has less than a tenth of its time left.
+    pub(crate) fn is_short_of_time(&self) -> bool {
+        let times = self.times.lock();
+        times.waiting.iter().chain(&times.announced).any(|time| {
+            let left = time.deadline.saturating_duration_since(now());
+            left <= time.whole() / 10
+        })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::observe::CallTime;
+    use crate::testing::clock::StoppedClock;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    /// How long before the end of a minute the last try is made.
+    fn before_the_end(reserve: Duration) -> Duration {
+        let deadlines = Deadlines::default();
+        let _minute = deadlines.begin(Some(now() + MINUTE));
+        deadlines.publish_news();
+        MINUTE - deadlines.last_try(|| reserve).unwrap().0.time_left().unwrap()
+    }
+
+    #[test]
+    fn each_batch_that_waits_has_the_time_of_two_calls_but_all_not_more_than_half() {
+        let _clock = StoppedClock::stop();
+        assert_eq!(before_the_end(reserve(0, Duration::ZERO)), 2 * SPARE);
+        assert_eq!(before_the_end(reserve(1, SECOND)), 2 * SECOND + 2 * SPARE);
+        assert_eq!(before_the_end(reserve(10, SECOND)), 20 * SECOND + 11 * SPARE);
+        assert_eq!(before_the_end(reserve(1, MINUTE)), MINUTE / 2);
+        assert_eq!(before_the_end(reserve(usize::MAX, MINUTE)), MINUTE / 2);
+    }
+
+    #[test]
+    fn quick_failures_after_long_calls_leave_the_time_of_a_long_call() {
+        let mut calls = CallTime::default();
+        assert_eq!(calls.expected(), Duration::ZERO);
+        (0..100).for_each(|_| calls.add(SECOND));
+        (0..100).for_each(|_| calls.add(SECOND / 1_000));
+        assert!((SECOND * 99 / 100..=SECOND).contains(&calls.expected()), "{calls:?}");
+        calls.add(MINUTE);
+        assert_eq!(calls.expected(), MINUTE);
+    }
+
+    #[test]
+    fn the_nearest_deadline_counts_and_an_announced_one_only_until_a_shutdown_begins() {
+        let clock = StoppedClock::stop();
+        let deadlines = Deadlines::default();
+        let left = || deadlines.last_try(|| 2 * SPARE).map(|last| last.0.time_left().unwrap());
+        deadlines.announce(Some(now() + SECOND));
+        deadlines.publish_news();
+        assert_eq!(left(), Some(SECOND - 2 * SPARE));
+        let long = deadlines.begin(Some(now() + 60 * SECOND));
+        assert_eq!(left(), Some(60 * SECOND - 2 * SPARE));
+        let short = deadlines.begin(Some(now() + 10 * SECOND));
+        assert_eq!(left(), Some(10 * SECOND - 2 * SPARE));
+        clock.advance(8 * SECOND);
+        assert!(!deadlines.is_short_of_time());
+        clock.advance(SECOND);
+        assert!(deadlines.is_short_of_time());
+        drop(short);
+        assert_eq!(left(), Some(51 * SECOND - 2 * SPARE));
+        drop(long);
+        assert_eq!(left(), None);
+    }
+}
