@@ -11,7 +11,7 @@ from itertools import accumulate
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any
 
-from batchqueue import _core
+from batchqueue._hosts import note_host
 from batchqueue._type_names import type_name
 from batchqueue._words import a_type, counted
 from batchqueue.dead_letters import DeadLetter
@@ -122,15 +122,8 @@ def _report_late_failure(future: Any) -> None:
 
 
 def queue_restarted() -> None:
-    """Let a process of `multiprocessing` close its queues at its end, which has no exit."""
-    processes: Any = sys.modules.get("multiprocessing.util")
-    if processes is None or sys.modules["multiprocessing.process"].parent_process() is None:
-        return
-    processes.Finalize(None, _core.close_all, exitpriority=_LAST)
-
-
-_LAST = -100
-"""After the finalizers of others, which may produce their last items."""
+    """Note that a queue starts in this process: a new one, or again after a fork."""
+    note_host()
 
 
 def add_dead_letters(  # noqa: PLR0917 - the core passes them by position

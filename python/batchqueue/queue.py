@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import batchqueue._callbacks
 import batchqueue._stacks
-import batchqueue._threads  # noqa: F401 - drain threads look them up, so they must be loaded
+import batchqueue._threads  # drain threads look them up, so they must be loaded
 from batchqueue import _core
 from batchqueue._arguments import (
     Timeout,
@@ -351,6 +351,7 @@ def start_core_queue(
         None if config.default_handler is None else methods(config.default_handler),
     )  # type: ignore[assignment] # the stub of `Queue` names the class itself
     note_queue(queue)
+    batchqueue._callbacks.queue_restarted()
     return queue
 
 

@@ -1,0 +1,70 @@
+"""What a queue must know of the program that hosts its process."""
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from batchqueue import _core
+
+
+def note_host() -> None:
+    """Adapt to the host of this process, in which a queue starts."""
+    _close_with_children()
+
+
+def _close_with_children() -> None:
+    util: Any = sys.modules.get("multiprocessing.util")  # `billiard` uses its registries
+    if util is not None:
+        _close_with_later_children(util)
+        _close_with_child()
+
+
+@functools.cache
+def _close_with_later_children(util: Any) -> None:
+    """Have each child call `_close_with_child` as soon as it is known as a child.
+
+    It may have made queues before, in the modules that it imported.
+    """
+    util.register_after_fork(_close_with_child, lambda close: close())
+
+
+def _close_with_child() -> None:
+    """If this is a child of `multiprocessing` or `billiard`, let it close its queues at its end.
+
+    Unless it was spawned, such a child has no exit of an interpreter: it runs its finalizers and
+    calls `os._exit`. A worker of a `billiard.Pool`, as those of Celery are, runs no finalizers
+    either. The last that it calls is the `on_exit` of its pool.
+    """
+    # `billiard` sets this process as well.
+    process: Any = sys.modules["multiprocessing.process"].current_process()
+    if process._parent_pid is None:
+        return
+    library: Any = sys.modules["multiprocessing"]
+    billiard: Any = sys.modules.get("billiard")
+    if billiard is not None and isinstance(process, billiard.process.BaseProcess):
+        library, pools, worker = billiard, sys.modules.get("billiard.pool"), process._target
+        if pools is not None and isinstance(worker, pools.Worker):
+            if getattr(worker.on_exit, "func", None) is not _end_worker:
+                worker.on_exit = functools.partial(_end_worker, worker.on_exit)
+            return
+    is_spawned = (process._start_method or library.get_start_method()) == "spawn"
+    if not is_spawned and not any(finalizer.still_active() for finalizer in _finalizers):
+        util: Any = sys.modules["multiprocessing.util"]
+        _finalizers[:] = [util.Finalize(None, _core.close_all, exitpriority=_LAST)]
+
+
+_finalizers: list[Any] = []
+"""That of this process, if it has one. A child clears those of its parent."""
+
+_LAST = -100
+"""After the finalizers of others, which may produce their last items."""
+
+
+def _end_worker(on_exit: Callable[[int, int], object] | None, pid: int, exit_code: int) -> None:
+    """Call the `on_exit` of a pool, which may produce last items, and close the queues."""
+    try:
+        if on_exit is not None:
+            on_exit(pid, exit_code)
+    finally:
+        _core.close_all()
