@@ -1,16 +1,30 @@
-"""What a queue must know of the program that hosts its process."""
+"""What a queue must know of the program that hosts its process.
+
+| host | what is done |
+|---|---|
+| `multiprocessing`, `billiard` | a child closes its queues, though it may end without `atexit` |
+| uWSGI without threads | a warning: the drain threads starve |
+| gevent, if it has patched `threading` | a warning: waits stop all greenlets of a thread |
+"""
 
 import functools
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from batchqueue import _core
 
+_log = logging.getLogger("batchqueue")
+
 
 def note_host() -> None:
     """Adapt to the host of this process, in which a queue starts."""
     _close_with_children()
+    for warning, applies in (_STARVED, _is_starved), (_GREENLETS, _has_greenlets):
+        if warning not in _given and applies():
+            _given.add(warning)
+            _log.warning("%s", warning)
 
 
 def _close_with_children() -> None:
@@ -68,3 +82,28 @@ def _end_worker(on_exit: Callable[[int, int], object] | None, pid: int, exit_cod
             on_exit(pid, exit_code)
     finally:
         _core.close_all()
+
+
+def _is_starved() -> bool:
+    # The module exists only inside uWSGI.
+    return getattr(sys.modules.get("uwsgi"), "has_threads", None) == 0
+
+
+def _has_greenlets() -> bool:
+    monkey: Any = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("threading"))
+
+
+_given: set[str] = set()
+"""The warnings that this process, or its parent before the fork, has given."""
+
+_STARVED = (
+    "uWSGI runs without --enable-threads: drain threads deliver only while a request runs Python "
+    "code; add enable-threads = true, or use uWSGI 2.0.27 or later, which always has threads"
+)
+
+_GREENLETS = (
+    "gevent has patched threading, but queues wait natively: produce into a full queue, flush, "
+    "shutdown and the result of a future stop every greenlet of the thread; wait in gevent's "
+    "thread pool, as in gevent.get_hub().threadpool.apply(queue.flush)"
+)

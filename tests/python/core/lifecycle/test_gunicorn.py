@@ -41,13 +41,16 @@ def app(environ, start_response):
 """
 
 
-@pytest.fixture
-def server(tmp_path):
+@pytest.fixture(params=["sync", "gthread", "gevent"])
+def server(request, tmp_path):
+    if request.param == "gevent":
+        pytest.importorskip("gevent")
     (tmp_path / "service.py").write_text(textwrap.dedent(APP), encoding="utf-8")
     log = (tmp_path / "log").open("w+", encoding="utf-8")
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "gunicorn", "--preload", "--workers", "2"),
+            *("--worker-class", request.param),
             *("--bind", "127.0.0.1:0", "--chdir", str(tmp_path), "service:app"),
         ],
         stdout=log,
@@ -71,6 +74,7 @@ def server(tmp_path):
         log.close()
 
 
+@pytest.mark.matrix(3)
 def test_sigterm_delivers_what_the_workers_accepted(server, tmp_path):
     process, port = server
     workers = set()
