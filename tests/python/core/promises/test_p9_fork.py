@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from core_support.scripts import FORKS, run_script
+from core_support.scripts import FORK_IN_C, FORKS, run_script
 
 FORK = """
 class Handler:
@@ -74,6 +74,36 @@ say(queue.produce(2), queue.flush(30), handler.items)
     assert "fork" in out[8]
     assert "make a new BatchQueue" in out[8]
     assert out[9:] == ["True", "0", "True True [1, 2]"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "queue.produce(1)",
+        "queue.produce_many([1])",
+        "queue.submit(1)",
+        "queue.flush()",
+        "queue.shutdown()",
+        "queue.stats()",
+        "queue.add_handler(str, handler)",
+        "queue.rebalance()",
+        "queue.running",
+    ],
+)
+def test_any_first_call_in_a_child_forked_without_the_hooks_of_python_raises(call):
+    out = run(
+        FORK_IN_C
+        + f"""
+def body():
+    say(name_of_error(lambda: {call}))
+    fresh = BatchQueue("fresh", config())
+    fresh.add_handler(int, handler)
+    say(fresh.produce(2), fresh.flush(30), fresh.shutdown(30), handler.items)
+fork_child = fork_in_c
+say(child(body))
+"""
+    )
+    assert out == ["QueueForkedError", "True True 0 [1, 2]", "0"]
 
 
 def test_produce_into_a_full_queue_in_the_child_raises_and_does_not_hang(run):

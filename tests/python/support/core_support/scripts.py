@@ -13,10 +13,8 @@ STACKS_S = 30.0
 """How long it may take to print its stacks."""
 
 
-FORKS = {
-    "python": "fork_child = os.fork",
-    "c": """
-def fork_child():
+FORK_IN_C = """
+def fork_in_c():
     # A thread that waits for the interpreter demands it after this interval. The child of such a
     # fork would wait for that thread, before it comes to a queue.
     interval = sys.getswitchinterval()
@@ -25,9 +23,22 @@ def fork_child():
         return ctypes.PyDLL(None).fork()
     finally:
         sys.setswitchinterval(interval)
+"""
+"""A fork without the hooks of Python, as of a host written in C. The child may hang if it releases
+the interpreter before it uses the package: its lock still knows the threads of the parent."""
+
+FORKS = {
+    "python": "fork_child = os.fork",
+    "c": FORK_IN_C
+    + """
+def fork_child():
+    pid = fork_in_c()
+    if pid == 0:
+        BatchQueueManager.names()
+    return pid
 """,
 }
-"""How a script may fork: with the hooks of Python, and without them, as a host written in C may."""
+"""How a script forks: with the hooks of Python, or without them, which the package runs then."""
 
 SCRIPT_HEADER = """
 import atexit, ctypes, gc, os, signal, sys, threading, time
