@@ -61,7 +61,7 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-rust loom loom-full states test-python test-docs test-cluster postgres redis kafka soak soak-rust soak-python soak-groups miri thread-sanitizer stress check format lint types stubs check-stubs \
-	faults bench bench-python bench-spark bench-commit-limit bench-registry bench-groups bench-pipelines contenders report wheel cluster-wheel lock clean require-python require-toolchain require-components
+	faults bench bench-python bench-spark bench-commit-limit bench-registry bench-groups bench-pipelines contenders report wheel cluster-wheel lock clean require-python require-headers require-toolchain require-components
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -251,7 +251,7 @@ $(VENV)/demo-requirements: $(VENV)/build-tools
 	$(INSTALL) -r requirements-demo.lock
 	@touch $@
 
-$(VENV)/requirements: requirements-dev.lock $(VENV)/demo-requirements
+$(VENV)/requirements: requirements-dev.lock $(VENV)/demo-requirements | require-headers
 	$(INSTALL) -r requirements-dev.lock
 	@touch $@
 
@@ -289,6 +289,10 @@ $(TARGET)/stubs/batchqueue/_core.pyi: $(VENV)/requirements $(VENV)/installed
 require-python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "make: $(PYTHON) must be Python 3.11 or later; name another: make PYTHON=python3.12" >&2; exit 1; }
+
+require-headers:
+	@$(PYTHON) -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' \
+		|| { echo "make: Python.h not found, which uwsgi is compiled with; on Debian and Ubuntu: apt install python3-dev" >&2; exit 1; }
 
 require-toolchain:
 	@command -v cargo > /dev/null || { echo "make: cargo not found; install Rust: see rustup.rs" >&2; exit 1; }

@@ -33,7 +33,7 @@ VERSIONS = {
     "4.0": ("pyspark==4.0.5", "pyarrow==18.1.0", "pandas==2.2.3"),
     "4.1": ("pyspark==4.1.4", "pyarrow==21.0.0", "pandas==2.3.3"),
     "4.2": ("pyspark==4.2.1", "pyarrow==23.0.0", "pandas==2.3.3"),
-    "4.3": ("pyspark==4.3.0", "pyarrow==26.0.1", "pandas==3.1.1"),
+    "4.3": ("pyspark==4.3.0", "pyarrow==26.0.1", "pandas==2.3.3"),
 }
 # The requirements of `pyspark[connect]`, but not for 3.5, whose pip package has no server.
 CONNECT = (

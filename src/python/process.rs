@@ -192,8 +192,8 @@ fn end(py: Python<'_>, queues: &[LiveQueue]) -> PyResult<()> {
         };
         if let Err(interrupt) = queue.shutdown_with(deadline, &mut InterpreterPause(py)) {
             LIVE.lock().is_interrupted = true;
-            // This does not wait.
-            queue.shutdown_with(Some(began), &mut InterpreterPause(py))?;
+            // This waits for the log at most, and another Ctrl-C ends that.
+            let _ = queue.shutdown_with(Some(began), &mut InterpreterPause(py));
             ended = ended.and(Err(interrupt));
         }
         LIVE.lock().spent += began.elapsed();
