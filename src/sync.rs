@@ -163,10 +163,6 @@ mod real {
             Self(start + limit)
         }
 
-        pub(crate) fn at(time: Instant) -> Self {
-            Self(time)
-        }
-
         /// Returns `None` if it is due.
         pub(crate) fn time_left(self) -> Option<Duration> {
             self.0.checked_duration_since(now()).filter(|left| !left.is_zero())

@@ -8,7 +8,7 @@
 //! | field | written by | read by |
 //! |---|---|---|
 //! | `times` | shutdowns, and who announces one | drain threads that have seen news |
-//! | `news` | the same, and a close, after the change | drain threads: each cycle, before sleep |
+//! | `news` | the same, and a close, after the change | drain threads: a cycle, before sleep |
 
 use crate::sync::{AtomicUsize, Deadline, Duration, Instant, Mutex, Ordering, now};
 
@@ -54,7 +54,7 @@ impl Time {
 
     fn last_try(self, reserve: Duration) -> LastTry {
         let whole = self.whole();
-        LastTry(Deadline::at(self.began + whole.saturating_sub(reserve.min(whole / 2))))
+        LastTry(Deadline::since(self.began, whole.saturating_sub(reserve).max(whole / 2)))
     }
 }
 
@@ -161,11 +161,7 @@ mod tests {
         let deadlines = Deadlines::default();
         let _minute = deadlines.begin(Some(now() + MINUTE));
         deadlines.publish_news();
-        MINUTE.abs_diff(deadlines.last_try(|| reserve).unwrap().0.time_left().unwrap())
-    }
-
-    fn less_spare(time: Duration) -> Duration {
-        time.saturating_sub(2 * SPARE)
+        MINUTE.saturating_sub(deadlines.last_try(|| reserve).unwrap().0.time_left().unwrap())
     }
 
     #[test]
@@ -193,20 +189,20 @@ mod tests {
     fn the_nearest_deadline_counts_and_an_announced_one_only_until_a_shutdown_begins() {
         let clock = StoppedClock::stop();
         let deadlines = Deadlines::default();
-        let left = || deadlines.last_try(|| 2 * SPARE).map(|last| last.0.time_left().unwrap());
+        let left = || deadlines.last_try(|| SPARE).map(|last| last.0.time_left().unwrap() + SPARE);
         deadlines.announce(Some(now() + SECOND));
         deadlines.publish_news();
-        assert_eq!(left(), Some(less_spare(SECOND)));
+        assert_eq!(left(), Some(SECOND));
         let long = deadlines.begin(Some(now() + 60 * SECOND));
-        assert_eq!(left(), Some(less_spare(60 * SECOND)));
+        assert_eq!(left(), Some(60 * SECOND));
         let short = deadlines.begin(Some(now() + 10 * SECOND));
-        assert_eq!(left(), Some(less_spare(10 * SECOND)));
+        assert_eq!(left(), Some(10 * SECOND));
         clock.advance(8 * SECOND);
         assert!(!deadlines.is_short_of_time());
         clock.advance(SECOND);
         assert!(deadlines.is_short_of_time());
         drop(short);
-        assert_eq!(left(), Some(less_spare(51 * SECOND)));
+        assert_eq!(left(), Some(51 * SECOND));
         drop(long);
         assert_eq!(left(), None);
     }

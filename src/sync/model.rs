@@ -43,11 +43,6 @@ impl Deadline {
         Self(limit)
     }
 
-    /// Before all others.
-    pub(crate) fn at(_time: Instant) -> Self {
-        Self(Duration::ZERO)
-    }
-
     #[allow(clippy::unnecessary_wraps)] // as outside the model
     pub(crate) fn time_left(self) -> Option<Duration> {
         Some(self.0)

@@ -175,7 +175,9 @@ fn many_types_that_back_off_leave_the_room_to_the_last_one() {
     assert_eq!(queue.stats().total_used(), 7 * BUFFER as u64 / 4);
     queue.shutdown(Some(Instant::now()));
     let stats = queue.stats();
-    assert_eq!((stats.consumed, stats.abandoned), (1_000, 7 * BUFFER as u64 / 4));
+    // The drain thread may have been quick enough for the last tries.
+    let rest = stats.failed + stats.abandoned;
+    assert_eq!((stats.consumed, rest), (1_000, 7 * BUFFER as u64 / 4));
     assert_conserved(&stats);
 }
 

@@ -182,8 +182,9 @@ impl<T: Item> Shared<T> {
         let boxes = registered.iter().filter_map(|it| it.dead_letter.as_ref());
         let keep = boxes.map(|keeper| keeper.expected()).max().unwrap_or_default();
         let queued = partition.pushed_under_gate() - partition.taken();
-        let items = usize::try_from(queued).unwrap_or(usize::MAX).saturating_add(lanes.held());
-        reserve(items.div_ceil(batch), lanes.calls().expected() + keep)
+        let (failed, behind) = lanes.backlog();
+        let items = usize::try_from(queued).unwrap_or(usize::MAX).saturating_add(behind);
+        reserve(items.div_ceil(batch) + failed, lanes.calls().expected() + keep)
     }
 }
 

@@ -165,6 +165,7 @@ pub enum RemoverAt {
 
 /// A job in the hand of a thread; the items stay in the lane's `job` until it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(clippy::struct_excessive_bools)] // independent facts
 pub struct InHand {
     pub partition: Index,
     pub kind: Index,

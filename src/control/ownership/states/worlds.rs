@@ -57,7 +57,7 @@ fn in_one_partition() -> [World; 18] {
             ..World::new("a retry, a small buffer", &[&[(0, 0), (0, 0), (0, 0), (0, 0)]])
         },
         World {
-            failures: [1, 0],
+            failures: [2, 0],
             closes: true,
             ..World::new("a close, a retry", &[&[(0, 0), (0, 0)]])
         },

@@ -27,6 +27,12 @@ impl<T> Lanes<T> {
         self.make_all_ready(|state| matches!(state, State::BackingOff(_)));
     }
 
+    /// How many batches were tried and wait, and how many items behind them.
+    pub(in crate::flow) fn backlog(&self) -> (usize, usize) {
+        let failed = self.all.iter().filter(|(_, lane)| lane.failed.is_some()).count();
+        (failed, self.all.iter().map(|(_, lane)| lane.tail.len()).sum())
+    }
+
     /// Whether the last tries have begun, and there were no news since.
     pub(in crate::flow) fn are_last_tries(&self, news: usize) -> bool {
         self.last_tries == Some(news)

@@ -1,7 +1,9 @@
 """Retries: a batch is retried in place, counts once, and keeps its order."""
 
 import gc
+import os
 import pickle
+import signal
 import threading
 import time
 import weakref
@@ -11,6 +13,7 @@ import pytest
 from batchqueue import ConfigError, RetryPolicy, _core
 from core_support.handlers import Recorder
 from core_support.queues import assert_conserved, config, try_once_more
+from core_support.scripts import run_script
 from core_support.threads import in_background, join
 from core_support.waits import WAIT_S, eventually
 
@@ -248,13 +251,13 @@ def test_last_attempt_comes_shortly_before_the_end_of_a_shutdown(make_queue):
     """An attempt has taken a second, so the last one begins 2.1 s before the end."""
     sink = Sink(slow_s=1)
     queue = retried(make_queue, sink, {"attempts": None, **NEVER})
-    queue.produce_many([1, 2])
+    queue.produce(1)
     flusher, flushed = in_background(lambda: queue.flush(WAIT_S))
-    eventually(lambda: queue.stats().held == 2, "the first attempt")
+    eventually(lambda: queue.stats().held == 1, "the first attempt")
     sink.up.set()
     assert queue.shutdown(6) == 0
     join(flusher)
-    assert (flushed, sink.tries, sink.items, sink.closed) == ([True], 2, [1, 2], 1)
+    assert (flushed, sink.tries, sink.items, sink.closed) == ([True], 2, [1], 1)
     assert_conserved(queue.stats())
 
 
@@ -268,13 +271,13 @@ def test_what_fails_in_the_last_attempt_has_failed_and_is_reported_in_time(make_
         error_handler=lambda batch, error: reported.append((batch, str(error))),
         dead_letter=letters.extend,
     )
-    queue.produce_many([1, 2])
-    eventually(lambda: queue.stats().held == 2, "the first attempt")
+    queue.produce(1)
+    eventually(lambda: queue.stats().held == 1, "the first attempt")
     assert queue.shutdown(6) == 0
     assert sink.tries == 2
-    assert reported == [([1, 2], "down")]
-    assert [(letter.item, letter.attempts) for letter in letters] == [(1, 2), (2, 2)]
-    assert queue.stats().dead_lettered == 2
+    assert reported == [([1], "down")]
+    assert [(letter.item, letter.attempts) for letter in letters] == [(1, 2)]
+    assert queue.stats().dead_lettered == 1
     assert_conserved(queue.stats())
 
 
@@ -289,6 +292,55 @@ def test_shutdown_without_end_ends_when_another_one_has_a_deadline(make_queue):
     assert queue.shutdown(6) == 0
     join(closing)
     assert (abandoned, sink.tries, queue.stats().failed) == ([0], 2, 1)
+
+
+def test_ctrl_c_ends_a_shutdown_without_end_and_the_queue_continues(make_queue):
+    sink = Sink()
+    queue = retried(make_queue, sink, {"attempts": None, "backoff_ms": 20, "factor": 1})
+    queue.produce(1)
+
+    def interrupt():
+        eventually(lambda: not queue.running, "the close")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread, _ = in_background(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        queue.shutdown()
+    join(thread)
+    tries = sink.tries
+    eventually(lambda: sink.tries > tries, "another attempt")
+    sink.up.set()
+    assert queue.shutdown() == 0
+    assert sink.items == [1]
+
+
+def test_exit_makes_the_last_attempt_in_the_time_of_the_settings():
+    code, out, err = run_script(
+        """
+        import threading
+
+        from batchqueue import BatchQueue, BatchQueueConfig, RetryPolicy, ThreadPolicy
+
+        day, tries = 86_400_000, []
+
+        def consume(batch):
+            tries.append(batch)
+            if len(tries) == 1:
+                threading.Event().wait(1)  # so the last attempt begins two seconds before the end
+                raise ConnectionError("down")
+            print("stored", batch)
+
+        config = BatchQueueConfig(
+            threads=ThreadPolicy.fixed(1),
+            retry=RetryPolicy(attempts=None, backoff_ms=day, max_backoff_ms=day),
+            shutdown_timeout=6,
+        )
+        queue = BatchQueue("exit", config)
+        queue.add_handler(int, consume)
+        queue.produce(1)
+        """
+    )
+    assert (code, out) == (0, ["stored [1]"]), err
 
 
 def test_shutdown_that_times_out_abandons_the_retried_batch_once(make_queue):
