@@ -4,6 +4,7 @@
 //! All of it goes through the guarded call, because log handlers, `__str__` and `__repr__` are the
 //! user's code.
 
+use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -17,8 +18,14 @@ pub(crate) fn log(function: &str, line: &str) {
             let args = PyTuple::new(py, [line])?;
             guarded_call(&module.getattr(function)?, &args).map(release)
         });
-        if let Err(error) = result {
-            error.write_unraisable(py, None);
+        match result {
+            // Ctrl-C came while the line was written. It is for the caller, who checks for signals.
+            Err(error) if error.is_instance_of::<PyKeyboardInterrupt>(py) => {
+                // SAFETY: any thread may call it, and this one is attached.
+                unsafe { pyo3::ffi::PyErr_SetInterrupt() }
+            }
+            Err(error) => error.write_unraisable(py, None),
+            Ok(()) => {}
         }
     });
 }

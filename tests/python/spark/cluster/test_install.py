@@ -85,7 +85,7 @@ def test_wheel_in_the_environment_of_driver_and_executors(
     wanted: Results,
     tmp_path: Path,
 ) -> None:
-    python = make_environment(tmp_path / "environment", ["pyarrow", "pyspark", "py4j"])
+    python = make_environment(tmp_path / "environment", ["numpy", "pyarrow", "pyspark", "py4j"])
     pip_install(wheel, python)
     with Driver(processes, "driver in an environment", python) as driver:
         driver.session(conf(master), py_files=True)
@@ -131,7 +131,7 @@ def test_packed_environment_with_its_own_interpreter(
     wanted: Results,
     tmp_path: Path,
 ) -> None:
-    python = make_environment(tmp_path / "made here", ["pyarrow", "pyspark", "py4j"])
+    python = make_environment(tmp_path / "made here", ["numpy", "pyarrow", "pyspark", "py4j"])
     pip_install(wheel, python)
     archive = shutil.make_archive(str(tmp_path / "environment"), "gztar", tmp_path / "made here")
     (tmp_path / "made here").rename(tmp_path / "gone")

@@ -132,7 +132,8 @@ def test_aggregator_whose_next_worker_raises_fails_the_attempt(store: SqliteStor
 def test_items_that_returns_no_items_is_rejected(store: SqliteStore, returned: object) -> None:
     """A forgotten `return` must not store a job's rows as nothing."""
     job = flight_job(store, items=lambda batch: returned)
-    batch = pa.RecordBatch.from_pylist([{"id": "1", "carrier": "A", "hour": 0, "delay": 1.0}])
+    row = {"id": "1", "carrier": "A", "hour": 0, "delay": 1.0, "distance": 7}
+    batch = pa.RecordBatch.from_pylist([row])
     kind = "a NoneType" if returned is None else "an int"
     with pytest.raises(ConfigError, match=f"^items returned {returned}, {kind}; it must return"):
         run_attempt(job, SinkOptions.parse({}, job, stream=True), [batch])
