@@ -27,6 +27,7 @@ pytestmark = pytest.mark.skipif(UWSGI is None, reason="uWSGI is not installed")
 
 APP = """
 import os
+import time
 from pathlib import Path
 from batchqueue import BatchQueue, BatchQueueConfig, QueueForkedError, ThreadPolicy
 
@@ -50,6 +51,9 @@ def make(name):
     return made
 
 queue = make("orders")
+# A thread that starts, and holds the interpreter at the fork, would hang the worker.
+while not any(thread.cycles for thread in queue.stats().drain_threads):
+    time.sleep(0.001)
 fresh = None
 
 def app(environ, start_response):
