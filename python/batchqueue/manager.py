@@ -123,13 +123,19 @@ class BatchQueueManager:
         with _registry():
             queues = dict(_queues)
         deadline = None if seconds is None else time.monotonic() + seconds
-        for queue in queues.values():
-            _core.close_to_outside(queue, seconds)
         abandoned = {}
-        for name, queue in reversed(queues.items()):
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            abandoned[name] = queue.shutdown(left)
-            _unregister(name, queue)
+        try:
+            for queue in queues.values():
+                _core.close_to_outside(queue, seconds)
+            for name, queue in reversed(queues.items()):
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                abandoned[name] = queue.shutdown(left)
+                _unregister(name, queue)
+        except BaseException:
+            # No shutdown follows: what backs off is not tried for the last time at that deadline.
+            for queue in queues.values():
+                _core.close_to_outside(queue, None)
+            raise
         return abandoned
 
 

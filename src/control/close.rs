@@ -33,9 +33,7 @@ impl<T: Item> Shared<T> {
     pub(crate) fn close_to_outside(&self, deadline: Option<Instant>) {
         self.restrict(Access::DrainThreads);
         self.ending.deadlines.announce(deadline);
-        if deadline.is_some() {
-            self.publish_news();
-        }
+        self.publish_news();
     }
 
     /// Closes for all threads and lets the drain threads end. Does not wait. Returns `false` if the

@@ -10,6 +10,7 @@
 //! | backlog | every thread that logs, the helper, under its lock | the same; statistics; flushes |
 //! | written | the helper (notify) | flushes and shutdowns (wait) |
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 
@@ -159,11 +160,14 @@ impl LogHelper {
         if !self.keep(line) {
             return;
         }
-        let leave = Leave(self.clone());
+        let leave = Leave { helper: self.clone(), has_left: Cell::new(false) };
         // If the system has no thread left, the next line tries again.
         let _ = spawn_helper("batchqueue-log", move || {
-            let helper = leave.0.clone();
-            helper.0.log.live(Box::new(move || leave.0.write_lines()));
+            let helper = leave.helper.clone();
+            helper.0.log.live(Box::new(move || {
+                leave.helper.write_lines();
+                leave.has_left.set(true);
+            }));
         });
     }
 
@@ -249,15 +253,22 @@ impl LogHelper {
     }
 }
 
-/// If the log panics, the next line starts another helper.
-struct Leave(LogHelper);
+/// If the log panics, or the helper does not start, the next line starts another one.
+struct Leave {
+    helper: LogHelper,
+    /// The helper has found no more lines: another may be at work by now.
+    has_left: Cell<bool>,
+}
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        let mut backlog = self.0.0.backlog.lock();
+        if self.has_left.get() {
+            return;
+        }
+        let mut backlog = self.helper.0.backlog.lock();
         backlog.is_running = false;
         backlog.writing_since = None;
-        self.0.0.written.notify_all();
+        self.helper.0.written.notify_all();
     }
 }
 

@@ -162,8 +162,8 @@ class _BoundedFunction:
         try:
             return result.result(self._timeout_s)
         except TimeoutError:
-            if result.done():
-                raise  # its own
+            if result.done():  # its own error, or a plan that came just now
+                return result.result()
             raise TimeoutError(f"it has not returned after {self._timeout_s:g} s") from None
 
 

@@ -12,6 +12,7 @@ from batchqueue import (
 )
 from core_support.handlers import Held, Recorder
 from core_support.queues import config
+from core_support.scripts import run_script
 from core_support.threads import in_background, join, run_threads
 from core_support.waits import WAIT_S, eventually
 
@@ -282,3 +283,39 @@ def test_shutdown_all_ends_pools_balancers_and_removed_handlers(manager):
     assert manager.shutdown_all(WAIT_S) == {"store": 0, "middle": 0, "first": 0}
     assert last.items == list(range(2_000))
     assert last.closed == 1
+
+
+def test_batches_back_off_beyond_the_deadline_of_a_shutdown_that_ctrl_c_has_ended():
+    exit_code, out, err = run_script("""
+up, entered, released = threading.Event(), threading.Event(), threading.Event()
+
+def store(batch):
+    if not up.is_set():
+        raise ConnectionError("down")
+
+retry = RetryPolicy(attempts=None, backoff_ms=20, max_backoff_ms=20)
+down = BatchQueueManager.create("down", config(retry=retry))
+down.add_handler(int, store)
+slow = BatchQueueManager.create("slow", config())
+slow.add_handler(int, lambda batch: (entered.set(), released.wait(60)))
+slow.produce(1)
+down.produce(1)
+entered.wait(30)
+
+def interrupt():
+    eventually(lambda: not slow.running)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=interrupt).start()
+end = time.monotonic() + 1
+try:
+    BatchQueueManager.shutdown_all(1)
+except KeyboardInterrupt:
+    say("interrupted")
+eventually(lambda: time.monotonic() > end + 0.1)
+say(down.stats().failed, down.stats().total_used)
+up.set()
+released.set()
+say(down.shutdown(30), down.stats().consumed)
+""")
+    assert (exit_code, out) == (0, ["interrupted", "0 1", "0 1"]), err
