@@ -120,11 +120,11 @@ class PostgresStore(StoreBase):
             StoreError: Its key or a value is one that the store does not hold.
         """
         super().check_storable(item, sink_id)
-        names = f"{sink_id}{item.name}{item.entity}"
-        if len(names) > self.most_name_bytes or len(names.encode()) > self.most_name_bytes:
+        names, most = f"{sink_id}{item.name}{item.entity}", self.most_name_bytes
+        if most is not None and len(names.encode()) > most:
             raise StoreError(
                 f"sink {sink_id!r}, metric {item.name!r} and an entity that begins with "
-                f"{item.entity[:40]!r} have more than {self.most_name_bytes:,} bytes "
+                f"{item.entity[:40]!r} have more than {most:,} bytes "
                 "together: shorten the entity"
             )
         texts = (value for row in item.to_rows() for value in row if isinstance(value, str))

@@ -30,12 +30,15 @@ def check_output_mode(df: "DataFrame", query_id: str, sink_id: str) -> None:
         SinkError: They do.
     """
     try:
-        session = df.sparkSession
+        session: Any = df.sparkSession
         java: Any = session._jvm
         queries = session._jsparkSession.sharedState().activeStreamingQueries()
-        execution = queries.get(java.java.util.UUID.fromString(query_id))
-        mode = None if execution is None else str(execution.outputMode().toString())
-        repeats = mode == "Complete" or (mode == "Update" and _aggregates(execution.logicalPlan()))
+        execution: Any = queries.get(java.java.util.UUID.fromString(query_id))
+        mode, repeats = None, False
+        if execution is not None:
+            mode = str(execution.outputMode().toString())
+            plan = execution.logicalPlan()
+            repeats = mode == "Complete" or (mode == "Update" and _aggregates(plan))
     # Spark Connect has no JVM here, and another version of Spark may have no such methods; Spark
     # raises errors of py4j as well as its own.
     except Exception:

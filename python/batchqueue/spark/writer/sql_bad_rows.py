@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute
 from pyspark.sql import types as T
 
 from batchqueue.outputs import BadRows
@@ -39,6 +40,8 @@ from batchqueue.spark.writer.sql_buckets import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+_compute: Any = pyarrow.compute  # its type hints lack functions
 
 ERROR, ROW = "batchqueue bad row", "batchqueue row"
 """Columns of the first step: what is wrong with a row, or null; and the row, if it is kept."""
@@ -168,7 +171,7 @@ def without_bad_rows(table: pa.Table, job: AggregationJob) -> tuple[pa.Table, Sq
     is_good = table.column(ERROR).is_null()
     added = [name for name in (ERROR, ROW) if name in table.column_names]
     good = table.filter(is_good).drop_columns(added)
-    bad = table.select([*added, ROWS]).filter(pa.compute.invert(is_good)).to_pylist()
+    bad = table.select([*added, ROWS]).filter(_compute.invert(is_good)).to_pylist()
     count, first = sum(row[ROWS] for row in bad), bad[0][ERROR] if bad else None
     rule = job.on_bad_row
     if not isinstance(rule, DeadLetters):
