@@ -135,8 +135,16 @@ def grouping_columns(step: ArrowAggregation) -> set[str]:
 
 def stored_text_columns(step: ArrowAggregation) -> set[str]:
     """Return the columns of the rows whose texts are stored: keys, and extremes of texts."""
-    keys = () if callable(step.metrics) else step.aggregation.keys
-    return {*keys, *text_measures(step).values()}
+    return {*entity_columns(step), *text_measures(step).values()}
+
+
+def entity_columns(step: ArrowAggregation) -> tuple[str, ...]:
+    """Return the columns of the rows that become text in the keys of declared metrics.
+
+    Bytes in them are read as UTF-8. Those of other columns need not be text: they are only counted,
+    compared or hashed.
+    """
+    return () if callable(step.metrics) else tuple(step.aggregation.keys)
 
 
 def text_measures(step: ArrowAggregation) -> dict[str, str]:
@@ -159,13 +167,14 @@ def unstorable_rows(
     are not UTF-8 are found.
     """
     key_columns, stored_texts = grouping_columns(step), stored_text_columns(step)
+    entities = entity_columns(step)
     for name in step.aggregation.columns:
         column = rows.column(name)
         if name in key_columns and must_not_be_null(step, name):
             yield Finding(column.is_null(), wrong(name, IS_NULL, step))
         if name in key_columns and pa.types.is_date(column.type):
             yield Finding(_without_date(column), wrong(name, NO_DATE, step))
-        if _is_text(column.type):
+        if _is_string(column.type) or (name in entities and _is_text(column.type)):
             may_have_nul = limits.holds_nul or name not in stored_texts
             yield from _unstorable_texts(column, name, step, may_have_nul=may_have_nul)
     yield from _long_keys(rows, step, limits)

@@ -30,6 +30,7 @@ from batchqueue.spark.task.unstorable import (
     NOT_UTF8,
     TextLimits,
     UnstorableRow,
+    entity_columns,
     grouping_columns,
     must_not_be_null,
     stored_text_columns,
@@ -97,6 +98,7 @@ def _unstorable_in(
     df: "DataFrame", step: ArrowAggregation, limits: TextLimits
 ) -> Iterator[tuple[str, str]]:
     keys, stored_texts = grouping_columns(step), stored_text_columns(step)
+    entities = entity_columns(step)
     kinds = {field.name.lower(): field.dataType for field in df.schema.fields}
     for name in step.aggregation.columns:
         column, kind = quoted(name), kinds.get(name.lower())
@@ -105,10 +107,11 @@ def _unstorable_in(
         if name in keys and isinstance(kind, T.DateType):
             days = f"unix_date({column})"
             yield f"{days} < {FIRST_DAY} OR {days} > {LAST_DAY}", wrong(name, NO_DATE, step)
-        if _is_text(kind):
-            yield f"NOT {_is_utf8(df, column)}", wrong(name, NOT_UTF8, step)
+        if isinstance(kind, T.StringType) or (name in entities and _is_text(kind)):
+            text = f"CAST({column} AS string)"
+            yield f"NOT {_is_utf8(df, text)}", wrong(name, NOT_UTF8, step)
             if not limits.holds_nul and name in stored_texts:
-                yield f"instr({column}, char(0)) > 0", wrong(name, HAS_NUL, step)
+                yield f"instr({text}, char(0)) > 0", wrong(name, HAS_NUL, step)
     most = limits.most_entity_bytes(step)
     keys_in_order = step.aggregation.keys
     if most is not None and any(_is_text(kinds.get(key.lower())) for key in keys_in_order):
@@ -124,7 +127,7 @@ def _is_utf8(df: "DataFrame", column: str) -> str:
 
 
 def _is_text(kind: T.DataType | None) -> bool:
-    return isinstance(kind, T.StringType)
+    return isinstance(kind, T.StringType | T.BinaryType)
 
 
 def _bytes_in_entity(column: str, *, is_alone: bool) -> str:

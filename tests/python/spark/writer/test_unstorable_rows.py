@@ -262,3 +262,36 @@ def test_sum_that_does_not_fit_fails_whatever_the_rule_is(
     for way in ("tasks", "spark"):
         with pytest.raises(Exception, match="does not fit"):
             writer(way, store, "skip", arrow=[step]).write_batch(rows)
+
+
+@pytest.mark.parametrize("rule", ["skip", "fail"])
+@pytest.mark.parametrize("way", ["tasks", "spark"])
+def test_bytes_that_do_not_become_a_key_need_not_be_text(
+    spark: SparkSession, tmp_path: Path, way: str, rule: Any
+) -> None:
+    store = SqliteStore(tmp_path / "metrics.db")
+    digests = [("a", b"\xff\xfe"), ("b", b"ok"), ("a", b"\xff\0")]
+    rows = spark.createDataFrame(digests, "page string, digest binary")
+    step = ArrowAggregation(keys=["page"], metrics={HITS: Count("digest")})
+    summary = writer(way, store, rule, arrow=[step]).write_batch(rows)
+    assert summary["bad_rows"] == 0
+    assert {item.entity: item.count for item in store.read(HITS, "pages")} == {"a": 2, "b": 1}
+
+
+@pytest.mark.parametrize("way", ["tasks", "spark"])
+def test_bytes_that_become_a_key_are_read_as_text(
+    spark: SparkSession, store: Any, way: str
+) -> None:
+    keys = {
+        "good": b"ok",
+        "not UTF-8": b"\xff\xfe",
+        "NUL": b"a\0",
+        "too long": b"l" * (LONGEST + 1),
+    }
+    rows = spark.createDataFrame(list(keys.items()), "what string, page binary")
+    summary = writer(way, store, "skip", arrow=[DECLARED]).write_batch(rows)
+    good = {"good"} | (HELD_BY_SQLITE if isinstance(store, SqliteStore) else set())
+    assert summary["bad_rows"] == len(keys) - len(good)
+    assert {item.entity for item in store.read(HITS, "pages")} == {
+        keys[what].decode() for what in good
+    }
