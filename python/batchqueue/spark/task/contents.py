@@ -124,7 +124,7 @@ def _linear(step: ArrowAggregation) -> list[str]:
 
 def _sum_of_groups(step: ArrowAggregation, groups: pa.RecordBatch) -> int:
     """Return the sum over the rows of the hashes of their groups, with each measure."""
-    keys = np.full(groups.num_rows, _NULL)
+    keys = np.full(groups.num_rows, _FIRST)  # not that of null, which would cancel it
     for key in step.key_columns:
         hashes = _hashes(groups.column(key))
         if hashes is not None:

@@ -155,3 +155,11 @@ def test_groups_of_any_tasks_stand_for_their_rows(step: ArrowAggregation) -> Non
     others = rows.set_column(0, "k", pa.array(["d", *rows["k"].to_pylist()[1:]]))
     others = others.set_column(4, "price", pa.array([Decimal("99999.99")] * 100))
     assert differ(str(whole), attempt(others, step))
+
+
+def test_groups_whose_key_is_null_count() -> None:
+    step = ArrowAggregation(keys=["k"], null_keys={"k": "none"}, metrics={"cents": Sum("n")})
+    key = pa.array([None], pa.string())
+    five, seven = (attempt(pa.record_batch({"k": key, "n": [cents]}), step) for cents in (5, 7))
+    assert five is not None
+    assert differ(str(five), seven)
