@@ -129,14 +129,19 @@ def check_rows(
     if has_as_many and not differ(recorded.get("contents"), contents):
         return
     if options.on_changed_epoch is None:
-        again = "as many others" if has_as_many else f"{rows:,}"
+        had, again = f" with {counted(recorded['rows'], 'row')}", f"{rows:,}"
+        if has_as_many:
+            again = "as many others"
+        if has_as_many and not rows:  # a shard does not count them
+            had, again = "", "others"
         raise SinkError(
-            f"epoch {epoch.batch_id} of query {epoch.query_id} is in sink {options.sink_id!r} with "
-            f"{counted(recorded['rows'], 'row')}, and comes again with {again}, so it is not a "
-            "replay: another query has continued a copy of this checkpoint, or this is an older "
-            "copy, or the query or its source gives other rows now. Restore checkpoint and store "
-            "of the same time, or start with a new checkpoint, or set option onChangedEpoch=skip "
-            "for one start, to leave out the rows of epochs that the store has"
+            f"epoch {epoch.batch_id} of query {epoch.query_id} is in sink {options.sink_id!r}"
+            f"{had}, and comes again with {again}, so it is not a replay: another query has "
+            "continued a copy of this checkpoint, or this is an older copy, or the query or its "
+            "source gives other rows now. Restore checkpoint and store of the same time, or start "
+            "with a new checkpoint, or set option onChangedEpoch=skip for one start, to leave out "
+            "the rows of epochs that the store has. If a column has other values in each run, like "
+            "uuid() or monotonically_increasing_id(), leave it out of AggregationJob(columns=...)"
         )
 
 

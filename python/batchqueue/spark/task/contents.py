@@ -161,13 +161,21 @@ def _sum_of_hashes(column: pa.Array) -> int:
         for position, values in enumerate(column.flatten(), 1):
             number += position * _sum_of_hashes(values)
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
-        number += len(column.flatten() if not pa.types.is_map(kind) else column.keys)
-        parts = [column.keys, column.items] if pa.types.is_map(kind) else [column.flatten()]
+        parts = _entries(column) if pa.types.is_map(kind) else [column.flatten()]
+        number += len(parts[0])
         number += sum(position * _sum_of_hashes(part) for position, part in enumerate(parts, 1))
     else:
         hashes = _hashes(column)
         number += 0 if hashes is None else int(hashes.sum(dtype=np.uint64))
     return number
+
+
+def _entries(maps: pa.MapArray) -> list[pa.Array]:
+    """Return the keys and the items of maps; Arrow returns also those beside a slice."""
+    if not len(maps):
+        return [maps.keys[:0], maps.items[:0]]
+    first, last = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
+    return [maps.keys[first:last], maps.items[first:last]]
 
 
 def _hashes(column: pa.Array) -> Hashes | None:

@@ -170,7 +170,7 @@ class L1:
             if not callable(step.metrics):
                 sent, _ = without_null_keys(pa.Table.from_batches([aggregator.partials()]), step)
                 groups += (task_groups(number, step, batch) for batch in record_batches(sent))
-        if are_of_groups(self._job) and results:
+        if are_of_groups(self._job):
             self.contents = contents_of_groups(results, self._job)
         objects = self.rows.storable(self._collected)
         return L1Partials(self._job, [*objects, *self.rows.dead_letters], groups)

@@ -79,6 +79,8 @@ def without_rows(groups: pa.Table) -> pa.Table:
 
 
 def _renamed(groups: pa.Table, key: str, value: Any) -> pa.Table:
+    if not groups.num_rows:
+        return groups  # with pyspark 3.5 its columns have no type
     column = groups.column(key)
     try:
         scalar = pa.scalar(value, column.type)

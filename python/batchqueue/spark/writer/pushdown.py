@@ -39,7 +39,7 @@ from batchqueue.spark.writer.sql_bad_rows import (
     ERROR,
     ROW,
     SqlBadRows,
-    check_not_all_bad,
+    check_bad_rows,
     of_good_rows,
     with_errors,
     without_bad_rows,
@@ -160,7 +160,7 @@ def collect_partials(
     steps = pushdown_steps(job)
     tables = [to_arrow(groups) for groups in plan_groups(df, job, sink_id)]
     found = checked_partials(tables, steps, job, sink_id, epoch)
-    check_not_all_bad(found.summary, job)
+    check_bad_rows([found.summary], job)
     return found
 
 
@@ -198,7 +198,7 @@ def checked_partials(
         for step, table in zip(of_steps, good, strict=True)
         for batch in record_batches(table)
     ]
-    contents = contents_of_groups(batches, job) if batches else None
+    contents = contents_of_groups(batches, job)
     return SqlPartials(
         epoch,
         [groups for groups, _ in checked],
@@ -358,7 +358,7 @@ def _in_sql(fn: Any, measure: Measure, df: "DataFrame", sql: Mapping[type, Any])
     if isinstance(measure, DistinctSketch):
         return _distinct(fn, measure, df)
     if isinstance(measure, Mean) and _type_name(df, measure.column) == "decimal":
-        return _mean_of_decimals(fn, measure)
+        return _mean_of_decimals(fn, measure, sql)
     column: Column = sql[type(measure)](fn, measure)
     return column
 
@@ -389,9 +389,9 @@ def _type_name(df: "DataFrame", column: str) -> str | None:
     return next((field.dataType.typeName() for field in found), None)
 
 
-def _mean_of_decimals(fn: Any, measure: Mean) -> "Column":
+def _mean_of_decimals(fn: Any, measure: Mean, sql: Mapping[type, Any]) -> "Column":
     """Return the mean as a double, of an exact sum, as an `Aggregator` does."""
-    total, values = fn.sum(quoted(measure.column)), fn.count(quoted(measure.column))
+    total, values = sql[Sum](fn, measure), fn.count(quoted(measure.column))
     mean: Column = fn.when(values > 0, total.cast("double") / values)
     return mean
 

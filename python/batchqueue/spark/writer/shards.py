@@ -33,11 +33,17 @@ from batchqueue.spark.task.message import (
 )
 from batchqueue.spark.task.replaced import within
 from batchqueue.spark.writer.pushdown import checked_partials, plan_groups, pushdown_steps
+from batchqueue.spark.writer.sql_bad_rows import check_bad_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_PARTIALS = "shard int, shuffle_key int, message binary"
+_PARTIALS = (
+    "shard int, shuffle_key int, message binary, rows long, bad_rows long, bad_row_error string"
+)
+"""A message for a shard; and what Spark SQL counted for all shards, which each checks before it
+commits."""
+
 _RESULTS = "shard int, summary string"
 
 
@@ -103,7 +109,7 @@ class ShardedWrite:
 
         def attempt(batches: Batches) -> Batches:
             partials, summary = aggregate(self.job, batches, self._any_shard)
-            yield self._split(partials, summary)
+            yield self._split(partials, summary, AttemptSummary.without_queue())
 
         return map_in_arrow(df, attempt, _PARTIALS)
 
@@ -124,7 +130,7 @@ class ShardedWrite:
                         self.epoch,
                     )
                     partials = chain(result.objects_of([step]), *result.columns_of([step]))
-                    yield self._split(partials, result.summary)
+                    yield self._split(partials, result.summary, result.summary)
 
             return groups
 
@@ -151,6 +157,9 @@ class ShardedWrite:
             "int(id) shard",
             f"element_at(array({keys}), int(id) + 1) shuffle_key",
             "CAST(NULL AS binary) message",
+            "0L rows",
+            "0L bad_rows",
+            "CAST(NULL AS string) bad_row_error",
         )
         shuffled = partials.unionByName(row_per_shard).repartition(shards, "shuffle_key")
 
@@ -164,14 +173,16 @@ class ShardedWrite:
     def _any_shard(self) -> str:
         return f"{self.options.sink_id}/{len(self.shuffle_keys)}"
 
-    def _split(self, partials: Iterable[Metrics], summary: AttemptSummary) -> pa.RecordBatch:
-        # Shard 0 takes the summary of the attempt. With a watermark each learns the newest time.
-        shards = range(len(self.shuffle_keys) if self.job.watermark is not None else 1)
-        by_shard: dict[int, list[Metrics]] = {shard: [] for shard in shards}
-        others = AttemptSummary.without_queue(newest=summary.newest)
+    def _split(
+        self, partials: Iterable[Metrics], summary: AttemptSummary, seen: AttemptSummary
+    ) -> pa.RecordBatch:
+        by_shard: dict[int, list[Metrics]] = {shard: [] for shard in range(len(self.shuffle_keys))}
+        # Shard 0 takes the summary of the attempt. Each learns the newest time, for the watermark,
+        # and what all rows contained, so that it recognizes a replay though others failed.
+        others = AttemptSummary.without_queue(newest=summary.newest, contents=summary.contents)
         # Here, before any shard is committed.
         for partial in within(partials, self.options.replaced):
-            by_shard.setdefault(shard_of(partial, len(self.shuffle_keys)), []).append(partial)
+            by_shard[shard_of(partial, len(self.shuffle_keys))].append(partial)
         messages = [
             encode_message(of_shard, self.job, others if shard else summary, self.epoch)
             for shard, of_shard in by_shard.items()
@@ -184,17 +195,26 @@ class ShardedWrite:
                     [self.shuffle_keys[shard] for shard in by_shard], pa.int32()
                 ),
                 "message": pa.array([pickle.dumps(message) for message in messages], pa.binary()),
+                "rows": pa.repeat(seen.rows, len(by_shard)),
+                "bad_rows": pa.repeat(seen.bad_rows, len(by_shard)),
+                "bad_row_error": pa.array([seen.bad_row_error] * len(by_shard), pa.string()),
             }
         )
 
     def _commit(self, batches: Batches, *, overwrite: bool) -> Batches:
         received: dict[int, list[AttemptMessage]] = {}
+        seen: dict[int, list[AttemptSummary]] = {}
         for batch in batches:
             for row in batch.to_pylist():
                 messages = received.setdefault(row["shard"], [])
                 if row["message"] is not None:
                     messages.append(pickle.loads(row["message"]))
+                counts = AttemptSummary.without_queue(
+                    row["rows"], bad_rows=row["bad_rows"], bad_row_error=row["bad_row_error"]
+                )
+                seen.setdefault(row["shard"], []).append(counts)
         for shard, messages in received.items():
+            check_bad_rows(seen[shard], self.job)
             commit = self._shard_commit(shard, messages or [empty_message(self.job, self.epoch)])
             summary = (
                 commit.apply_batch(overwrite=overwrite)

@@ -5,7 +5,7 @@ column, by which the first step groups, so that there is no second pass over the
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,14 +57,34 @@ def with_errors(
     error = fn.lit(None).cast("string")
     for condition, text in reversed(conditions):
         error = fn.when(fn.expr(condition), fn.lit(text)).otherwise(error)
-    columns = df.columns
+    if not isinstance(job.on_bad_row, DeadLetters):
+        return df.withColumn(ERROR, error)
+    df, columns = _distinct_columns(df)
     df = df.withColumn(ERROR, error)
-    if isinstance(job.on_bad_row, DeadLetters):
+    if columns:
         row = fn.to_json(
             fn.struct(*(fn.col(quoted(name)) for name in columns)), {"ignoreNullFields": "false"}
         )
         df = df.withColumn(ROW, fn.when(fn.col(quoted(ERROR)).isNotNull(), row))
     return df
+
+
+def _distinct_columns(df: "DataFrame") -> tuple["DataFrame", list[str]]:
+    """Return rows whose column names differ, and the names that they had before.
+
+    Of columns with one name, which the job cannot read, the last keeps it, as in a dead letter of a
+    task.
+    """
+    is_exact = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    last = {name if is_exact else name.lower(): place for place, name in enumerate(df.columns)}
+    kept = set(last.values())
+    if len(kept) < len(df.columns):
+        names = [
+            name if place in kept else f"batchqueue unread {place}"
+            for place, name in enumerate(df.columns)
+        ]
+        return df.toDF(*names), [df.columns[place] for place in sorted(kept)]
+    return df, df.columns
 
 
 def of_good_rows(fn: Any, key: "Column") -> "Column":
@@ -176,14 +196,9 @@ def without_bad_rows(table: pa.Table, job: AggregationJob) -> tuple[pa.Table, Sq
     good = table.filter(is_good).drop_columns(added)
     bad = table.select([*added, ROWS]).filter(_compute.invert(is_good)).to_pylist()
     count, first = sum(row[ROWS] for row in bad), bad[0][ERROR] if bad else None
-    rule = job.on_bad_row
-    if not isinstance(rule, DeadLetters):
+    if not isinstance(job.on_bad_row, DeadLetters):
         return good, SqlBadRows(count, first)
-    if count > rule.limit:
-        raise SinkError(
-            f"an epoch has more bad rows than DeadLetters(limit={rule.limit}), so nothing of this "
-            f"epoch is committed: check the source, or raise the limit; the first error: {first}"
-        )
+    _check_limit(count, first, job)
     kept: dict[str, BadRows] = {}
     began_at = int(time.time())
     for row in bad:
@@ -197,15 +212,36 @@ def without_bad_rows(table: pa.Table, job: AggregationJob) -> tuple[pa.Table, Sq
     return good, SqlBadRows(count, first, tuple(kept.values()))
 
 
-def check_not_all_bad(summary: AttemptSummary, job: AggregationJob) -> None:
-    """Check that there are good rows, if the job drops many bad ones.
+def check_bad_rows(parts: Iterable[AttemptSummary], job: AggregationJob) -> None:
+    """Check the bad rows of an epoch.
+
+    Args:
+        parts: The counts of the epoch.
+        job: With the rule for bad rows.
 
     Raises:
-        SinkError: There are none.
+        SinkError: There are more than the job keeps; or many, and no others, if it drops them.
     """
-    if job.on_bad_row == "skip" and summary.rows >= LARGE and summary.bad_rows == summary.rows:
+    rows, bad_rows, first = 0, 0, None
+    for part in parts:
+        rows, bad_rows, first = (
+            rows + part.rows,
+            bad_rows + part.bad_rows,
+            first or part.bad_row_error,
+        )
+    _check_limit(bad_rows, first, job)
+    if job.on_bad_row == "skip" and rows >= LARGE and bad_rows == rows:
         raise SinkError(
-            f"all {summary.rows:,} rows are bad, and on_bad_row='skip' would drop them, so nothing "
-            "of this epoch is committed: check the source, or use on_bad_row=DeadLetters(), which "
-            f"keeps them; the first error: {summary.bad_row_error}"
+            f"all {rows:,} rows are bad, and on_bad_row='skip' would drop them, so nothing of this "
+            "epoch is committed: check the source, or use on_bad_row=DeadLetters(), which keeps "
+            f"them; the first error: {first}"
+        )
+
+
+def _check_limit(bad_rows: int, first: str | None, job: AggregationJob) -> None:
+    rule = job.on_bad_row
+    if isinstance(rule, DeadLetters) and bad_rows > rule.limit:
+        raise SinkError(
+            f"an epoch has more bad rows than DeadLetters(limit={rule.limit}), so nothing of this "
+            f"epoch is committed: check the source, or raise the limit; the first error: {first}"
         )

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from batchqueue.aggregation import Count, Metrics
 from batchqueue.outputs import ParquetStore, SqliteStore
+from batchqueue.outputs.parquet.manifest import sink_folder
 from batchqueue.spark import AggregationJob, ArrowAggregation, MetricsWriter
 from spark_support.flight_job import (
     FILES,
@@ -107,6 +108,30 @@ def word_job(store: Any, way: str) -> AggregationJob:
     return AggregationJob(
         name="words", store=store, **(of_items if way == "items" else {"arrow": [HITS]})
     )
+
+
+@pytest.mark.parametrize("way", ["shards", "shards in spark"])
+def test_shard_that_has_an_epoch_refuses_other_rows_though_the_first_shard_has_not(
+    spark: SparkSession, tmp_path: Path, way: str
+) -> None:
+    store, checkpoint = ParquetStore(tmp_path / "metrics"), tmp_path / "checkpoint"
+    files = tmp_path / "files"
+    files.mkdir()
+    place: Any = "spark" if way.endswith("spark") else "tasks"
+    writer = MetricsWriter(word_job(store, way), l1=place, shards=2)
+    source = spark.readStream.schema("word string").text(str(files))
+
+    def run(word: str) -> None:
+        (files / "words").write_text(f"{word}\n" * 10)
+        os.utime(files / "words", (2_000_000_000,) * 2)
+        start_stream(source, writer, checkpoint).awaitTermination()
+        for record in checkpoint.glob("commits/*0*"):
+            record.unlink()
+
+    run("first")
+    shutil.rmtree(sink_folder(store.directory, writer.sink_ids[0]))
+    with pytest.raises(StreamingQueryException, match="/1', and comes again with others"):
+        run("other")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from batchqueue.aggregation import Count, Max, Sum, SumMetrics, Window, metric_type
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation
+from batchqueue.spark.job.bad_rows import OnBadRow
 from batchqueue.spark.job.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
 from batchqueue.spark.task.contents import Contents, contents_of_rows, differ, total
@@ -120,8 +121,10 @@ def test_contents_of_another_kind_and_those_of_an_earlier_version_do_not_compare
     assert total([]) is None
 
 
-def attempt(rows: pa.RecordBatch, step: ArrowAggregation) -> Contents | None:
-    job = AggregationJob(name="job", arrow=[step], store=SqliteStore("m.db"))
+def attempt(
+    rows: pa.RecordBatch, step: ArrowAggregation, on_bad_row: OnBadRow = "fail"
+) -> Contents | None:
+    job = AggregationJob(name="job", arrow=[step], store=SqliteStore("m.db"), on_bad_row=on_bad_row)
     options = SinkOptions.parse({}, job, stream=True)
     return run_attempt(job, options, [rows] if rows.num_rows else []).summary.contents
 
@@ -155,6 +158,24 @@ def test_groups_of_any_tasks_stand_for_their_rows(step: ArrowAggregation) -> Non
     others = rows.set_column(0, "k", pa.array(["d", *rows["k"].to_pylist()[1:]]))
     others = others.set_column(4, "price", pa.array([Decimal("99999.99")] * 100))
     assert differ(str(whole), attempt(others, step))
+
+
+def test_maps_of_a_slice_are_those_that_it_shows() -> None:
+    counts = [[("a", 1), ("b", 2)], None, [], [("c", 3)]]
+    rows = pa.record_batch({"counts": pa.array(counts, pa.map_(pa.string(), pa.int32()))})
+    parts = [contents_of_rows(rows.slice(place, 1)) for place in range(len(counts))]
+    assert total(parts) == contents_of_rows(rows)
+    assert differ(str(parts[0]), parts[3])
+
+
+def test_rows_that_are_all_bad_leave_the_contents_of_the_others_known() -> None:
+    step = ArrowAggregation(keys=["k"], metrics={"cents": Sum("n")})
+    good, bad = (
+        attempt(pa.record_batch({"k": pa.array([key], pa.string()), "n": [1]}), step, "skip")
+        for key in ("a", None)
+    )
+    assert good is not None
+    assert total([good, bad]) == good
 
 
 def test_groups_whose_key_is_null_count() -> None:

@@ -22,6 +22,7 @@ from batchqueue.aggregation import (
 )
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, MetricsWriter, SinkError, register
+from batchqueue.spark.task.null_keys import without_null_keys
 from spark_support.pyspark_version import needs_batch_sink
 
 HITS = metric_type("hits", CountMetrics)
@@ -140,6 +141,14 @@ def test_without_a_rule_the_write_fails_and_the_message_names_the_rule(
 def test_value_of_another_type_is_named(pages: DataFrame, store: SqliteStore) -> None:
     with pytest.raises(PySparkException, match=r"null_keys has 'noon' for key 'at'.* int64: give"):
         MetricsWriter(job(store, {"at": "noon"})).write_batch(pages)
+
+
+def test_groups_without_rows_may_have_columns_without_a_type(store: SqliteStore) -> None:
+    """As pyspark 3.5 makes them."""
+    step = job(store, {"page": "unknown", "at": 0}).arrow[0]
+    assert isinstance(step, ArrowAggregation)
+    groups = pa.table({"page": pa.nulls(0), "at": pa.nulls(0)})
+    assert without_null_keys(groups, step) == (groups, 0)
 
 
 def test_other_rule_is_a_changed_job(pages: DataFrame, store: SqliteStore) -> None:

@@ -16,12 +16,13 @@ from batchqueue.aggregation import (
     CountMetrics,
     Max,
     MaxMetrics,
+    Mean,
     Metrics,
     Sum,
     Window,
     metric_type,
 )
-from batchqueue.outputs import BadRows, PostgresStore, SqliteStore
+from batchqueue.outputs import BadRows, ParquetStore, PostgresStore, SqliteStore
 from batchqueue.spark import (
     AggregationJob,
     ArrowAggregation,
@@ -251,6 +252,66 @@ def test_shards_set_rows_apart_in_spark_sql_too(
     assert found == [2]
     kept = [bad for sink in sharded.sink_ids for bad in store.read(BadRows, sink)]
     assert sum(len(bad.rows) for bad in kept) == 4
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("skip", r"all 200 rows .*on_bad_row='skip' would drop them"),
+        (DeadLetters(limit=199), r"more bad rows than DeadLetters\(limit=199\)"),
+    ],
+    ids=["skip", "letters"],
+)
+def test_limits_of_bad_rows_are_those_of_all_shards_together(
+    spark: SparkSession, tmp_path: Path, rule: Any, words: str
+) -> None:
+    store = ParquetStore(tmp_path / "metrics")
+    # Two steps and two groups of bad rows: in several pieces on the way to the shards.
+    steps = [DECLARED, ArrowAggregation(keys=["site"], metrics={"sites": Count()})]
+    job = AggregationJob(name="pages", store=store, on_bad_row=rule, arrow=steps)
+    sharded = MetricsWriter(job, l1="spark", shards=2)
+    bad = spark.range(200, numPartitions=4).selectExpr(
+        "IF(id < 100, NULL, 'a') page", "IF(id < 100, 'b', NULL) site"
+    )
+    with pytest.raises(Exception, match=words):
+        sharded.write_batch(bad)
+    assert [store.summaries(sink) for sink in sharded.sink_ids] == [[], []]
+    good = spark.createDataFrame([("a", "b")], "page string, site string")
+    assert sharded.write_batch(good if rule == "skip" else bad.limit(100))["applied"]
+
+
+@pytest.mark.parametrize("way", ["tasks", "spark"])
+def test_letters_of_rows_with_two_columns_of_one_name_have_the_last(
+    spark: SparkSession, tmp_path: Path, way: str
+) -> None:
+    store = SqliteStore(tmp_path / "metrics.db")
+    rows = spark.sql("SELECT CAST(NULL AS string) page, 1 n, 2 n")
+    assert writer(way, store, DeadLetters()).write_batch(rows)["bad_rows"] == 1
+    (kept,) = store.read(BadRows, "pages")
+    assert [json.loads(row) for row, *_ in kept.rows] == [{"page": None, "n": 2}]
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_values_of_bad_rows_may_not_fit_together(
+    spark: SparkSession, tmp_path: Path, ansi: str
+) -> None:
+    store = SqliteStore(tmp_path / "metrics.db")
+    most = "9" * 38
+    rows = spark.sql(
+        f"SELECT CAST(page AS string) page, CAST({most} AS decimal(38, 0)) n "
+        "FROM VALUES (X'ff'), (X'ff'), (X'61') t(page)"
+    )
+    measures = {"hits": Count(), "mean": Mean("n")}
+    step = ArrowAggregation(
+        aggregation=Aggregation(keys=["page"], measures=measures), metrics=metrics
+    )
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        summary = writer("spark", store, "skip", arrow=[step], metrics=[HITS]).write_batch(rows)
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before or "true")
+    assert (summary["rows"], summary["bad_rows"]) == (3, 2)
 
 
 def test_sum_that_does_not_fit_fails_whatever_the_rule_is(
