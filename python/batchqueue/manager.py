@@ -1,6 +1,7 @@
 """`BatchQueueManager`: the queues of this process by name, and their common shutdown."""
 
 import atexit
+import concurrent.futures.thread  # noqa: F401 - not to be imported at the exit, as pyarrow would
 import logging
 import os
 import threading
@@ -8,6 +9,7 @@ import time
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
+import batchqueue._background_log  # noqa: F401 - what it does at the exit follows `close_all`
 from batchqueue import _core
 from batchqueue._arguments import Timeout, seconds_of
 from batchqueue.config import BatchQueueConfig

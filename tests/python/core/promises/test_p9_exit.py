@@ -40,6 +40,24 @@ def test_exit_delivers_what_every_queue_accepted():
     assert sorted(out) == ["dropped [4]", "plain [1, 2, 3]", "registered [1, 2, 3]"]
 
 
+def test_a_handler_may_use_pyarrow_for_the_first_time_at_the_exit():
+    """It imports `concurrent.futures.thread`, which cannot be imported any more then."""
+    code, out, err = run_script(
+        """
+        import pyarrow as pa
+
+        queue = BatchQueue("queue", config(threads=1))
+        queue.add_handler(int, lambda batch: say(pa.array(batch).to_pandas().sum()))
+        held = threading.Event()
+        queue.add_handler(str, lambda batch: held.wait())
+        queue.produce("held")
+        queue.produce(1)
+        atexit.register(held.set)
+        """
+    )
+    assert (code, out, err) == (0, ["1"], "")
+
+
 def test_exit_delivers_to_interpreter_free_handlers():
     """What they emit is then handled by Python code."""
     code, out, err = run_script(
