@@ -71,7 +71,7 @@ class QueueMetric(Enum):
     LOG_IN_LINE = _gauge(
         "log_in_line_seconds",
         "seconds",
-        "how long the log line takes that is being written; 0 if there is none",
+        "for how long the current line has been on its way into the log; 0 if there is none",
         "all the time while it lasts",
     )
     WAIT = _histogram(
