@@ -7,7 +7,7 @@ use crate::control::retirements::Retired;
 use crate::error::{AddHandlerError, FlushError, ProduceError};
 use crate::flow::handler::{HandlerRef, Handlers};
 use crate::flow::partition::gate::Access;
-use crate::flow::pause::{Pause, Wait};
+use crate::flow::pause::{Pause, Wait, slice};
 use crate::flow::produce::pending::{Line, TryProduceError};
 use crate::item::{HandledType, Item, TypeKey};
 use crate::observe::{HandlerHistograms, Stats};
@@ -348,14 +348,22 @@ impl<T: Item> BatchQueue<T> {
     }
 
     /// If no thread drains the queue: handles what was accepted, or ends the queue if it is closed.
+    /// What waits when the deadline has come stays in the queue.
     ///
     /// # Errors
-    /// `pause` ended the wait for a batch that backs off.
+    /// `pause` ended the wait for a batch that backs off, or for another caller.
     #[cfg(feature = "python")]
-    pub(crate) fn run_inline<P: Pause>(&self, pause: &mut P) -> Result<(), P::Interrupt> {
-        let mut is_done = false;
-        while !is_done {
-            pause.pause(&mut |limit| is_done = self.shared.run_inline(limit))?;
+    pub(crate) fn run_inline<P: Pause>(
+        &self,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<(), P::Interrupt> {
+        let mut is_over = false;
+        while !is_over {
+            pause.pause(&mut |limit| {
+                is_over = self.shared.run_inline(slice(limit, deadline))
+                    || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            })?;
         }
         Ok(())
     }

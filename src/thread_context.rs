@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 
+use crate::control::log_helper::{LogHelper, WeakLogHelper};
 use crate::sync::{Arc, AtomicBool, thread_local};
 
 thread_local! {
@@ -11,6 +12,10 @@ thread_local! {
     #[allow(clippy::missing_const_for_thread_local)]
     /// The queue whose drain thread this is, as an address; 0: not a drain thread.
     static DRAINS: Cell<usize> = Cell::new(0);
+
+    #[allow(clippy::missing_const_for_thread_local)]
+    /// The lines of that queue.
+    static LINES: RefCell<Option<WeakLogHelper>> = RefCell::new(None);
 
     #[allow(clippy::missing_const_for_thread_local)]
     /// The desk that this drain thread holds, as an address; 0: none.
@@ -38,19 +43,24 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct DrainScope {
     before: usize,
+    lines_before: Option<WeakLogHelper>,
     held_before: usize,
 }
 
 impl DrainScope {
-    pub(crate) fn of<Q>(queue: &Arc<Q>) -> Self {
-        let before = DRAINS.with(|drains| drains.replace(Arc::as_ptr(queue) as usize));
-        Self { before, held_before: HOLDS.with(|holds| holds.replace(0)) }
+    pub(crate) fn of<Q>(queue: &Arc<Q>, lines: &LogHelper) -> Self {
+        Self {
+            before: DRAINS.with(|drains| drains.replace(Arc::as_ptr(queue) as usize)),
+            lines_before: LINES.with(|of_queue| of_queue.replace(Some(lines.downgrade()))),
+            held_before: HOLDS.with(|holds| holds.replace(0)),
+        }
     }
 }
 
 impl Drop for DrainScope {
     fn drop(&mut self) {
         DRAINS.with(|drains| drains.set(self.before));
+        LINES.with(|lines| *lines.borrow_mut() = self.lines_before.take());
         HOLDS.with(|holds| holds.set(self.held_before));
     }
 }
@@ -129,6 +139,12 @@ pub(crate) fn drained_queue() -> Option<usize> {
     Some(DRAINS.with(Cell::get)).filter(|&queue| queue != 0)
 }
 
+/// The lines of the queue that the calling thread drains.
+#[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
+pub(crate) fn drained_lines() -> Option<LogHelper> {
+    LINES.with(|lines| lines.borrow().as_ref().and_then(WeakLogHelper::upgrade))
+}
+
 /// The desk that the calling thread holds as a drain thread, as an address.
 pub(crate) fn held_desk() -> Option<usize> {
     Some(HOLDS.with(Cell::get)).filter(|&desk| desk != 0)
@@ -176,6 +192,7 @@ pub(crate) fn this_thread(number: impl FnOnce() -> u64) -> Arc<KnownThread> {
 #[derive(Debug, Clone)]
 pub(crate) struct ThreadContext {
     drains: usize,
+    lines: Option<WeakLogHelper>,
     holds: usize,
     call_has_ended: Option<Arc<AtomicBool>>,
 }
@@ -190,6 +207,7 @@ impl ThreadContext {
     fn of_this_thread() -> Self {
         Self {
             drains: DRAINS.with(Cell::get),
+            lines: LINES.with(|lines| lines.borrow().clone()),
             holds: HOLDS.with(Cell::get),
             call_has_ended: call_has_ended(),
         }
@@ -204,6 +222,7 @@ impl ThreadContext {
 
     fn set(&self) {
         DRAINS.with(|drains| drains.set(self.drains));
+        LINES.with(|lines| lines.borrow_mut().clone_from(&self.lines));
         HOLDS.with(|holds| holds.set(self.holds));
         CALL_HAS_ENDED.with(|ended| ended.borrow_mut().clone_from(&self.call_has_ended));
     }
@@ -225,6 +244,7 @@ impl Drop for AssumedContext {
 #[cfg(feature = "python")]
 pub(crate) fn forget_drain_thread() {
     DRAINS.with(|drains| drains.set(0));
+    LINES.with(RefCell::take);
     HOLDS.with(|holds| holds.set(0));
     INLINE.with(|inline| inline.borrow_mut().clear());
 }

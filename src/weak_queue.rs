@@ -32,6 +32,26 @@ impl<T: Item> WeakQueue<T> {
         self.0.upgrade().is_none_or(|shared| shared.is_all_handled())
     }
 
+    /// The same as [`shutdown_with`](Self::shutdown_with), but does not wait for the log.
+    #[cfg(feature = "python")]
+    pub(crate) fn end_with<P: Pause>(
+        &self,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<(), P::Interrupt> {
+        self.0.upgrade().map_or(Ok(()), |shared| shared.end(deadline, pause).map(drop))
+    }
+
+    /// Waits until the lines of the queue are in the log.
+    #[cfg(feature = "python")]
+    pub(crate) fn wait_logged<P: Pause>(
+        &self,
+        latest: Instant,
+        pause: &mut P,
+    ) -> Result<(), P::Interrupt> {
+        self.0.upgrade().map_or(Ok(()), |shared| shared.log_helper.wait_written(latest, pause))
+    }
+
     /// [`BatchQueue::shutdown_with`], if the queue still exists.
     ///
     /// # Errors

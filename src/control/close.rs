@@ -1,6 +1,7 @@
 //! Close and expiry: how a queue ends. The steps are rules 13 and 14 of `ownership/README.md`.
 
 use crate::control::balance::control_thread;
+use crate::control::log_helper::last_patience;
 use crate::control::waits::{CHECK_EVERY, Waiting, Wish};
 use crate::flow::partition::Partition;
 use crate::flow::partition::gate::Access;
@@ -56,8 +57,21 @@ impl<T: Item> Shared<T> {
         self.threads.wake_all();
     }
 
-    /// Closes, and waits for the end of the drain threads; see `BatchQueue::shutdown_with`.
+    /// See `BatchQueue::shutdown_with`.
     pub(crate) fn shutdown<P: Pause>(
+        self: &Arc<Self>,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<u64, P::Interrupt> {
+        let abandoned = self.end(deadline, pause)?;
+        if !on_drain_thread() {
+            self.log_helper.wait_written(last_patience(deadline), pause)?;
+        }
+        Ok(abandoned)
+    }
+
+    /// Closes, and waits for the end of the drain threads, but not for the log.
+    pub(crate) fn end<P: Pause>(
         self: &Arc<Self>,
         deadline: Option<Instant>,
         pause: &mut P,
@@ -95,9 +109,6 @@ impl<T: Item> Shared<T> {
                     self.ending.running().wait(limit, is_over);
                 })?;
             }
-        }
-        if !on_drain_thread() {
-            self.log_helper.wait_written(deadline, pause)?;
         }
         Ok(self.control.lock().abandoned)
     }

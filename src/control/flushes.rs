@@ -5,6 +5,7 @@
 //! | `waiting` | flushes | drain threads |
 //! | `progress` | flushes (wait), drain threads and expiry (notify) | flushes |
 
+use crate::control::log_helper::patience;
 use crate::error::FlushError;
 use crate::flow::handler::dead_letters::DeadLetterBox;
 use crate::flow::pause::{Pause, slice};
@@ -111,7 +112,9 @@ impl<T: Item> Shared<T> {
                 // After an expiry the positions advance over what was abandoned, so the count
                 // decides.
                 let is_settled = self.control.lock().abandoned == 0;
-                self.log_helper.wait_written(deadline, pause).map_err(FlushError::Interrupted)?;
+                self.log_helper
+                    .wait_written(patience(deadline), pause)
+                    .map_err(FlushError::Interrupted)?;
                 return Ok(is_settled);
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {

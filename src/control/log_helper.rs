@@ -3,7 +3,8 @@
 //! and loses lines, and holds up nothing else.
 //!
 //! Drain threads, the control thread and the supervisor log in no other way. A caller that produces
-//! or makes a queue logs in its own call, unless it is a drain thread.
+//! or makes a queue logs in its own call, unless it is a drain thread. A queue without threads has
+//! no helper: its callers write the lines when they have drained it, one caller at a time.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
@@ -20,16 +21,16 @@ use crate::flow::handler::host::{Host, ThreadBody};
 use crate::flow::pause::{Pause, slice};
 use crate::item::Item;
 use crate::shared::Shared;
-use crate::sync::{Arc, Condvar, Duration, Instant, Mutex, wait_for};
+use crate::sync::{Arc, Condvar, Duration, Instant, Mutex, Weak, wait_for};
 use crate::thread_context::{LogScope, on_drain_thread, on_log_thread};
 
 /// Lines that wait for the log; those beyond are dropped and counted.
 const MOST_LINES: usize = 1_000;
 
-/// How long a flush or a shutdown waits for its lines.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a flush, a shutdown, or the exit of the process with all its queues waits for lines.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The same after its deadline.
+/// How long a shutdown waits at least, so that its deadline does not hide what it abandoned.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A line for the log.
@@ -107,8 +108,11 @@ struct Backlog {
     dropped: u64,
     /// Those of them that no line has reported yet.
     unreported: u64,
+    /// Whether the callers of the queue write, and no helper.
+    is_of_callers: bool,
+    /// Whether the helper, or a caller, is at work.
     is_running: bool,
-    /// When the helper began to write a line.
+    /// When that began to write a line.
     writing_since: Option<Instant>,
 }
 
@@ -141,7 +145,28 @@ impl fmt::Debug for LogHelper {
     }
 }
 
+/// The same, without keeping the queue's host alive.
+#[derive(Clone)]
+pub(crate) struct WeakLogHelper(Weak<Inner>);
+
+impl WeakLogHelper {
+    #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
+    pub(crate) fn upgrade(&self) -> Option<LogHelper> {
+        self.0.upgrade().map(LogHelper)
+    }
+}
+
+impl fmt::Debug for WeakLogHelper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WeakLogHelper")
+    }
+}
+
 impl LogHelper {
+    pub(crate) fn downgrade(&self) -> WeakLogHelper {
+        WeakLogHelper(Arc::downgrade(&self.0))
+    }
+
     pub(crate) fn new(subject: impl Into<String>, log: impl Log) -> Self {
         Self(Arc::new(Inner {
             subject: subject.into(),
@@ -151,17 +176,39 @@ impl LogHelper {
         }))
     }
 
-    /// Logs a line on the helper thread. Never waits for the log.
+    /// Lets the callers of the queue write its lines, by [`write_in_call`](Self::write_in_call).
+    pub(crate) fn leave_to_callers(&self) {
+        self.0.backlog.lock().is_of_callers = true;
+    }
+
+    /// Logs a line without waiting for the log.
     pub(crate) fn log(&self, line: Line) {
         if cfg!(loom) {
             // A further thread would multiply what a model explores.
             return self.0.log.write(line);
         }
-        if !self.keep(line) {
+        let mut backlog = self.0.backlog.lock();
+        if backlog.lines.len() < MOST_LINES {
+            backlog.lines.push_back(line);
+            backlog.accepted += 1;
+        } else {
+            backlog.dropped += 1;
+            backlog.unreported += 1;
+        }
+        drop(backlog);
+        self.start();
+    }
+
+    /// Starts the helper, if lines wait and it does not run.
+    fn start(&self) {
+        let mut backlog = self.0.backlog.lock();
+        if backlog.lines.is_empty() || backlog.is_of_callers || backlog.is_running {
             return;
         }
+        backlog.is_running = true;
+        drop(backlog);
         let leave = Leave { helper: self.clone(), has_left: Cell::new(false) };
-        // If the system has no thread left, the next line tries again.
+        // If the system has no thread left, the next line or flush tries again.
         let _ = spawn_helper("batchqueue-log", move || {
             let helper = leave.helper.clone();
             helper.0.log.live(Box::new(move || {
@@ -171,22 +218,19 @@ impl LogHelper {
         });
     }
 
-    /// Keeps a line until [`write_lines`](Self::write_lines) is called. Returns whether no thread
-    /// is in it: then the caller sees to that.
-    pub(crate) fn keep(&self, line: Line) -> bool {
-        let mut backlog = self.0.backlog.lock();
-        if backlog.lines.len() < MOST_LINES {
-            backlog.lines.push_back(line);
-            backlog.accepted += 1;
-        } else {
-            backlog.dropped += 1;
-            backlog.unreported += 1;
+    /// Writes the lines of a queue without threads, unless another caller does: two would change
+    /// their order.
+    pub(crate) fn write_in_call(&self) {
+        if std::mem::replace(&mut self.0.backlog.lock().is_running, true) {
+            return;
         }
-        !std::mem::replace(&mut backlog.is_running, true)
+        let leave = Leave { helper: self.clone(), has_left: Cell::new(false) };
+        self.write_lines();
+        leave.has_left.set(true);
     }
 
     /// Writes lines until none is left.
-    pub(crate) fn write_lines(&self) {
+    fn write_lines(&self) {
         let _scope = LogScope::enter();
         while let Some(line) = self.next() {
             self.0.log.write(line);
@@ -227,13 +271,10 @@ impl LogHelper {
     /// line that is held up, nor on a thread that is writing one.
     pub(crate) fn wait_written<P: Pause>(
         &self,
-        deadline: Option<Instant>,
+        latest: Instant,
         pause: &mut P,
     ) -> Result<(), P::Interrupt> {
-        let start = Instant::now();
-        let latest = deadline.map_or(start + PATIENCE, |deadline| {
-            deadline.min(start + PATIENCE).max(start + LAST_PATIENCE)
-        });
+        self.start();
         let goal = self.0.backlog.lock().accepted;
         let is_over = |backlog: &Backlog| {
             let is_held_up =
@@ -253,10 +294,21 @@ impl LogHelper {
     }
 }
 
+/// How long a flush waits for its lines.
+pub(crate) fn patience(deadline: Option<Instant>) -> Instant {
+    let latest = Instant::now() + PATIENCE;
+    deadline.map_or(latest, |deadline| deadline.min(latest))
+}
+
+/// How long a shutdown waits for its lines, though it has no time left.
+pub(crate) fn last_patience(deadline: Option<Instant>) -> Instant {
+    patience(deadline).max(Instant::now() + LAST_PATIENCE)
+}
+
 /// If the log panics, or the helper does not start, the next line starts another one.
 struct Leave {
     helper: LogHelper,
-    /// The helper has found no more lines: another may be at work by now.
+    /// The writer has found no more lines: another may be at work by now.
     has_left: Cell<bool>,
 }
 
@@ -276,12 +328,10 @@ impl<T: Item> Shared<T> {
     /// Logs a line from any thread, without waiting for the log. If callers drain the queue, it is
     /// logged when they have.
     pub(crate) fn warn(&self, line: String) {
-        if !self.is_inline() {
-            self.log_helper.log(Line::Warning(line));
-        } else if on_drain_thread() {
-            self.log_helper.keep(Line::Warning(line));
-        } else {
+        if self.is_inline() && !on_drain_thread() {
             self.host.log(&line);
+        } else {
+            self.log_helper.log(Line::Warning(line));
         }
     }
 
@@ -325,7 +375,7 @@ mod tests {
     }
 
     fn wait_written(helper: &LogHelper) {
-        match helper.wait_written(None, &mut Wait) {
+        match helper.wait_written(patience(None), &mut Wait) {
             Ok(()) => {}
             Err(never) => match never {},
         }

@@ -39,7 +39,7 @@ pub(crate) fn add_handlers(
     if let Some(recipe) = recipe {
         recipe.note(&item_type, handlers.clone().unbind(), options.clone().unbind());
     }
-    run_inline(py, queue)
+    run_inline(py, queue, None)
 }
 
 /// Refuse threads that do not drain. Drain threads may still produce.

@@ -81,10 +81,11 @@ impl Life {
         deadline: Option<Instant>,
     ) -> PyResult<bool> {
         let (queue, py) = (self.core()?, object.py());
+        run_inline(py, queue, deadline)?;
         let item = self.resolved_item(object)?;
         match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
             Ok(()) => {
-                run_inline(py, queue)?;
+                run_inline(py, queue, deadline)?;
                 Ok(true)
             }
             Err(refusal) => refused(py, queue.name(), refusal, 0).map_or(Ok(false), Err),
@@ -152,7 +153,7 @@ impl Life {
         if closed {
             let core = life.core()?;
             core.close();
-            run_inline(py, core)?;
+            run_inline(py, core, None)?;
         }
         py.import("batchqueue._callbacks")?.call_method0("queue_restarted")?;
         Ok(self.last().next.get_or_init(|| Box::new(life)))
@@ -377,10 +378,19 @@ impl KnownType {
 }
 
 /// If no thread drains the queue: handles what was accepted, or ends the queue if it is closed.
+/// What waits when the deadline has come stays in the queue. So a call that puts items in begins
+/// with this as well: nothing else would make room.
 ///
 /// # Errors
-/// A signal handler raised while a batch waited for its next attempt.
+/// A signal handler raised while a batch waited for its next attempt, or for another caller.
 #[inline]
-pub(super) fn run_inline(py: Python<'_>, queue: &BatchQueue<PyItem>) -> PyResult<()> {
-    if queue.is_inline() { queue.run_inline(&mut InterpreterPause(py)) } else { Ok(()) }
+pub(super) fn run_inline(
+    py: Python<'_>,
+    queue: &BatchQueue<PyItem>,
+    deadline: Option<Instant>,
+) -> PyResult<()> {
+    if !queue.is_inline() {
+        return Ok(());
+    }
+    queue.run_inline(deadline, &mut InterpreterPause(py))
 }

@@ -17,9 +17,10 @@ use super::interpreter::{
 };
 use super::item::{PyItem, has_gil, prepare_arrow_data};
 use super::life::forget_restarts;
-use super::results::{forget_lines, future_class};
+use super::results::future_class;
 use crate::control::balance::control_thread;
 use crate::control::helpers;
+use crate::control::log_helper::PATIENCE;
 use crate::control::scheduler::{forget_pools, live_pools};
 use crate::control::supervisor;
 use crate::control::waits;
@@ -49,6 +50,8 @@ struct LiveQueues {
     callbacks: usize,
     /// What the queues that the exit has ended took of their time.
     spent: Duration,
+    /// How long the exit has waited for the log.
+    spent_on_log: Duration,
     /// Whether Ctrl-C has ended the wait for a queue.
     is_interrupted: bool,
     /// Set by the last callback: a queue made later would stay open.
@@ -61,6 +64,7 @@ static LIVE: Mutex<LiveQueues> = Mutex::new(LiveQueues {
     queues: Vec::new(),
     callbacks: 0,
     spent: Duration::ZERO,
+    spent_on_log: Duration::ZERO,
     is_interrupted: false,
     is_over: false,
 });
@@ -190,15 +194,28 @@ fn end(py: Python<'_>, queues: &[LiveQueue]) -> PyResult<()> {
         } else {
             deadline_after(spent, *shutdown_timeout)?
         };
-        if let Err(interrupt) = queue.shutdown_with(deadline, &mut InterpreterPause(py)) {
-            LIVE.lock().is_interrupted = true;
-            // This waits for the log at most, and another Ctrl-C ends that.
-            let _ = queue.shutdown_with(Some(began), &mut InterpreterPause(py));
-            ended = ended.and(Err(interrupt));
+        let mut result = queue.end_with(deadline, &mut InterpreterPause(py));
+        if result.is_err() {
+            let _ = queue.end_with(Some(began), &mut InterpreterPause(py));
         }
         LIVE.lock().spent += began.elapsed();
+        result = result.and(wait_logged(py, queue));
+        if let Err(interrupt) = result {
+            LIVE.lock().is_interrupted = true;
+            ended = ended.and(Err(interrupt));
+        }
     }
     ended
+}
+
+/// Waits for the lines of a queue. Many queues and a log that hangs keep the exit no longer than
+/// one of them.
+fn wait_logged(py: Python<'_>, queue: &WeakQueue<PyItem>) -> PyResult<()> {
+    let began = Instant::now();
+    let left = PATIENCE.saturating_sub(LIVE.lock().spent_on_log);
+    let waited = queue.wait_logged(began + left, &mut InterpreterPause(py));
+    LIVE.lock().spent_on_log += began.elapsed();
+    waited
 }
 
 /// Waits for the threads that queues share: none of them may return into an interpreter that
@@ -269,7 +286,8 @@ pub(crate) fn forget_parent(py: Python<'_>, in_hook: bool) -> PyResult<()> {
         {
             let mut live = LIVE.lock();
             std::mem::forget(std::mem::take(&mut live.queues));
-            (live.spent, live.is_interrupted) = (Duration::ZERO, false);
+            (live.spent, live.spent_on_log) = (Duration::ZERO, Duration::ZERO);
+            live.is_interrupted = false;
         }
         forget_pools();
         control_thread::forget();
@@ -279,7 +297,6 @@ pub(crate) fn forget_parent(py: Python<'_>, in_hook: bool) -> PyResult<()> {
         forget_desks();
         forget_drain_thread();
         forget_restarts();
-        forget_lines();
     });
     if is_new && !in_hook && has_gil(py) { run_fork_hooks(py) } else { Ok(()) }
 }

@@ -98,6 +98,7 @@ impl ArrowProduce<'_, '_> {
                 self.type_column
             )));
         };
+        run_inline(py, self.queue, self.deadline)?;
         let pyarrow = has_pyarrow(py)?;
         // Detached: a lazy stream does its work now, maybe with threads that need the interpreter.
         while let Some(batch) = py.detach(|| batches.next()) {
@@ -151,7 +152,7 @@ impl ArrowProduce<'_, '_> {
                 Ok(()) => self.accepted += rows,
                 Err(refusal) => self.refuse(py, rows, refusal)?,
             }
-            run_inline(py, self.queue)?;
+            run_inline(py, self.queue, self.deadline)?;
         }
         Ok(())
     }

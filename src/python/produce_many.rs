@@ -19,6 +19,7 @@ impl Queue {
     ) -> PyResult<usize> {
         let life = self.life()?;
         let queue = life.core()?;
+        run_inline(py, queue, deadline).map_err(|error| after_some(py, error, 0))?;
         if let Some(items) = Sequence::of(items).filter(|_| !self.selector.is_by_caller()) {
             return items.produce(py, queue, &life.registry, deadline);
         }
@@ -32,7 +33,8 @@ impl Queue {
             match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
                 Ok(()) => {
                     accepted += 1;
-                    run_inline(py, queue).map_err(|error| after_some(py, error, accepted))?;
+                    run_inline(py, queue, deadline)
+                        .map_err(|error| after_some(py, error, accepted))?;
                 }
                 Err(refusal) => {
                     return refused(py, queue.name(), refusal, accepted).map_or(Ok(accepted), Err);

@@ -291,7 +291,7 @@ impl Queue {
     #[pyo3(signature = (timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<bool> {
         let (queue, deadline) = (self.core()?, deadline_of(timeout)?);
-        run_inline(py, queue)?;
+        run_inline(py, queue, deadline)?;
         flushed(queue.flush(deadline, &mut InterpreterPause(py)))
     }
 
@@ -348,7 +348,7 @@ impl Queue {
         if queue.is_inline() {
             // Nothing is left to wait for, unless another thread drains.
             let removed = life.registry.remove(queue, &item_type, None, &mut NoPause);
-            run_inline(py, queue)?;
+            run_inline(py, queue, deadline)?;
             return Ok(removed.unwrap_or(true));
         }
         life.registry.remove(queue, &item_type, deadline, &mut InterpreterPause(py))

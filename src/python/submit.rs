@@ -21,10 +21,11 @@ impl Queue {
         let py = item.py();
         let deadline = deadline_of(timeout)?;
         let given = self.selector.given(queue, &item)?;
+        run_inline(py, queue, deadline)?;
         let (future, item) = Self::submitted(life, item)?;
         match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
             Ok(()) => {
-                run_inline(py, queue)?;
+                run_inline(py, queue, deadline)?;
                 Ok(future)
             }
             Err(refusal) => {

@@ -73,7 +73,7 @@ fn live<T: Item>(index: usize, shared: Arc<Shared<T>>, sleeper: Sleeper) {
 /// Runs until the queue has ended, or the thread, which is a spare one, is dismissed: then it
 /// returns `true`.
 fn run<T: Item>(task: &mut DrainTask<T>) -> bool {
-    let _mark = DrainScope::of(task.shared());
+    let _mark = DrainScope::of(task.shared(), &task.shared().log_helper);
     let _unwinding = CloseOnPanic(task.shared().clone());
     task.note_runner();
     loop {

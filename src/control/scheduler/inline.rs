@@ -11,19 +11,76 @@ use crate::flow::pause::{Pause, slice};
 use crate::flow::turn::cycle::{Cycle, DrainTask};
 use crate::item::Item;
 use crate::shared::Shared;
-use crate::sync::{Arc, Duration, Instant, Mutex, OnceLock, now, time_since};
+use crate::sync::{Arc, Condvar, Duration, Instant, Mutex, OnceLock, now, time_since, wait_for};
 use crate::thread_context::{DrainScope, InlineScope};
 
 /// The longest sleep before the next cycle, while a batch backs off or its handler is busy.
 const MOST_SLEEP: Duration = Duration::from_millis(10);
 
-/// The drain task of an inline queue; empty once the queue has ended.
-pub(crate) struct InlineDrain<T: Item>(OnceLock<Mutex<Option<DrainTask<T>>>>);
+/// The drain task of an inline queue, which one caller at a time has in hand.
+pub(crate) struct InlineDrain<T: Item>(OnceLock<Drain<T>>);
+
+struct Drain<T: Item> {
+    place: Mutex<Place<T>>,
+    returned: Condvar,
+}
+
+struct Place<T: Item> {
+    /// `None` while a caller has it, and once the queue has ended.
+    task: Option<DrainTask<T>>,
+    has_ended: bool,
+}
 
 impl<T: Item> Default for InlineDrain<T> {
     /// That of a queue with threads.
     fn default() -> Self {
         Self(OnceLock::new())
+    }
+}
+
+impl<T: Item> Drain<T> {
+    /// Takes the task, waiting while another caller has it.
+    fn take(&self, limit: Option<Duration>) -> Result<TaskInHand<'_, T>, NotTaken> {
+        let began = Instant::now();
+        let mut place = self.place.lock();
+        loop {
+            if let Some(task) = place.task.take() {
+                return Ok(TaskInHand { drain: self, task: Some(task) });
+            }
+            let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
+            if place.has_ended {
+                return Err(NotTaken::Ended);
+            }
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(NotTaken::Busy);
+            }
+            place = wait_for(&self.returned, place, left);
+        }
+    }
+}
+
+/// Why a caller does not drain the queue.
+enum NotTaken {
+    /// Another one does.
+    Busy,
+    /// The queue has ended.
+    Ended,
+}
+
+/// The drain task in the hand of a caller, who returns it with this.
+struct TaskInHand<'a, T: Item> {
+    drain: &'a Drain<T>,
+    /// `None`: the queue has ended.
+    task: Option<DrainTask<T>>,
+}
+
+impl<T: Item> Drop for TaskInHand<'_, T> {
+    fn drop(&mut self) {
+        let mut place = self.drain.place.lock();
+        place.task = self.task.take();
+        place.has_ended = place.task.is_none();
+        drop(place);
+        self.drain.returned.notify_all();
     }
 }
 
@@ -38,8 +95,10 @@ enum Drained {
 
 /// Makes the callers drain the queue.
 pub(crate) fn start<T: Item>(shared: &Arc<Shared<T>>, sleeper: Sleeper) {
+    shared.log_helper.leave_to_callers();
     let task = DrainTask::new(0, shared.clone(), sleeper);
-    let _ = shared.inline.0.set(Mutex::new(Some(task)));
+    let place = Mutex::new(Place { task: Some(task), has_ended: false });
+    let _ = shared.inline.0.set(Drain { place, returned: Condvar::new() });
 }
 
 impl<T: Item> Shared<T> {
@@ -50,36 +109,41 @@ impl<T: Item> Shared<T> {
     }
 
     /// If the callers drain the queue: handles what is in it, or ends it if it is closed. Returns
-    /// `false` if a batch still waits after `limit`: the caller continues later. It is outside the
-    /// host.
+    /// `false` if a batch still waits after `limit`, or another caller is still at work: the caller
+    /// continues later. It is outside the host.
     pub(crate) fn run_inline(self: &Arc<Self>, limit: Option<Duration>) -> bool {
-        let Some(inline) = self.inline.0.get() else { return true };
+        let Some(drain) = self.inline.0.get() else { return true };
         let Some(scope) = InlineScope::enter(self.address()) else { return true };
-        let is_done = self.drain_inline(inline, &scope, limit);
+        let is_done = self.drain_inline(drain, &scope, limit);
         drop(scope);
         // Now the log may use the queue.
-        self.log_helper.write_lines();
+        self.log_helper.write_in_call();
         is_done
     }
 
     fn drain_inline(
         self: &Arc<Self>,
-        inline: &Mutex<Option<DrainTask<T>>>,
+        drain: &Drain<T>,
         scope: &InlineScope,
         limit: Option<Duration>,
     ) -> bool {
         let began = now();
-        let is_late = || limit.is_some_and(|limit| time_since(began) >= limit);
+        let left = || limit.map(|limit| limit.saturating_sub(time_since(began)));
+        let is_late = || left().is_some_and(|left| left.is_zero());
         loop {
-            let slot = if scope.is_nested() { inline.try_lock() } else { Some(inline.lock()) };
-            // Another thread drains, and checks once more when it has freed the lock.
-            let Some(mut slot) = slot else { return true };
-            let Some(task) = &mut *slot else { return true };
+            let wait = if scope.is_nested() { Some(Duration::ZERO) } else { left() };
+            let mut hand = match drain.take(wait) {
+                Ok(hand) => hand,
+                Err(NotTaken::Ended) => return true,
+                // The other caller checks once more when it has returned the task.
+                Err(NotTaken::Busy) => return scope.is_nested(),
+            };
+            let Some(task) = &mut hand.task else { return true };
             match self.drain_with(task, is_late) {
                 Drained::All => {}
                 Drained::Late => return false,
                 Drained::Ended => {
-                    let mut task = slot.take();
+                    let mut task = hand.task.take();
                     // The queue may be dropped here: its items and handlers are dropped inside
                     // their host.
                     self.host.clone().enter(&mut || drop(task.take()));
@@ -87,7 +151,7 @@ impl<T: Item> Shared<T> {
                     return true;
                 }
             }
-            drop(slot);
+            drop(hand);
             if self.is_all_handled() && !self.ending.is_closing() {
                 return true;
             }
@@ -95,18 +159,20 @@ impl<T: Item> Shared<T> {
     }
 
     /// Ends a closed queue that its callers drain. What waits when the deadline has come is
-    /// abandoned.
+    /// abandoned; a caller that is inside a handler then ends the queue later.
     pub(crate) fn end_inline<P: Pause>(
         self: &Arc<Self>,
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<(), P::Interrupt> {
-        let mut is_done = false;
-        while !is_done {
+        let mut is_over = false;
+        while !is_over {
             pause.pause(&mut |limit| {
-                is_done = self.run_inline(slice(limit, deadline));
-                if !is_done && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                is_over = self.run_inline(slice(limit, deadline));
+                if !is_over && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     self.expire();
+                    self.run_inline(Some(Duration::ZERO));
+                    is_over = true;
                 }
             })?;
         }
@@ -118,7 +184,7 @@ impl<T: Item> Shared<T> {
         task: &mut DrainTask<T>,
         is_late: impl Fn() -> bool,
     ) -> Drained {
-        let _mark = DrainScope::of(self);
+        let _mark = DrainScope::of(self, &self.log_helper);
         let _unwinding = CloseOnPanic(self.clone());
         task.note_runner();
         // No batch waits to become full.

@@ -49,7 +49,7 @@ impl<T: Item> PoolTask for PooledDrain<T> {
         // Never contended: the pool runs one step of a task at a time.
         let mut slot = self.0.lock();
         let Some(PooledTask { task, .. }) = &mut *slot else { return After::Done };
-        let _mark = DrainScope::of(task.shared());
+        let _mark = DrainScope::of(task.shared(), &task.shared().log_helper);
         let _unwinding = CloseOnPanic(task.shared().clone());
         task.note_runner();
         task.wake_up();

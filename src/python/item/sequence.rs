@@ -79,7 +79,7 @@ impl<'py> Sequence<'py> {
             let end = start + items.len();
             let result = queue.shared.produce_many(&mut items, deadline, &mut InterpreterPause(py));
             let accepted = end - items.len() - usize::from(result.is_err());
-            run_inline(py, queue).map_err(|error| after_some(py, error, accepted))?;
+            run_inline(py, queue, deadline).map_err(|error| after_some(py, error, accepted))?;
             if let Err(refusal) = result {
                 return refused(py, queue.name(), refusal, accepted).map_or(Ok(accepted), Err);
             }

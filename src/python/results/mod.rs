@@ -15,7 +15,7 @@ mod submissions;
 mod ticket;
 
 pub(crate) use future::{FutureBase, future_class};
-pub(crate) use settler::{Settler, error_value, forget_lines};
+pub(crate) use settler::{Settler, error_value};
 pub(crate) use state::{Ending, Mail};
 pub(crate) use submissions::Submissions;
 pub(crate) use ticket::Ticket;

@@ -4,22 +4,14 @@
 //! wait are notified. So a loop is woken once for a batch, and a thread that waits for the first
 //! result finds the others as well.
 
-use std::sync::Arc;
-
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use super::future::FutureBase;
 use super::state::{Ending, Mail, Standard, Watch};
-use crate::Host;
-use crate::control::log_helper::{HostLog, Line, LogHelper};
-use crate::flow::handler::host::ThreadBody;
-use crate::python::interpreter::{
-    GuardedRef, describe_error, guarded_call, log, release, run_thread,
-};
-use crate::python::item::PyItem;
-use crate::sync::Forgettable;
-use crate::thread_context::on_drain_thread;
+use crate::control::log_helper::Line;
+use crate::python::interpreter::{GuardedRef, describe_error, guarded_call, log, release};
+use crate::thread_context::drained_lines;
 
 pub(crate) struct Settler<'py> {
     py: Python<'py>,
@@ -167,38 +159,10 @@ pub(super) fn call_back(future: &Bound<'_, FutureBase>, callback: &Bound<'_, PyA
 fn log_error(py: Python<'_>, what: &str, error: PyErr) {
     let error = describe_error(py, error_value(py, error));
     let line = format!("{what}: {error}");
-    if on_drain_thread() {
-        LINES.get().0.log(Line::Warning(line));
-    } else {
-        log("warn", &line);
-    }
-}
-
-/// The lines of drain threads about futures: these threads must not wait for the log.
-static LINES: Forgettable<Lines> = Forgettable::new();
-
-struct Lines(LogHelper);
-
-impl Default for Lines {
-    fn default() -> Self {
-        Self(LogHelper::new("futures", HostLog::<PyItem>(Arc::new(LogOnly))))
-    }
-}
-
-/// In a forked child: the thread that writes them does not exist here.
-pub(crate) fn forget_lines() {
-    LINES.forget();
-}
-
-struct LogOnly;
-
-impl Host<PyItem> for LogOnly {
-    fn live(&self, body: ThreadBody) {
-        run_thread(body);
-    }
-
-    fn log(&self, line: &str) {
-        log("warn", line);
+    match drained_lines() {
+        // A drain thread must not wait for the log.
+        Some(lines) => lines.log(Line::Warning(line)),
+        None => log("warn", &line),
     }
 }
 

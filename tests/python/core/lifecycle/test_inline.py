@@ -16,12 +16,13 @@ from batchqueue import (
     HandlerConsumer,
     PartitionPolicy,
     PartitionSelector,
+    ProduceTimeoutError,
     RetryPolicy,
     ThreadPolicy,
 )
 from batchqueue.config import BatchQueueConfig
 from core_support.event_loop import run
-from core_support.handlers import Recorder
+from core_support.handlers import Held, Recorder
 from core_support.queues import assert_conserved, config, try_once_more
 from core_support.scripts import run_script
 from core_support.threads import in_background, join, run_threads
@@ -186,6 +187,70 @@ def test_shutdown_without_time_makes_the_last_attempt(inline_queue):
     assert queue.shutdown(0) == 0
     assert (queue.stats().failed, handler.tries, handler.closed) == (1, 2, 1)
     assert_conserved(queue.stats())
+
+
+def test_timeouts_hold_while_a_batch_backs_off(inline_queue):
+    day = 86_400_000
+    retry = RetryPolicy(attempts=None, backoff_ms=day, max_backoff_ms=day)
+    queue, handler = inline_queue(retry=retry, buffer_size=3), Down()
+    queue.add_handler(int, handler)
+    queue.add_handler(str, handler)
+    assert queue.produce(1, timeout=0.01) is True
+    assert queue.flush(0.01) is False
+    assert queue.produce_many([2], timeout=0.01) == 1
+    future = queue.submit(3, timeout=0.01)
+    with pytest.raises(ProduceTimeoutError):
+        queue.produce(4, timeout=0.01)
+    assert queue.remove_handler(str, timeout=0.01) is True
+    assert (queue.stats().consumed, future.done()) == (0, False)
+    handler.up = True
+    try_once_more(queue)
+    assert queue.flush(WAIT_S) is True
+    assert handler.items == [1, 2, 3]
+    assert_conserved(queue.stats())
+
+
+def hung(inline_queue):
+    """Returns a queue, the handler that another caller is inside, and that caller."""
+    queue, handler = inline_queue(), Held()
+    queue.add_handler(int, handler)
+    caller, _ = in_background(lambda: queue.produce(1))
+    assert handler.entered.wait(WAIT_S)
+    return queue, handler, caller
+
+
+def test_timeouts_hold_while_another_caller_is_inside_a_handler(inline_queue):
+    queue, handler, caller = hung(inline_queue)
+    assert queue.flush(0.01) is False
+    assert queue.produce(2, timeout=0.01) is True
+    assert queue.shutdown(0.01) == 2
+    handler.released.set()
+    join(caller)
+    assert (handler.items, handler.closed) == ([1], 1)
+    assert_conserved(queue.stats())
+
+
+def test_ctrl_c_ends_the_wait_for_another_caller(inline_queue):
+    queue, handler, caller = hung(inline_queue)
+    assert queue.produce(2, timeout=0.01) is True
+    waits = threading.Event()
+
+    def interrupt():
+        assert waits.wait(WAIT_S)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def flush():
+        waits.set()
+        queue.flush()
+
+    thread, _ = in_background(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        flush()
+    join(thread)
+    handler.released.set()
+    join(caller)
+    assert queue.flush(WAIT_S) is True
+    assert handler.items == [1, 2]
 
 
 def test_no_batch_waits_for_its_time(inline_queue):

@@ -115,20 +115,54 @@ def test_outcomes_are_counted_while_the_log_is_held_up(make_queue, held_up):
     assert_conserved(queue.stats())
 
 
-def test_a_flush_waits_for_the_lines_about_its_items(make_queue, attach):
-    class SlowLog(HeldUpLog):
-        def emit(self, record):
-            flushed.wait(0.2)  # if the flush waits, it does not end before
-            self.lines.append(record.getMessage())
+class SlowLog(HeldUpLog):
+    """Writes each line late, or when it is released."""
 
-    flushed = threading.Event()
+    def emit(self, record):
+        self.released.wait(0.2)  # what waits for the line does not end before
+        self.lines.append(record.getMessage())
+
+
+def test_a_flush_waits_for_the_lines_about_its_items(make_queue, attach):
     log = attach(SlowLog(), "batchqueue")
     queue = make_queue()
     queue.add_handler(int, fail)
     queue.produce(1)
     assert queue.flush(WAIT_S)
-    flushed.set()
     assert len(log.lines) == 1
+
+
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("end", ["flush", "shutdown"])
+def test_the_lines_about_callbacks_are_waited_for_too(make_queue, attach, inline, end):
+    def callback(future):
+        raise ValueError("as planned")
+
+    log, other = attach(SlowLog(), "batchqueue"), Held()
+    source, queue = make_queue("source"), make_queue(inline=inline)
+    source.add_handler(int, other)
+    future = source.submit(1)
+    future.add_done_callback(callback)
+    assert other.entered.wait(WAIT_S)
+    queue.add_handler(str, lambda batch: future.set_result(batch[0]))
+    queue.produce("the result")
+    getattr(queue, end)(WAIT_S)
+    assert ["as planned" in line for line in log.lines] == [True]
+    other.released.set()
+
+
+def test_callers_of_an_inline_queue_write_its_lines_one_after_the_other(make_queue, held_up):
+    queue = make_queue(inline=True)
+    queue.add_handler(int, fail)
+    first, _ = in_background(lambda: queue.produce(1))
+    assert held_up.entered.wait(WAIT_S)
+    held_up.entered.clear()
+    queue.produce("without a handler")
+    assert not held_up.entered.is_set(), "a second caller writes"
+    assert queue.stats().log_waiting == 2
+    held_up.released.set()
+    join(first)
+    assert ["as planned" in line for line in held_up.lines] == [True, False]
 
 
 def test_a_flush_does_not_wait_for_a_log_that_is_held_up(make_queue, held_up):
@@ -189,6 +223,37 @@ queue.produce("delivered")
 atexit.unregister(logging.shutdown)
 """)
     assert (exit_code, out) == (0, ["delivered"]), err
+
+
+def test_a_process_with_many_queues_ends_while_its_log_is_held_up():
+    """They wait for the log together, and not one after the other."""
+    exit_code, _, err = run_script("""
+import logging
+
+class Hung(logging.Handler):
+    def createLock(self):
+        self.lock = None
+
+    def emit(self, record):
+        threading.Event().wait()
+
+logging.getLogger("batchqueue").addHandler(Hung())
+logging.raiseExceptions = False
+queues = [BatchQueue(str(number), config(threads=1)) for number in range(150)]
+for queue in queues:
+    queue.add_handler(int, lambda batch: None)
+
+class Late:
+    def consume(self, batch):
+        pass
+    def on_close(self):
+        raise ValueError("at the end")
+
+for queue in queues:
+    queue.add_handler(str, Late())
+    queue.produce("item")
+""")
+    assert exit_code == 0, err
 
 
 def test_a_callback_of_a_future_that_fails_does_not_wait_for_the_log(make_queue, held_up):
