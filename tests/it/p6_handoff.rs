@@ -258,7 +258,9 @@ fn statistics_and_the_log_report_runs_moves_ratio_and_the_longest_handoff() {
         queue.produce(sent(1, 0, number)).unwrap();
     }
     assert_eq!(steered.rebalance(&queue, &[1, 0]), 2);
-    assert!(lines.any("rebalanced 2 partitions, max thread load delta: 67% -> 67%"), "{lines:?}");
+    wait_until("the line", || {
+        lines.any("rebalanced 2 partitions, max thread load delta: 67% -> 67%")
+    });
     assert_eq!(steered.rebalance(&queue, &[1, 0]), 0);
     wait_until("the new owners", || owners(&queue) == [1, 0]);
     let stats = queue.stats();

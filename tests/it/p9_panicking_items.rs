@@ -80,6 +80,7 @@ impl World {
         wait_until("all items to be dropped", || Arc::strong_count(&self.left) == 1);
         wait_until("the end of the queue", || self.queue.has_ended());
         let text = "dropped";
+        wait_until("the lines", || self.lines.count(text) >= panicked);
         assert_eq!(self.lines.count(text), panicked, "{:?}", self.lines);
         assert!(!self.lines.any("a drain thread panicked"), "{:?}", self.lines);
         assert_conserved(&self.queue.stats());

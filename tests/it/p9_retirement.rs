@@ -108,7 +108,7 @@ fn a_handler_with_nothing_to_close_goes_without_a_drain_thread() {
     assert_eq!(*replaced.lock().unwrap(), here);
     // Its drop panics.
     assert!(queue.remove_handler(key(1)));
-    assert!(lines.any(" panicked when it was dropped: dropped"));
+    wait_until("the line", || lines.any(" panicked when it was dropped: dropped"));
     assert_eq!(*removed.lock().unwrap_or_else(PoisonError::into_inner), here);
     queue.add_handler(key(1), dropped_by(&Arc::default(), false)).unwrap();
     release.open();

@@ -110,7 +110,9 @@ fn r08_a_plan_with_a_missing_thread_is_refused() {
         assert_eq!(steered.rebalance(&queue, &plan), 0);
         assert_eq!(owners(&queue), [0, 1, 0]);
     }
-    assert!(lines.any("partition 1 to thread 99 and the queue has 2 drain threads"), "{lines:?}");
+    wait_until("the line", || {
+        lines.any("partition 1 to thread 99 and the queue has 2 drain threads")
+    });
     queue.produce(sent(1, 0, 0)).unwrap();
     wait_until("the item", || collector.items().len() == 1);
     shut_down(&queue);
