@@ -73,9 +73,10 @@ fn a_handler_that_shuts_its_feeder_down_returns() {
         let numbers: Vec<_> = seen.items().iter().map(|item| item.number).collect();
         assert_eq!(numbers, (0..100).collect::<Vec<_>>());
         assert_eq!((feeder.stats().failed, queue.stats().failed), (0, 0));
-        let line = "queue feeder: a shutdown from a handler did not wait, because it would never have \
-             ended: the handler of type 16 in queue fed waits for the end of queue feeder; the \
-             handler of type 16 in queue feeder waits for room in partition 0 of queue fed";
+        let line = "queue feeder: a shutdown from a handler did not wait, because it would never \
+                    have ended: the handler of type 16 in queue fed waits for the end of queue \
+                    feeder; the handler of type 16 in queue feeder waits for room in partition 0 \
+                    of queue fed";
         wait_until("the line", || lines.any(line));
     }
 }
