@@ -40,10 +40,9 @@ class Flaky(Recorder):
 def retried(make_queue, handler, settings=IMMEDIATELY, error_handler=None, **options):
     queue = make_queue(
         settings=config(
-            min_idle_ms=60_000,
             retry=RetryPolicy(**settings),
             error_handler=error_handler,
-            **options,
+            **{"min_idle_ms": 60_000, **options},
         )
     )
     queue.add_handler(int, handler)
@@ -270,6 +269,7 @@ def test_what_fails_in_the_last_attempt_has_failed_and_is_reported_in_time(make_
         policy,
         error_handler=lambda batch, error: reported.append((batch, str(error))),
         dead_letter=letters.extend,
+        min_idle_ms=0,
     )
     queue.produce(1)
     eventually(lambda: queue.stats().held == 1, "the first attempt")
@@ -284,7 +284,8 @@ def test_what_fails_in_the_last_attempt_has_failed_and_is_reported_in_time(make_
 def test_shutdown_without_end_ends_when_another_one_has_a_deadline(make_queue):
     """The way out of `attempts=None` and `shutdown()`."""
     sink = Sink(slow_s=1)
-    queue = retried(make_queue, sink, {"attempts": None, **NEVER}, lambda *_: None)
+    policy = {"attempts": None, **NEVER}
+    queue = retried(make_queue, sink, policy, lambda *_: None, min_idle_ms=0)
     queue.produce(1)
     eventually(lambda: queue.stats().held == 1, "the first attempt")
     closing, abandoned = in_background(lambda: queue.shutdown())
