@@ -7,7 +7,7 @@ use crate::control::retirements::Retired;
 use crate::error::{AddHandlerError, FlushError, ProduceError};
 use crate::flow::handler::{HandlerRef, Handlers};
 use crate::flow::partition::gate::Access;
-use crate::flow::pause::{Pause, Wait, slice};
+use crate::flow::pause::{Pause, Wait};
 use crate::flow::produce::pending::{Line, TryProduceError};
 use crate::item::{HandledType, Item, TypeKey};
 use crate::observe::{HandlerHistograms, Stats};
@@ -361,7 +361,7 @@ impl<T: Item> BatchQueue<T> {
         let mut is_over = false;
         while !is_over {
             pause.pause(&mut |limit| {
-                is_over = self.shared.run_inline(slice(limit, deadline))
+                is_over = self.shared.run_inline(crate::flow::pause::slice(limit, deadline))
                     || deadline.is_some_and(|deadline| Instant::now() >= deadline);
             })?;
         }
