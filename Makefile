@@ -162,7 +162,7 @@ format: require-components $(VENV)/requirements ## write the house format into a
 	$(BIN)/ruff check --fix-only --quiet
 	$(BIN)/ruff format
 
-lint: require-components $(VENV)/requirements ## format, lint and English, changing nothing
+lint: require-components $(VENV)/requirements ## format, lint, English, and the places of switches, changing nothing
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
 	RUSTFLAGS="--cfg loom" cargo clippy --locked --lib --tests --target-dir $(TARGET)/loom -- -D warnings
@@ -172,6 +172,7 @@ lint: require-components $(VENV)/requirements ## format, lint and English, chang
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/python scripts/prose.py
+	$(BIN)/python scripts/faults/switches.py
 
 types: $(VENV)/requirements $(VENV)/installed ## type-check the package with mypy and pyright, and the stubs against the built module
 	$(BIN)/mypy --strict

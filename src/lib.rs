@@ -63,7 +63,6 @@
 //! | `shared` | the components that the threads of one queue share |
 //! | `thread_context` | the queue that a thread drains, the handler that it is inside |
 //! | `sync` | the only door to locks, atomics, threads: real ones, or loom's |
-//! | `rules` | switches that turn one rule off, to see its tests go red |
 //! | `arrow` | columnar data: record batches split by the values of a column |
 //! | `entries` | records of Redis streams, from the bytes of a reply; only the bindings use it |
 //! | `stages` | what a stage of a pipeline holds; only the bindings use it |
@@ -81,7 +80,6 @@ mod flow;
 mod item;
 mod observe;
 mod queue;
-mod rules;
 mod shared;
 mod snapshot;
 #[cfg(any(feature = "python", all(test, not(loom))))]

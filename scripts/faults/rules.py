@@ -1,4 +1,4 @@
-"""The rules that `src/rules.rs` can leave out, and the tests that must fail without them.
+"""The rules of the core, which `rules.rs` explains, and the tests that must fail without them.
 
 A test is named by its kind and its place:
 

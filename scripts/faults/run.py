@@ -1,13 +1,14 @@
 """Turns off the rules one after the other, and checks that the tests which guard each one fail.
 
-`rules.py` lists the rules of the core, which has a switch for each in a build with the feature
-`faults`. The rules of pipelines have none: `pipeline_support.mutants` lists them, and their tests
-run on a copy of the package without the rule. First all tests must pass with every rule in place,
-in the same builds. `make faults` runs it; `.ci/run` runs a part, by turns.
+`rules.py` lists the rules of the core. Their tests run on a copy of it with a switch for each rule,
+which is built once: `switches.diff`. `pipeline_support.mutants` lists the rules of pipelines; their
+tests run on a copy of the package without the rule. First all tests must pass with every rule in
+place, in the same builds. `make faults` runs it; `.ci/run` runs a part, by turns.
 """
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,15 +16,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rules import RULES
+from switches import ROOT, write_copy
 
-ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "python" / "support"))
 
-from pipeline_support.mutants import MUTANTS  # noqa: E402 - it is beside the tests
-from pipeline_support.mutants.mutant import run_guard  # noqa: E402
+from pipeline_support.mutants import MUTANTS
+from pipeline_support.mutants.mutant import PACKAGE, run_guard
 
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-SITE = TARGET / "faults-site"
+FAULTS = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "faults"
+COPY = FAULTS / "crate"
+BUILT = FAULTS / "target"
+"""It stays, and so does the copy: a later run builds only what has changed."""
+
+SITE = FAULTS / "site"
 TIME_LIMIT_S = 120
 """A test that hangs without its rule fails as well; loom and the tests' timeouts end most."""
 
@@ -53,63 +58,41 @@ class Outcome(NamedTuple):
 
 
 def build(kinds: set[str]) -> None:
-    """Build these kinds of tests, with the switches of the rules compiled in."""
+    """Build these kinds of tests, with the switches of the rules."""
+    try:
+        write_copy(COPY)
+    except ValueError as error:
+        sys.exit(str(error))
     for kind in sorted(kinds - {"py", "pipeline"}):
-        cargo(kind, "--no-run")
-    if "py" not in kinds:
-        return
-    maturin = [
-        sys.executable,
-        "-m",
-        "maturin",
-        "build",
-        "--profile",
-        "local",
-        "--locked",
-        "--features",
-        "python,faults",
-    ]
-    wheels = TARGET / "faults-wheels"
-    for old in wheels.glob("*.whl"):
-        old.unlink()
-    run([*maturin, "--out", str(wheels)], check=True)
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--upgrade",
-        "--target",
-        str(SITE),
-    ]
-    run([*pip, *map(str, wheels.glob("*.whl"))], check=True)
+        cargo(kind, "--no-run", check=True)
+    if "py" in kinds:
+        build_package()
 
 
-def cargo(kind: str, *args: str, rule: str = "") -> Outcome:
+def build_package() -> None:
+    """Build the bindings, and link the rest of the package beside them."""
+    command = ["cargo", "build", "--locked", "--target-dir", str(BUILT)]
+    command += ["--profile", "local", "--lib", "--features", "python"]
+    extension = {"PYO3_BUILD_EXTENSION_MODULE": "1", "PYO3_PYTHON": sys.executable}
+    run(command, check=True, folder=COPY, **extension)
+    shutil.rmtree(SITE, ignore_errors=True)
+    package = SITE / PACKAGE.name
+    package.mkdir(parents=True)
+    for entry in PACKAGE.iterdir():
+        if not entry.name.startswith("_core."):
+            (package / entry.name).symlink_to(entry)
+    shutil.copy(BUILT / "local" / "libbatchqueue.so", package / "_core.abi3.so")
+
+
+def cargo(kind: str, *args: str, rule: str = "", check: bool = False) -> Outcome:
     """Run cargo for a kind of tests."""
+    command, flags = ["cargo", "test", "--locked", "--target-dir"], {}
     if kind == "loom":
-        command = [
-            "cargo",
-            "test",
-            "--locked",
-            "--profile",
-            "local",
-            "--lib",
-            "--target-dir",
-            str(TARGET / "loom"),
-        ]
+        command += [str(BUILT / "loom"), "--profile", "local", "--lib"]
         flags = {"RUSTFLAGS": "--cfg loom"}
     else:
-        command = [
-            "cargo",
-            "test",
-            "--locked",
-            *(["--lib"] if kind == "unit" else ["--test", "it"]),
-        ]
-        flags = {}
-    return run([*command, "--features", "faults", *args], rule=rule, **flags)
+        command += [str(BUILT), *(["--lib"] if kind == "unit" else ["--test", "it"])]
+    return run([*command, *args], rule=rule, check=check, folder=COPY, **flags)
 
 
 def outcome(test: str, rule: str = "") -> Outcome:
@@ -125,7 +108,14 @@ def outcome(test: str, rule: str = "") -> Outcome:
     return run(pytest, rule=rule, PYTHONPATH=str(SITE))
 
 
-def run(command: list[str], *, rule: str = "", check: bool = False, **variables: str) -> Outcome:
+def run(
+    command: list[str],
+    *,
+    rule: str = "",
+    check: bool = False,
+    folder: Path = ROOT,
+    **variables: str,
+) -> Outcome:
     """Run a command without its output; no limit applies to a build."""
     every_case = {"BATCHQUEUE_TEST_MATRIX": "all"}
     environment = {**os.environ, **variables, **every_case, "BATCHQUEUE_RULE_OFF": rule}
@@ -134,9 +124,9 @@ def run(command: list[str], *, rule: str = "", check: bool = False, **variables:
         done = subprocess.run(
             command,
             check=False,
-            cwd=ROOT,
+            cwd=folder,
             env=environment,
-            timeout=None if check or "--no-run" in command else limit,
+            timeout=None if check else limit,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )

@@ -7,7 +7,6 @@ use crate::flow::partition::Partition;
 use crate::flow::partition::gate::Access;
 use crate::flow::pause::{Pause, shorter, slice};
 use crate::item::{Item, counted};
-use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant, panicking};
 use crate::thread_context::on_drain_thread;
@@ -85,7 +84,7 @@ impl<T: Item> Shared<T> {
         }
         // A drain thread waits only if the wait can end: not for its own queue, nor for a queue
         // that needs the handler which it is inside, nor for handlers that wait for its own.
-        let may_wait = !self.would_wait_for_itself() || rule_off(Rule::ShutdownFromHandlerReturns);
+        let may_wait = !self.would_wait_for_itself();
         if may_wait && let Ok(_compensation) = self.compensate() {
             let waiting = Waiting::begin(self.clone(), Wish::End);
             while !self.ending.running().is_empty() {

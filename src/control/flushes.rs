@@ -10,7 +10,6 @@ use crate::error::FlushError;
 use crate::flow::handler::dead_letters::DeadLetterBox;
 use crate::flow::pause::{Pause, slice};
 use crate::item::Item;
-use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{
     Arc, AtomicUsize, Condvar, Duration, Instant, Mutex, OnceLock, Ordering, wait_for,
@@ -64,7 +63,7 @@ impl Flushes {
     /// When a drain thread leaves a partition, after its fence.
     #[inline]
     pub(crate) fn notify(&self) {
-        if self.are_waiting() && !rule_off(Rule::NotifyFlush) {
+        if self.are_waiting() {
             let (lock, progress) = &self.progress;
             let _guard = lock.lock();
             progress.notify_all();

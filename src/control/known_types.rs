@@ -20,7 +20,6 @@ use crate::control::whereabouts::Whereabouts;
 use crate::flow::route::Partitions;
 use crate::flow::route::type_table::TableUse;
 use crate::item::TypeKey;
-use crate::rules::{Rule, rule_off};
 
 /// Up to which position each partition is to be settled.
 pub(super) type Goals = SmallVec<[(usize, u64); 1]>;
@@ -76,8 +75,7 @@ impl KnownTypes {
 
     /// The type has a handler again, or another one.
     pub(super) fn stay(&mut self, key: TypeKey) {
-        if let Some(known) = self.by_key.get_mut(&key).filter(|_| !rule_off(Rule::StayAfterReturn))
-        {
+        if let Some(known) = self.by_key.get_mut(&key) {
             known.goals = None;
         }
     }
@@ -106,8 +104,7 @@ impl KnownTypes {
                 known.is_listed = false;
                 continue;
             };
-            let waits =
-                |partition, goal| completed(partition) < goal && !rule_off(Rule::GoWhenSettled);
+            let waits = |partition, goal| completed(partition) < goal;
             goals.retain(|&mut (partition, goal)| waits(partition, goal));
             if goals.is_empty() {
                 gone.extend(self.by_key.remove(&key).map(|known| (key, known)));

@@ -6,7 +6,6 @@
 use crate::config::{PartitionPolicy, Selector};
 use crate::control::growth::{MOST_PARTITIONS_OF_TYPE, Weight};
 use crate::control::known_types::KnownType;
-use crate::control::ownership::Owner;
 use crate::control::retirements::Retired;
 use crate::error::{AddHandlerError, Closed, ConfigError};
 use crate::flow::handler::Handlers;
@@ -15,7 +14,6 @@ use crate::flow::handler::dead_letters::DeadLetterBox;
 use crate::flow::partition::gate::Access;
 use crate::flow::route::{Partitions, TypeHandlers};
 use crate::item::{HandledType, Item, TypeKey};
-use crate::rules::{Rule, rule_off};
 use crate::shared::{Control, Shared};
 use crate::sync::Arc;
 
@@ -58,7 +56,7 @@ impl<T: Item> Shared<T> {
         let settings =
             CallSettings::of_type(&self.config, item_type).map_err(AddHandlerError::Config)?;
         let mut control = self.control.lock();
-        if control.access != Access::Open && !rule_off(Rule::NoGrowthWhileClosing) {
+        if control.access != Access::Open {
             return Err(AddHandlerError::Closed(Closed));
         }
         let before = if control.types.get(item_type.key).is_some() {
@@ -118,9 +116,6 @@ impl<T: Item> Shared<T> {
     ) -> Result<(), ConfigError> {
         let (key, spread) = (item_type.key, handlers.instances.len());
         self.check_spread(&item_type.name, spread)?;
-        if rule_off(Rule::GrowthKeepsOwners) {
-            self.forget_moves();
-        }
         let weight = Weight::of(item_type.weight, spread);
         let (partitions, spread) = self.place_type(control, key, weight, spread);
         control.growth.add_type(&self.route, key, &partitions, weight);
@@ -145,7 +140,7 @@ impl<T: Item> Shared<T> {
         count: usize,
     ) -> (Partitions, Option<usize>) {
         let (route, growth, types) = (&self.route, &mut control.growth, &mut control.types);
-        let former = types.whereabouts.get(key).filter(|_| !rule_off(Rule::ReturnHome));
+        let former = types.whereabouts.get(key);
         // Several handlers keep the order per partition only, whatever partitions they get.
         let former = former.filter(|former| count == 1 || count == former.len()).cloned();
         let free = || {
@@ -209,19 +204,6 @@ impl<T: Item> Shared<T> {
         }
     }
 
-    /// Only for a switched-off rule: every partition goes back to its first owner, on the way to
-    /// which it stays.
-    fn forget_moves(&self) {
-        for partition in 0..self.route.partition_count() {
-            let word = self.route.owner(partition);
-            let owner = word.load().inside();
-            if owner != partition % self.threads.len() {
-                let _ =
-                    word.exchange(Owner::Owned(owner), Owner::Revoked { from: owner, to: owner });
-            }
-        }
-    }
-
     fn check_spread(&self, name: &str, spread: usize) -> Result<(), ConfigError> {
         let problem = if spread == 1 {
             return Ok(());
@@ -259,11 +241,8 @@ impl<T: Item> Shared<T> {
         let debt = self.owe_what_lingers(&before);
         place.publish(None);
         let begun = self.retire(before, debt, is_settled);
-        // What follows locks the lanes as well, which would hide that the rule is off.
-        if !rule_off(Rule::RecallType) {
-            self.begin_departure(&mut control, key);
-            self.end_some_departures(&mut control);
-        }
+        self.begin_departure(&mut control, key);
+        self.end_some_departures(&mut control);
         drop(control);
         Some(self.continue_retirement(begun))
     }

@@ -14,7 +14,6 @@ use crate::flow::desk::lane::{Debt, Owed};
 use crate::flow::handler::HandlerRef;
 use crate::flow::route::TypeHandlers;
 use crate::item::Item;
-use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Weak};
 
@@ -37,9 +36,6 @@ impl<T: Item> Shared<T> {
         // desk by now. Jobs of the type that no thread has in hand go to its new handler, or to
         // none. With another selector than by type, they may be in any partition.
         let recall = |partition: usize| {
-            if rule_off(Rule::RecallType) {
-                return;
-            }
             let partition = self.route.partition(partition);
             if partition.change_lanes(|lanes| lanes.recall_type(key)) {
                 self.call_owner(partition, None);
@@ -73,7 +69,7 @@ impl<T: Item> Shared<T> {
 
     /// Handlers that are about to be removed still get what lingers. Under the control lock.
     pub(crate) fn owe_what_lingers(&self, registered: &Arc<TypeHandlers<T>>) -> Option<Debt> {
-        registered.settings.max_delay.filter(|_| !rule_off(Rule::OweLingering))?;
+        registered.settings.max_delay?;
         let debt = Debt::default();
         for partition in self.partitions_of(&registered.partitions) {
             let partition = self.route.partition(partition);

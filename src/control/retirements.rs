@@ -11,7 +11,6 @@ use crate::flow::handler::HandlerRef;
 use crate::flow::handler::drop_items::DropPanics;
 use crate::flow::pause::{Pause, slice};
 use crate::flow::route::TypeHandlers;
-use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, Weak, wait_for};
 
 /// The end of a retirement, for callers that wait for it.
@@ -37,7 +36,7 @@ impl Retired {
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<bool, P::Interrupt> {
-        while !self.is_ended() && !rule_off(Rule::WaitForRetired) {
+        while !self.is_ended() {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Ok(false);
             }

@@ -19,7 +19,6 @@
 use std::collections::VecDeque;
 
 use crate::flow::desk::JobPlace;
-use crate::rules::{Rule, rule_off};
 use crate::sync::{AtomicUsize, Duration, Instant, Mutex, Ordering};
 
 /// A handler whose last call took longer is slow.
@@ -105,8 +104,8 @@ impl SlowCalls {
         }
         let scene = scene();
         let first = state.tickets.front().map(|ticket| ticket.place);
-        let is_next = first.is_none_or(|first| first == place) || rule_off(Rule::SlowInTurn);
-        let is_regular = state.may_call(thread, &scene) || rule_off(Rule::SpareQuickWork);
+        let is_next = first.is_none_or(|first| first == place);
+        let is_regular = state.may_call(thread, &scene);
         if is_next && (is_regular || state.may_make_exception(&scene)) {
             state.permits[thread] = true;
             if !is_regular {

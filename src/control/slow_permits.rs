@@ -4,7 +4,6 @@ use crate::control::slow_calls::{QUICK_WORK, SLOW_CALL, Scene};
 use crate::control::thread_slots::ThreadSlot;
 use crate::flow::desk::JobPlace;
 use crate::item::Item;
-use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::Instant;
 
@@ -18,9 +17,7 @@ impl<T: Item> Shared<T> {
     /// The thread has left its slow handler, or got a permit that it did not use.
     pub(crate) fn end_slow(&self, thread: usize) {
         let next = self.slow_calls.end(thread, Instant::now());
-        if !rule_off(Rule::RecallSlow) {
-            self.recall_slow(next);
-        }
+        self.recall_slow(next);
     }
 
     /// Submits the next job again that waits for a slow call, if a thread can make it.

@@ -11,7 +11,6 @@ use rustc_hash::FxHashMap;
 use crate::config::Config;
 use crate::control::thread_slots::ThreadSlots;
 use crate::observe::Throttle;
-use crate::rules::{Rule, rule_off};
 use crate::sync::{AtomicU8, AtomicU64, Duration, Mutex, Ordering, fence};
 
 /// After this time without a turn there are no more visits; and a thread that was away gets its
@@ -64,16 +63,14 @@ impl Arming {
         self.0.store(Visits::None as u8, Ordering::Relaxed);
         // SeqCst: pairs with the fence of a thread that enters a partition: either it sees that
         // there are no more visits, or its turn is seen by the caller.
-        if !rule_off(Rule::DisarmFence) {
-            fence(Ordering::SeqCst);
-        }
+        fence(Ordering::SeqCst);
     }
 }
 
 impl Supervision {
     pub(crate) fn new(config: &Config, threads: &ThreadSlots) -> Self {
         // loom has no clock, and so no ticks.
-        let is_on = threads.most() > 1 && !cfg!(loom) && !rule_off(Rule::TakeOver);
+        let is_on = threads.most() > 1 && !cfg!(loom);
         let seen = |thread| SeenThread { is_running: thread < threads.len(), ..Default::default() };
         let threads: Vec<_> = (0..threads.most()).map(seen).collect();
         let tick = config.takeover_after;

@@ -8,7 +8,6 @@ use crate::control::thread_slots::ThreadSlot;
 use crate::flow::partition::gate::Access;
 use crate::flow::partition::{Partition, Signal};
 use crate::item::Item;
-use crate::rules::{Rule, rule_off};
 use crate::shared::{Control, Shared};
 use crate::sync::{Arc, Duration, Ordering, fence};
 
@@ -35,7 +34,6 @@ impl<T: Item> Shared<T> {
         // During a visit, this is left to the next one.
         if self.supervision.is_on
             && self.supervision.tick <= SLOW_CALL
-            && !rule_off(Rule::LeaveForSlowCall)
             && let Some(mut seen) = self.supervision.seen.try_lock()
         {
             let thread = &mut seen.threads[thread];

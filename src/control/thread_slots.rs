@@ -20,7 +20,6 @@ use crate::control::spares::Spares;
 use crate::flow::partition::{Partition, Signal};
 use crate::flow::route::Route;
 use crate::observe::{ThreadFigures, ThreadTally};
-use crate::rules::{Rule, rule_off};
 use crate::sync::{
     Arc, AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Duration, Mutex, Ordering, fence,
 };
@@ -355,9 +354,7 @@ impl ThreadSlots {
         }
         // SeqCst: pairs with the fence in `Sleeper::prepare`: either this thread sees it asleep, or
         // it sees the put.
-        if !rule_off(Rule::PutFence) {
-            fence(Ordering::SeqCst);
-        }
+        fence(Ordering::SeqCst);
         // The thread inside, not the next owner: it is the one that can act on it now.
         let inside = route.owner(partition.index).load().inside();
         self.all[inside].waker.wake(signal);

@@ -27,7 +27,6 @@
 use std::fmt::Write;
 
 use crate::item::TypeKey;
-use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, AtomicBool, Duration, Forgettable, Instant, Mutex, Ordering};
 use crate::thread_context::{call_has_ended, drained_queue, held_desk};
 
@@ -256,7 +255,7 @@ impl Waiting {
         let kept = Kept { desk: held_desk(), thread_of: drained_queue() };
         // Not in loom: its locks cannot be in a static. The table changes under one lock.
         let is_kept = kept.desk.is_some() || kept.thread_of.is_some();
-        if !is_kept || cfg!(loom) || rule_off(Rule::CheckWaits) {
+        if !is_kept || cfg!(loom) {
             return None;
         }
         let call_has_ended = call_has_ended();

@@ -16,7 +16,6 @@ use rustc_hash::FxHashMap;
 
 use crate::flow::route::Partitions;
 use crate::item::TypeKey;
-use crate::rules::{Rule, rule_off};
 
 /// Under the control lock.
 #[derive(Debug, Default)]
@@ -89,9 +88,8 @@ impl Whereabouts {
 
     /// Forgets the types that went before the last round began.
     fn forget(&mut self) {
-        let rounds = if rule_off(Rule::WholeRound) { 1 } else { 2 };
         while let Some(&(key, round)) = self.gone.front()
-            && round + rounds <= self.round
+            && round + 2 <= self.round
         {
             self.gone.pop_front();
             // One that went again since has a later entry.

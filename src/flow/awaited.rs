@@ -99,7 +99,7 @@ impl<T: Item> Shared<T> {
             Consumption::PerThread(_) => lane.tried_by.unwrap_or(0),
             _ => 0,
         };
-        let target = self.target_of(lane.key, partition.index, usize::MAX, consumer);
+        let target = self.target_of(lane.key, partition.index, consumer);
         target.is_some_and(|target| is_at(target.handler(), desk))
     }
 

@@ -7,7 +7,6 @@ use crate::control::scheduler::{Compensation, Limit};
 use crate::flow::desk::Desk;
 use crate::flow::handler::HandlerRef;
 use crate::item::Item;
-use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::Arc;
 use crate::thread_context::{drained_queue, held_desk};
@@ -51,18 +50,13 @@ impl<T: Item> Shared<T> {
             let _compensation = self.compensate_without_limit();
             desk.enter();
         };
-        if rule_off(Rule::LeaveHostAtDesk) {
-            wait();
-        } else {
-            self.host.leave(&mut wait);
-        }
+        self.host.leave(&mut wait);
     }
 
     /// Called before a call into a handler that works elsewhere: the calling thread only waits for
     /// it.
     pub(crate) fn compensate_for(&self, handler: &HandlerRef<T>) -> Option<Compensation> {
-        let only_waits = handler.handler.works_elsewhere() && !rule_off(Rule::CompensateForLoop);
-        if only_waits { self.compensate_without_limit() } else { None }
+        if handler.handler.works_elsewhere() { self.compensate_without_limit() } else { None }
     }
 
     /// On a shared pool, starts another worker for a wait of which there is at most one per queue.

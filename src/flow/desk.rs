@@ -20,7 +20,6 @@ mod tries;
 
 use std::collections::VecDeque;
 
-use crate::rules::{Rule, rule_off};
 use crate::sync::{
     Arc, AtomicBool, Condvar, Deadline, Duration, Mutex, Ordering, QuickMutex, Weak, wait_for,
 };
@@ -126,10 +125,6 @@ impl DeskState {
 
     /// A desk that becomes free has no tickets left.
     fn next(&mut self, queue: usize, may_serve: bool) -> Next {
-        if rule_off(Rule::TicketsAtRelease) {
-            self.held = None;
-            return Next::Nothing;
-        }
         if let Some(Ticket::Job { queue: owner, place }) = self.tickets.front()
             && may_serve
             && address(owner) == queue
@@ -198,7 +193,7 @@ impl Desk {
         queue_address: usize,
     ) -> Submitted {
         let mut state = self.state.lock();
-        if state.held.is_some() && !rule_off(Rule::HoldDesk) {
+        if state.held.is_some() {
             state.tickets.push_back(Ticket::Job { queue: queue(), place });
             return Submitted::Posted(None);
         }
@@ -223,7 +218,7 @@ impl Desk {
     pub(crate) fn try_enter(&self, queue: usize) -> bool {
         let mut state = self.state.lock();
         let is_reserved = state.is_reserved_for_other(queue);
-        if state.held.is_none() && !is_reserved || rule_off(Rule::HoldDesk) {
+        if state.held.is_none() && !is_reserved {
             state.reserved = None;
             state.held = Some(Purpose::SideCall);
             return true;

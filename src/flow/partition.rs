@@ -53,7 +53,6 @@ use crate::flow::partition::segment::Segment;
 use crate::flow::partition::segment_pool::SegmentPool;
 use crate::flow::partition::slow_counts::SlowCounts;
 use crate::flow::partition::space::Space;
-use crate::rules::{Rule, rule_off};
 use crate::sync::{
     Arc, AtomicBool, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Duration, OnceLock, Ordering,
     QuickMutex, SegmentChannel,
@@ -140,7 +139,7 @@ impl<T> Partition<T> {
     /// Marks that items of further types may arrive from now on. A producer that calls this may
     /// hold gates.
     pub(crate) fn mix(&self) {
-        if !self.is_mixed() && !rule_off(Rule::MarkMixed) {
+        if !self.is_mixed() {
             self.mixed.store(true, Ordering::Relaxed);
         }
     }
@@ -261,7 +260,7 @@ impl<T> Partition<T> {
         let most = self.buffer_size / self.segment_size + 3;
         match self.sealed.get_or_init(|| SegmentChannel::bounded(most)).try_send(full) {
             Ok(()) => gate.sealed += 1,
-            // Unreachable because of the bound; if that rule is off, no item may be lost.
+            // Unreachable because of the bound.
             Err(segment) => {
                 gate.before_open -= segment.items.len() as u64;
                 gate.open = segment.items;
@@ -341,16 +340,13 @@ impl<T> Partition<T> {
         gate.access = gate.access.max(access);
         gate.withdraw_plan();
         drop(gate);
-        if !rule_off(Rule::NotifyClosed) {
-            self.space.notify();
-        }
+        self.space.notify();
     }
 
     /// The position in the partition's order up to which all items are settled.
     pub(crate) fn completed(&self) -> u64 {
         let lanes = self.lanes.lock();
-        let taken = self.taken();
-        if rule_off(Rule::CompletedBehindLanes) { taken } else { lanes.completed(taken) }
+        lanes.completed(self.taken())
     }
 
     /// Whether something is taken and not settled.

@@ -14,7 +14,6 @@ use crate::flow::handler::dispatch_log::Problem;
 use crate::flow::partition::{Partition, Signal, Stop};
 use crate::flow::pause::{Pause, shorter, slice};
 use crate::item::{Item, TypeKey, counted};
-use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant, Ordering};
 use crate::thread_context::on_drain_thread;
@@ -113,15 +112,12 @@ impl<T: Item> Shared<T> {
 
     #[inline]
     fn select(&self, key: TypeKey) -> &Partition<T> {
-        match self.config.selector {
-            Selector::ByType => self.route.partition_for(key),
-            _ if rule_off(Rule::SpreadForConsumers) => self.route.partition_for(key),
-            // Relaxed: any spread will do.
-            _ => {
-                let next = self.next_partition.fetch_add(1, Ordering::Relaxed);
-                self.route.partition(next % self.route.partition_count())
-            }
+        if self.config.selector == Selector::ByType {
+            return self.route.partition_for(key);
         }
+        // Relaxed: any spread will do.
+        let next = self.next_partition.fetch_add(1, Ordering::Relaxed);
+        self.route.partition(next % self.route.partition_count())
     }
 
     /// The partition that a caller chose.
@@ -149,7 +145,7 @@ impl<T: Item> Shared<T> {
         if self.config.strategy == BufferStrategy::IfPossible {
             return Err(Refusal::Full);
         }
-        if self.would_wait_for_itself() && !rule_off(Rule::RefuseReentrant) {
+        if self.would_wait_for_itself() {
             return Err(Refusal::Reentrant(None));
         }
         Ok(())

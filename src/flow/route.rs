@@ -40,7 +40,6 @@ use crate::flow::partition::segment_pool::SegmentPool;
 use crate::flow::route::idle_handlers::{IdleHandler, IdleHandlers};
 use crate::flow::route::type_table::{Found, TypeEntry, TypeTable};
 use crate::item::TypeKey;
-use crate::rules::{Rule, rule_off};
 use crate::sync::{AppendOnly, Arc, AtomicUsize, Mutex, Ordering, PublishedOption};
 
 /// Partitions of a type, by index: nearly always one.
@@ -61,8 +60,7 @@ impl<T> TypeRoute<T> {
 
     /// The handlers of the type with this key, if the place is still its own.
     fn registered_for(&self, key: TypeKey) -> Option<Arc<TypeHandlers<T>>> {
-        let is_its = |it: &Arc<TypeHandlers<T>>| it.key == key || rule_off(Rule::KeyOfPlace);
-        self.registered().filter(is_its)
+        self.registered().filter(|registered| registered.key == key)
     }
 
     /// Under the control lock.
@@ -115,20 +113,16 @@ impl<T> Route<T> {
     #[inline]
     pub(crate) fn partition_for(&self, key: TypeKey) -> &Partition<T> {
         match self.type_table.find_direct(key) {
-            Some(partition) if !rule_off(Rule::TypesKeepPartitions) => partition,
-            _ => self.search_partition_for(key),
+            Some(partition) => partition,
+            None => self.search_partition_for(key),
         }
     }
 
     #[inline(never)]
     fn search_partition_for(&self, key: TypeKey) -> &Partition<T> {
         match self.type_table.find(key) {
-            Some(Found { partition: Some(partition), .. })
-                if !rule_off(Rule::TypesKeepPartitions) =>
-            {
-                partition
-            }
-            Some(found) => self.partition_of(found.entry, key),
+            Some(Found { partition: Some(partition), .. }) => partition,
+            Some(found) => self.partition_of(found.entry),
             None => self.partition_for_unknown_type(key),
         }
     }
@@ -143,13 +137,11 @@ impl<T> Route<T> {
 
     /// The partition of a type whose slot refers to none.
     #[inline(never)]
-    fn partition_of(&self, entry: TypeEntry, key: TypeKey) -> &Partition<T> {
+    fn partition_of(&self, entry: TypeEntry) -> &Partition<T> {
         if entry.is_spread() {
             let Spread { partitions, next } = self.spread(entry.index());
             // Relaxed: any even spread will do.
             self.partition(partitions[next.fetch_add(1, Ordering::Relaxed) % partitions.len()])
-        } else if rule_off(Rule::TypesKeepPartitions) {
-            self.partition_for_unknown_type(key)
         } else {
             self.partition(entry.index())
         }
@@ -213,18 +205,13 @@ impl<T> Route<T> {
         key: TypeKey,
         partition: usize,
         selector: Selector,
-        known_before: usize,
     ) -> Option<Target<T>> {
         let entry = self.type_table.find(key)?.entry;
-        if entry.number() >= known_before {
-            return None;
-        }
         let registered = self.place_of(entry).registered_for(key)?;
-        if selector != Selector::ByType || rule_off(Rule::TypesKeepPartitions) {
+        if selector != Selector::ByType {
             return Some(Target::only(registered));
         }
-        let home = registered.partitions.iter().position(|&home| home == partition);
-        let position = home.or_else(|| rule_off(Rule::OnlyAtHome).then_some(0))?;
+        let position = registered.partitions.iter().position(|&home| home == partition)?;
         let instance = if registered.handlers.len() == 1 { 0 } else { position };
         Some(Target { registered, instance })
     }

@@ -23,7 +23,6 @@ use crate::flow::route::Target;
 use crate::flow::turn::cycle::{DrainTask, is_host_free, to_take};
 use crate::flow::turn::linger::Patience;
 use crate::item::Item;
-use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant, Weak, time_since};
 
@@ -60,7 +59,6 @@ impl<T: Item> DrainTask<T> {
         shared: &Arc<Shared<T>>,
         first: usize,
         closing: bool,
-        known_before: usize,
         began: Instant,
     ) -> Round {
         let mut round = Round::default();
@@ -84,7 +82,7 @@ impl<T: Item> DrainTask<T> {
             let is_late = || time_since(began) >= QUICK_CYCLE;
             let is_over = loop {
                 let budget = most.min(most_in_cycle - round.taken);
-                let is_full = self.serve(shared, index, budget, closing, known_before, &mut round);
+                let is_full = self.serve(shared, index, budget, closing, &mut round);
                 let items = round.taken.max(round.called);
                 let is_over = items >= most && (items >= most_in_cycle || is_late());
                 // A handler with a lower limit than the queue's may be late with fewer items.
@@ -110,10 +108,9 @@ impl<T: Item> DrainTask<T> {
         index: usize,
         budget: usize,
         closing: bool,
-        known_before: usize,
         round: &mut Round,
     ) -> bool {
-        let mut visit = self.turn(shared, index, Step::Take(budget), closing, known_before);
+        let mut visit = self.turn(shared, index, Step::Take(budget), closing);
         round.taken += visit.taken;
         round.takes += usize::from(visit.taken > 0);
         let (is_full, calls) = (visit.is_full, round.calls);
@@ -126,7 +123,7 @@ impl<T: Item> DrainTask<T> {
                 break;
             }
             left -= 1;
-            visit = self.turn(shared, index, Step::Submit, closing, known_before);
+            visit = self.turn(shared, index, Step::Submit, closing);
         }
         is_full && round.calls > calls
     }
@@ -164,7 +161,6 @@ impl<T: Item> DrainTask<T> {
         index: usize,
         step: Step,
         closing: bool,
-        known_before: usize,
     ) -> Visit<T> {
         let nothing = Visit { taken: 0, is_full: false, in_hand: None, ready: 0 };
         let Some(turn) = shared.enter(self.index, index) else { return nothing };
@@ -184,7 +180,7 @@ impl<T: Item> DrainTask<T> {
             }
             Step::Submit => TakenItems::default(),
         };
-        let in_hand = self.submit(shared, &mut lanes, index, known_before, patience);
+        let in_hand = self.submit(shared, &mut lanes, index, patience);
         let ready = lanes.count_ready();
         if closing && !lanes.is_empty() {
             // The partition is finished when they have ended.
@@ -195,9 +191,7 @@ impl<T: Item> DrainTask<T> {
         if lanes.next_due().is_some() {
             self.set_timer(partition, &lanes);
         }
-        let is_finished = closing
-            && (lanes.is_empty() || rule_off(Rule::FinishWithoutLanes))
-            && partition.finish();
+        let is_finished = closing && lanes.is_empty() && partition.finish();
         drop(lanes);
         if is_finished && shared.ending.finish_partition() {
             shared.threads.wake_all();
@@ -243,7 +237,7 @@ impl<T: Item> DrainTask<T> {
         budget: usize,
     ) -> TakenItems {
         let mut budget = budget;
-        if shared.has_one_type(partition) && !rule_off(Rule::AppendToLane) {
+        if shared.has_one_type(partition) {
             let (batch, most) = (partition.largest_batch(), shared.config.max_batch_items);
             if batch > most {
                 // Its handler takes more in one call than a cycle takes of the other types.
@@ -271,7 +265,6 @@ impl<T: Item> DrainTask<T> {
         shared: &Arc<Shared<T>>,
         lanes: &mut Lanes<T>,
         partition: usize,
-        known_before: usize,
         mut patience: Patience,
     ) -> Option<InHand<T>> {
         while let Some(lane) = lanes.next_ready() {
@@ -284,7 +277,7 @@ impl<T: Item> DrainTask<T> {
             // Looked up after the take: an item enters a partition only after its handler was
             // published. And under the lock of the lanes: a removal takes that lock afterwards.
             let target = shared
-                .target_of(key, partition, known_before, thread)
+                .target_of(key, partition, thread)
                 .or_else(|| Shared::owed_target(lanes, lane, partition));
             let Some(target) = target else {
                 let job = lanes.take_job(partition, lane, usize::MAX, 0);

@@ -5,7 +5,6 @@
 //! *abandoned*.
 
 use super::histogram::Histogram;
-use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, Duration, Instant, QuickMutex};
 
 /// Weight of the newest batch in the moving average of the time per item.
@@ -132,7 +131,7 @@ impl ThreadTally {
     pub(crate) fn settle(&self, outcome: Outcome, items: u64) -> bool {
         let mut counts = self.0.lock();
         counts.calling = None;
-        if counts.expired && !rule_off(Rule::CutOff) {
+        if counts.expired {
             return false;
         }
         match outcome {

@@ -3,7 +3,6 @@
 use super::counters::{Calling, HandlerCounts, PartitionCounts, STUCK_AFTER, ThreadFigures};
 use super::histogram::Histogram;
 use crate::item::TypeKey;
-use crate::rules::{Rule, rule_off};
 use crate::sync::{Duration, Instant};
 
 /// One queue at one moment. Counts are items and only grow.
@@ -174,7 +173,6 @@ impl Stats {
         self.held += held;
         self.in_flight += taken;
         self.add_unread_threads(owner + 1);
-        let unsettled = if rule_off(Rule::UsageCountsInFlight) { 0 } else { unsettled };
         self.partitions.push(PartitionStats {
             index: self.partitions.len(),
             used: queued + unsettled,
@@ -202,9 +200,6 @@ impl Stats {
         let unsettled = self.in_flight.saturating_sub(handled);
         self.held = (self.held + letters).min(unsettled);
         self.in_flight = unsettled - self.held;
-        if rule_off(Rule::UsageCountsInFlight) {
-            self.in_flight = 0;
-        }
     }
 
     /// Queued, held and in flight.

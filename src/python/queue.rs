@@ -15,7 +15,6 @@ use super::life::{Life, Recipe, run_inline};
 use super::process::{forget_parent, is_exit_over};
 use super::results::FutureBase;
 use crate::BatchQueue;
-use crate::rules::{Rule, rule_off};
 
 /// How many queues this process and its parents have made.
 static QUEUES: AtomicU64 = AtomicU64::new(0);
@@ -36,7 +35,7 @@ impl Queue {
     /// The queue in this process.
     #[inline]
     pub(super) fn life(&self) -> PyResult<&Life> {
-        if self.life.generation == generation() || rule_off(Rule::ForkGeneration) {
+        if self.life.generation == generation() {
             return Ok(&self.life);
         }
         self.restarted(false)

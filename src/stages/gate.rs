@@ -1,7 +1,5 @@
 //! `Gate`: which chunks a stage holds, and which wait for room, in order.
 
-use crate::rules::{Rule, rule_off};
-
 /// Rows and bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Amount {
@@ -78,11 +76,8 @@ impl<T> Gate<T> {
 
     /// Lets a chunk in and returns its worker, or `None` if it has to wait.
     pub(crate) fn enter(&mut self, wish: Wish) -> Option<usize> {
-        let is_behind = |waiter: &Waiter<T>| {
-            self.worker_with_room(waiter.wish).is_some() || rule_off(Rule::PassWaitingWorker)
-        };
-        let has_turn = rule_off(Rule::TurnAtTheGate) || self.waiting.is_empty();
-        if !has_turn && self.waiting.iter().any(is_behind) {
+        let is_behind = |waiter: &Waiter<T>| self.worker_with_room(waiter.wish).is_some();
+        if self.waiting.iter().any(is_behind) {
             return None;
         }
         let worker = self.worker_with_room(wish).filter(|_| self.has_bytes(wish))?;
@@ -128,7 +123,6 @@ impl<T> Gate<T> {
         while let Some(waiter) = self.waiting.get(place) {
             let wish = waiter.wish;
             match self.worker_with_room(wish) {
-                None if rule_off(Rule::PassWaitingWorker) => break,
                 None => place += 1,
                 Some(worker) if self.has_bytes(wish) => {
                     self.admit(wish, worker);
@@ -151,9 +145,7 @@ impl<T> Gate<T> {
     }
 
     fn has_bytes(&self, wish: Wish) -> bool {
-        (self.chunks == 0 && !rule_off(Rule::LargeChunkAlone))
-            || self.held.bytes.saturating_add(wish.size.bytes) <= self.max_bytes
-            || rule_off(Rule::StageBytes)
+        self.chunks == 0 || self.held.bytes.saturating_add(wish.size.bytes) <= self.max_bytes
     }
 
     fn worker_with_room(&self, wish: Wish) -> Option<usize> {
@@ -161,16 +153,10 @@ impl<T> Gate<T> {
         // In turn; but a worker that hangs gets no more than its room.
         let worker = wish.worker.or_else(|| {
             let workers = (self.next..held.len()).chain(0..self.next);
-            workers.min_by_key(
-                |&worker| {
-                    if rule_off(Rule::LeastHeldWorker) { 0 } else { held[worker] }
-                },
-            )
+            workers.min_by_key(|&worker| held[worker])
         })?;
         let rows = held[worker];
-        let has_room = rows == 0
-            || rows.saturating_add(wish.size.rows) <= self.worker_rows
-            || rule_off(Rule::WorkerRows);
+        let has_room = rows == 0 || rows.saturating_add(wish.size.rows) <= self.worker_rows;
         has_room.then_some(worker)
     }
 }

@@ -10,7 +10,6 @@
 use crate::config::DrainBalancer;
 use crate::control::balance::meter::Meter;
 use crate::observe::Throttle;
-use crate::rules::{Rule, rule_off};
 use crate::sync::{Instant, Mutex};
 
 /// Totals over all runs so far.
@@ -71,9 +70,6 @@ impl Balancing {
     }
 
     pub(crate) fn figures(&self) -> BalanceFigures {
-        if rule_off(Rule::StatsNeverWait) {
-            drop(self.meter.lock());
-        }
         *self.figures.lock()
     }
 }

@@ -9,7 +9,6 @@ use crate::control::helpers::spawn_helper;
 use crate::control::log_helper::Line;
 use crate::flow::partition::gate::Access;
 use crate::item::Item;
-use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Forgettable, Instant, Weak};
 
@@ -38,12 +37,7 @@ impl Duty for Balance {
 
 impl<T: Item> Balanced for Shared<T> {
     fn balance(self: Arc<Self>) -> Option<Duration> {
-        let is_saturated =
-            || self.threads.permanent().all(|slot| slot.tally.counts().calling.is_some());
         let interval = self.balance_interval();
-        if rule_off(Rule::RebalanceWhenSaturated) && is_saturated() {
-            return interval;
-        }
         if self.balancing.as_ref().is_some_and(|balancing| balancing.balancer.is_custom()) {
             self.balance_on_helper();
         } else {

@@ -6,24 +6,12 @@ use std::collections::binary_heap::PeekMut;
 
 use super::rank::{Ranked, narrow};
 
-/// Assigns a thread to each partition: heaviest first, each to the least loaded thread so far, with
-/// ties going to the lower index. A partition without load goes to index mod threads, like a new
-/// one.
+/// Assigns a thread to each partition with load, by rank: heaviest first, each to the least loaded
+/// thread so far, with ties going to the lower index.
 ///
 /// R. L. Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM J. Appl. Math. 17 (1969): the
 /// largest thread load is at most 4/3 − 1/(3·threads) of the best possible, and at most the mean
-/// plus (1 − 1/threads) · the heaviest partition. Costs a sort and one heap sift per partition.
-pub(crate) fn lpt(load: &[f64], threads: usize) -> Vec<usize> {
-    let threads = threads.max(1);
-    let ranked = Ranked::new(load);
-    let mut bins: Vec<usize> = (0..load.len()).map(|partition| partition % threads).collect();
-    for (partition, bin) in ranked.partition.iter().zip(deal(&ranked, threads)) {
-        bins[*partition as usize] = bin as usize;
-    }
-    bins
-}
-
-/// Like [`lpt`], but by rank, and only for partitions with load.
+/// plus (1 − 1/threads) · the heaviest partition. Costs one heap sift per partition.
 pub(super) fn deal(ranked: &Ranked, threads: usize) -> Vec<u32> {
     // Loads are not negative, so their bits sort like their values; unlike floats, bits have a
     // total order.
@@ -36,6 +24,18 @@ pub(super) fn deal(ranked: &Ranked, threads: usize) -> Vec<u32> {
         *bin = thread;
         *top = Reverse(((f64::from_bits(least_load) + load).to_bits(), thread));
         drop::<PeekMut<'_, _>>(top);
+    }
+    bins
+}
+
+/// The same by partition. One without load goes to index mod threads, like a new one.
+#[cfg(all(test, not(loom)))]
+pub(super) fn lpt(load: &[f64], threads: usize) -> Vec<usize> {
+    let threads = threads.max(1);
+    let ranked = Ranked::new(load);
+    let mut bins: Vec<usize> = (0..load.len()).map(|partition| partition % threads).collect();
+    for (partition, bin) in ranked.partition.iter().zip(deal(&ranked, threads)) {
+        bins[*partition as usize] = bin as usize;
     }
     bins
 }

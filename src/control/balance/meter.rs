@@ -8,7 +8,6 @@ use crate::flow::partition::Partition;
 use crate::flow::route::Route;
 use crate::item::Item;
 use crate::observe::Calling;
-use crate::rules::{Rule, rule_off};
 use crate::sync::{Duration, Instant};
 
 /// After this many consecutive runs without enough evidence, the baseline moves anyway: slow
@@ -222,12 +221,12 @@ impl Meter {
     /// next reading has more.
     pub(super) fn weigh(&mut self, reading: Reading, owner: &[usize], threads: usize) -> bool {
         let evidence = reading.evidence(owner, threads);
-        if evidence == Evidence::TooLittle && !rule_off(Rule::IgnoreNoise) {
+        if evidence == Evidence::TooLittle {
             self.keep(reading);
         } else {
             self.advance(reading);
         }
-        evidence == Evidence::Uneven || rule_off(Rule::IgnoreNoise)
+        evidence == Evidence::Uneven
     }
 
     /// Keeps the baseline, because the reading held too little evidence, unless the baseline is too

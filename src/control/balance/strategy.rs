@@ -2,11 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::lpt::lpt;
 use super::plan::{extremes, load_ratio, thread_loads, validate};
 use super::sticky::sticky;
 use crate::config::DrainBalancer;
-use crate::rules::{Rule, rule_off};
 
 /// Loads are capped at this value, so that sums stay finite.
 const LARGEST_LOAD: f64 = 1e290;
@@ -38,7 +36,7 @@ impl DrainBalancer {
             }
             Self::Custom(assign) => {
                 let plan = assign.assign(&load, owner, threads)?;
-                if let Some(plan) = plan.as_ref().filter(|_| !rule_off(Rule::ValidatePlan)) {
+                if let Some(plan) = &plan {
                     validate(plan, load.len(), threads)?;
                 }
                 Ok(plan)
@@ -48,9 +46,6 @@ impl DrainBalancer {
 }
 
 fn weighted(load: &[f64], owner: &[usize], threads: usize, skip_ratio: f64) -> Option<Vec<usize>> {
-    if rule_off(Rule::IgnoreNoise) {
-        return Some(lpt(load, threads));
-    }
     let today = thread_loads(load, owner, threads);
     let (smallest, largest) = extremes(&today);
     if largest == 0.0 || load_ratio(&today) < skip_ratio {

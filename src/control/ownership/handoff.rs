@@ -14,7 +14,6 @@ use crate::control::ownership::Owner;
 use crate::flow::partition::Signal;
 use crate::flow::partition::gate::Access;
 use crate::item::Item;
-use crate::rules::{Rule, rule_off};
 use crate::shared::{Control, Shared};
 use crate::sync::{Instant, Ordering, fence};
 
@@ -59,9 +58,7 @@ impl<T: Item> Shared<T> {
                 // owner is seen inside, or it sees that it was revoked.
                 fence(Ordering::SeqCst);
                 let is_inside = self.threads[from].is_inside(partition);
-                if (!is_inside || rule_off(Rule::MoverChecksInside))
-                    && word.exchange(revoked, Owner::Owned(to)).is_ok()
-                {
+                if !is_inside && word.exchange(revoked, Owner::Owned(to)).is_ok() {
                     control.longest_handoff = control.longest_handoff.max(now.elapsed());
                     self.announce_owner(partition, to);
                 }
@@ -96,11 +93,8 @@ impl<T: Item> Shared<T> {
 
     /// After a change of the owner word: wakes the thread that may take now, if items wait there.
     fn announce_owner(&self, partition: usize, owner: usize) {
-        if rule_off(Rule::AssignWake) {
-            return;
-        }
         // The owner sees when jobs that back off here are due.
-        if self.route.partition(partition).has_lanes() && !rule_off(Rule::AssignLanes) {
+        if self.route.partition(partition).has_lanes() {
             self.route.partition(partition).set_ready();
         }
         // SeqCst: pairs with the fence in `Sleeper::prepare`: either the owner sees its partition,

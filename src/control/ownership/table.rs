@@ -1,6 +1,5 @@
 //! The owner word of one partition.
 
-use crate::rules::{Rule, rule_off};
 use crate::sync::{AtomicU64, Ordering};
 
 const REVOKED: u64 = 1 << 63;
@@ -77,14 +76,6 @@ impl OwnerWord {
     /// Changes `seen` into `next`. Returns the current word as an error if another thread changed
     /// it first.
     pub(crate) fn exchange(&self, seen: Owner, next: Owner) -> Result<(), Owner> {
-        if rule_off(Rule::CompareExchange) {
-            let now = self.load();
-            if now != seen {
-                return Err(now);
-            }
-            self.0.store(next.bits(), Ordering::Release);
-            return Ok(());
-        }
         // AcqRel: Release publishes what the thread inside did; Acquire lets a redirected handoff
         // build on the one before. Acquire on failure: the caller acts on what it reads.
         self.0

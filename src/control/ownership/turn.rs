@@ -6,7 +6,6 @@
 
 use crate::control::ownership::Owner;
 use crate::item::Item;
-use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Ordering, fence};
 
@@ -23,30 +22,19 @@ impl<T: Item> Shared<T> {
     /// Enters a partition. Returns `None` if `thread` does not own it, or no longer.
     #[inline]
     pub(crate) fn enter(&self, thread: usize, partition: usize) -> Option<Turn<'_, T>> {
-        let owns = || self.owns(thread, partition);
-        if rule_off(Rule::InsideBeforeCheck) && !owns() {
-            return None;
-        }
         self.threads[thread].go_inside(partition);
         // SeqCst: pairs with the fence of `hand_over`, between its revoke and its check of who is
         // inside: either this thread sees that it was revoked, or the other sees it inside.
-        if !rule_off(Rule::InsideBeforeCheck) {
-            fence(Ordering::SeqCst);
-        }
+        fence(Ordering::SeqCst);
         self.watch_turn();
         let turn = Turn { shared: self, thread, partition };
-        (rule_off(Rule::InsideBeforeCheck) || owns()).then_some(turn)
+        self.owns(thread, partition).then_some(turn)
     }
 
     /// Whether `thread` may enter a partition.
     #[inline]
     pub(crate) fn owns(&self, thread: usize, partition: usize) -> bool {
-        let owner = self.route.owner(partition).load();
-        if rule_off(Rule::TakeOnlyWhenOwned) {
-            owner.wanted() == thread
-        } else {
-            owner == Owner::Owned(thread)
-        }
+        self.route.owner(partition).load() == Owner::Owned(thread)
     }
 }
 
@@ -60,8 +48,6 @@ impl<T: Item> Drop for Turn<'_, T> {
         // also with the fence of a flush, between its waiting mark and its read of `completed`.
         fence(Ordering::SeqCst);
         shared.flushes.notify();
-        if !rule_off(Rule::CompleteAtLeave) {
-            shared.complete_handoff(thread, partition);
-        }
+        shared.complete_handoff(thread, partition);
     }
 }

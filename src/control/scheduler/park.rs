@@ -10,7 +10,6 @@
 
 use crate::control::scheduler::TaskHandle;
 use crate::flow::partition::Signal;
-use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, AtomicU8, Duration, OnceLock, Ordering, Parker, Unparker, fence, parker};
 
 const AWAKE: u8 = 0;
@@ -140,7 +139,6 @@ impl Waker {
                 .state
                 .compare_exchange(SLEEPING, AWAKE, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok(),
-            (Signal::Pressure, AWAKE) if rule_off(Rule::KeepPressure) => false,
             (Signal::Pressure, AWAKE | RESTING | SLEEPING) => {
                 self.state.swap(PRESSED, Ordering::Relaxed) & (RESTING | SLEEPING) != 0
             }

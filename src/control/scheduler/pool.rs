@@ -12,7 +12,6 @@ use std::{fmt, io};
 use super::running::RunningThreads;
 use super::tasks::{After, PoolTask, TaskId, Tasks, Turn};
 use super::worker::{Employer, Live, spawn_worker, works_for};
-use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, Condvar, Deadline, Duration, Mutex, MutexGuard, wait_for};
 
 /// How many workers a pool may have while some of them are blocked.
@@ -132,7 +131,7 @@ impl Pool {
         let mut state = self.state.lock();
         // Without this worker there are still enough if another has resumed and the surplus has not
         // left yet.
-        let enough = state.has_surplus(self.size) || rule_off(Rule::Compensate);
+        let enough = state.has_surplus(self.size);
         if !enough && limit == Limit::Twice && state.workers - state.beyond_limit >= 2 * self.size {
             return None;
         }
@@ -209,7 +208,7 @@ impl Pool {
     /// The last step of a worker before it leaves the queue: if it leaves tasks behind, or a timer
     /// that no worker will wake for, it wakes another worker.
     fn pass_on(&self, state: &State) {
-        if (state.tasks.has_queued() || state.lacks_keeper()) && !rule_off(Rule::PassOn) {
+        if state.tasks.has_queued() || state.lacks_keeper() {
             self.wake_worker(state);
         }
     }

@@ -1,6 +1,5 @@
 //! How many threads of a queue or of a pool have not ended.
 
-use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, Condvar, Duration, Mutex, wait_for};
 
 /// The drain threads or workers that have not ended. It outlives the rest, so that the last act of
@@ -76,9 +75,7 @@ impl RunningThreads {
     pub(crate) fn notify(&self) {
         // Under the lock: a thread that has checked before is waiting by now.
         drop(self.counts.lock());
-        if !rule_off(Rule::NotifyExpiry) {
-            self.changed.notify_all();
-        }
+        self.changed.notify_all();
     }
 }
 

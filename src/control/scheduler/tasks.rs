@@ -16,7 +16,6 @@ use std::collections::{BTreeSet, VecDeque};
 
 use rustc_hash::FxHashMap;
 
-use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, Deadline, Duration};
 
 /// A drain task. The pool never runs `step` of a task on two workers concurrently.
@@ -110,11 +109,6 @@ impl Tasks {
                 self.queue.push_back(id);
                 true
             }
-            State::Running if rule_off(Rule::OneWorkerPerTask) => {
-                self.queue.push_back(id);
-                true
-            }
-            State::Running if rule_off(Rule::RememberNotification) => false,
             State::Running | State::RunningNotified => {
                 entry.state = State::RunningNotified;
                 false

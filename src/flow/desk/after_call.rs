@@ -9,7 +9,6 @@ use crate::flow::handler::consumption::Consumption;
 use crate::flow::partition::{Partition, Signal};
 use crate::flow::route::{Route, Target, TypeHandlers, TypeRoute};
 use crate::item::{Item, TypeKey};
-use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Deadline, Duration, Ordering, fence};
 
@@ -57,7 +56,7 @@ impl<T: Item> Shared<T> {
                 };
                 consumers.iter().find(at_this_desk).cloned().map(Target::only)
             }
-            _ => self.target_of(key, place.partition, usize::MAX, tried_by.unwrap_or(0)),
+            _ => self.target_of(key, place.partition, tried_by.unwrap_or(0)),
         };
         let target = target
             .or_else(|| Self::owed_target(&lanes, place.lane, place.partition))
@@ -92,13 +91,10 @@ impl<T: Item> Shared<T> {
         &self,
         key: TypeKey,
         partition: usize,
-        known_before: usize,
         thread: usize,
     ) -> Option<Target<T>> {
         match &self.consumption {
-            Consumption::ByHandler => {
-                self.route.target(key, partition, self.config.selector, known_before)
-            }
+            Consumption::ByHandler => self.route.target(key, partition, self.config.selector),
             Consumption::OneConsumer(consumer) => Some(Target::only(consumer.clone())),
             Consumption::PerThread(consumers) => Some(Target::only(consumers[thread].clone())),
         }
@@ -150,8 +146,7 @@ impl<T: Item> Shared<T> {
             }
             lanes.retry(job, until, settled);
             // The thread that took the handler away meanwhile left the job to this one.
-            let gone = target.filter(|target| !self.is_current(target));
-            if let Some(gone) = gone.filter(|_| !rule_off(Rule::RecallFailed)) {
+            if let Some(gone) = target.filter(|target| !self.is_current(target)) {
                 lanes.recall_type(gone.registered.key);
             }
             partition.make_room(lanes, false);
@@ -175,14 +170,12 @@ impl<T: Item> Shared<T> {
     /// A lane has changed, and its owner has something to do in the partition. `awake`: the calling
     /// drain thread, which searches for work before it sleeps.
     pub(crate) fn call_owner(&self, partition: &Partition<T>, awake: Option<usize>) {
-        if !rule_off(Rule::ResultBit) {
-            partition.set_ready();
-        }
+        partition.set_ready();
         // SeqCst: pairs with the fence in `Sleeper::prepare`, and with that of a mover in
         // `announce_owner`.
         fence(Ordering::SeqCst);
         let inside = self.route.owner(partition.index).load().inside();
-        if Some(inside) != awake && !rule_off(Rule::ResultWake) {
+        if Some(inside) != awake {
             self.threads[inside].waker.wake(Signal::Pressure);
         }
     }

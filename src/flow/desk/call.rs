@@ -14,7 +14,6 @@ use crate::flow::partition::segment_pool::SegmentCache;
 use crate::flow::route::Target;
 use crate::item::{Item, TypeKey};
 use crate::observe::{CallFigures, Calling, ThreadTally, measures};
-use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant, now, time_since};
 use crate::thread_context::HandlerScope;
@@ -169,8 +168,7 @@ impl<T: Item> Caller<'_, T> {
         }
         let consumed = job.items - failed;
         let dead = if dead_letter.is_some() { failed.min(job.batch.len()) } else { 0 };
-        let counts = !rule_off(Rule::CountFailed);
-        let lost = if counts { failed - dead } else { 0 };
+        let lost = failed - dead;
         self.settle(target, job.items - dead - lost, lost, dead, &mut job);
         if let Err(failure) = result {
             if lost > 0 && !failure.reported {
@@ -261,9 +259,6 @@ impl<T: Item> Drop for LeaveOnUnwind<'_, T> {
 
 /// Calls a handler. A panic fails the call, not the drain thread.
 pub(crate) fn call(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
-    if rule_off(Rule::CatchPanic) {
-        return body();
-    }
     catch_unwind(AssertUnwindSafe(body))
         .unwrap_or_else(|cause| Err(Failure::last(format!("{name} panicked: {}", message(&cause)))))
 }

@@ -10,7 +10,6 @@ use crate::flow::handler::dispatch_log::Problem;
 use crate::flow::handler::{DeadLetters, Failure};
 use crate::flow::route::Target;
 use crate::item::{Item, TypeKey, counted};
-use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Deadline, Duration, Ordering, fence};
 
@@ -123,7 +122,7 @@ impl<T: Item> Shared<T> {
         match self.post_letters(job) {
             Posted::All => {
                 // The turn may have left items queued because of this lane.
-                if lanes.end(place.lane, items) && !rule_off(Rule::StoppedTake) {
+                if lanes.end(place.lane, items) {
                     self.route.partition(place.partition).set_ready();
                 }
             }

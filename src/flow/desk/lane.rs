@@ -224,13 +224,6 @@ impl<T> Lane<T> {
         !self.tail.is_empty()
     }
 
-    /// Without the rule that what failed is tried first: behind the tail.
-    pub(super) fn append_failed(&mut self, job: Job<T>) {
-        self.runs.push((job.weight(), self.start));
-        self.tail.append(job.batch);
-        job.pieces.into_iter().rev().for_each(|piece| self.tail.append(piece.batch));
-    }
-
     /// Whether it lingers, and its batch is full.
     #[inline]
     pub(super) fn is_full(&self) -> bool {

@@ -19,7 +19,6 @@ use crate::flow::desk::lane::{Job, Lane, Since, State};
 use crate::flow::handler::Batch;
 use crate::item::{Item, TypeKey};
 use crate::observe::{CallTime, measures};
-use crate::rules::{Rule, rule_off};
 use crate::sync::{Deadline, Duration};
 
 pub(crate) use view::LaneView;
@@ -145,7 +144,7 @@ impl<T> Lanes<T> {
     /// Returns the lane of a type, to which items are about to be added. A new type gets a new one.
     #[inline]
     pub(crate) fn lane_of(&mut self, key: TypeKey, since: Since) -> usize {
-        if let Some(lane) = self.find(key).filter(|_| !rule_off(Rule::AppendToLane)) {
+        if let Some(lane) = self.find(key) {
             self.all[lane].begin_run(since);
             return lane;
         }
@@ -343,8 +342,7 @@ impl<T> Lanes<T> {
                 self.others.remove(&key);
             }
         }
-        let was_stopped = std::mem::take(&mut self.was_stopped) && !rule_off(Rule::StoppedTake);
-        was_stopped || !self.ready.is_empty()
+        std::mem::take(&mut self.was_stopped) || !self.ready.is_empty()
     }
 
     /// What is left of the job of a lane is tried again when `until` has come, ahead of the tail.
@@ -363,11 +361,7 @@ impl<T> Lanes<T> {
         if lane.is_choked {
             self.choked += weight;
         }
-        if rule_off(Rule::FailedToHead) {
-            lane.append_failed(job);
-        } else {
-            lane.failed = Some(Box::new(job));
-        }
+        lane.failed = Some(Box::new(job));
         self.set_state(index, state);
     }
 

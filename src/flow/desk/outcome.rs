@@ -11,7 +11,6 @@ use crate::flow::handler::{Batch, Failure};
 use crate::flow::route::{Target, TypeHandlers};
 use crate::item::{Item, TypeKey, counted};
 use crate::observe::Outcome;
-use crate::rules::{Rule, rule_off};
 use crate::sync::Duration;
 
 /// What to do about items without a handler, if the host does not know better.
@@ -113,7 +112,7 @@ impl<T: Item> Caller<'_, T> {
                 );
                 (name, line)
             });
-        } else if !rule_off(Rule::CountUnhandled) {
+        } else {
             self.settle_unhandled(&job.batch, key, items);
         }
         let place = job.place;

@@ -17,7 +17,6 @@ use crate::flow::handler::{Batch, Failure};
 use crate::flow::partition::Partition;
 use crate::flow::route::{Target, TypeRoute};
 use crate::item::Item;
-use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Deadline, Duration};
 
@@ -150,8 +149,7 @@ impl<T: Item> Shared<T> {
         partition: &Partition<T>,
         lanes: &Lanes<T>,
     ) -> Option<LastTry> {
-        let last_try = self.ending.deadlines.last_try(|| self.reserve(partition, lanes));
-        last_try.filter(|_| !rule_off(Rule::TryBeforeDeadline))
+        self.ending.deadlines.last_try(|| self.reserve(partition, lanes))
     }
 
     /// Whether the last tries of a partition have begun, or begin in so short a time.

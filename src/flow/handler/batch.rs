@@ -6,7 +6,6 @@ use crate::flow::handler::drop_items::DropPanics;
 use crate::flow::partition::segment::Segments;
 use crate::flow::partition::segment_pool::KEPT_CAPACITY;
 use crate::item::{Item, weight_of};
-use crate::rules::{Rule, rule_off};
 
 /// Items of one type from one partition, in order, in the segments that carried them.
 #[derive(Debug)]
@@ -110,9 +109,6 @@ impl<T> Batch<T> {
         assert!(is_sorted, "the positions are not in ascending order: {positions:?}");
         if let Some(last) = positions.last() {
             assert!(*last < self.len, "the batch has {} items, and none at {last}", self.len);
-        }
-        if rule_off(Rule::DropConsumed) {
-            return;
         }
         self.len = 0;
         let (mut kept, mut at, mut wanted) = (Vec::new(), 0, positions);

@@ -9,7 +9,6 @@ use std::mem::needs_drop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::flow::handler::Batch;
-use crate::rules::{Rule, rule_off};
 use crate::sync::panicking;
 
 /// What a panic carries.
@@ -24,7 +23,7 @@ pub(crate) struct DropPanics {
 
 impl DropPanics {
     pub(crate) fn drop_all<T>(&mut self, mut items: impl Iterator<Item = T>) {
-        if !needs_drop::<T>() || rule_off(Rule::CatchDropPanic) {
+        if !needs_drop::<T>() {
             return items.for_each(drop);
         }
         while let Err(cause) = catch_unwind(AssertUnwindSafe(|| items.by_ref().for_each(drop))) {

@@ -5,7 +5,6 @@ use crate::flow::partition::Partition;
 use crate::flow::partition::gate::Gate;
 use crate::flow::partition::slow_counts::Attempt;
 use crate::observe::PartitionCounts;
-use crate::rules::{Rule, rule_off};
 use crate::sync::Instant;
 
 /// What waits in a partition for its call.
@@ -39,10 +38,8 @@ impl<T> Partition<T> {
 
     /// Counts `items` attempts that gave up.
     pub(crate) fn refuse(&self, items: usize) {
-        if !rule_off(Rule::CountRefused) {
-            let _gate = self.gate.lock();
-            self.slow.refuse(items);
-        }
+        let _gate = self.gate.lock();
+        self.slow.refuse(items);
     }
 
     /// The position that a flush waits for: the items put so far.

@@ -6,7 +6,6 @@ use rustc_hash::FxHashSet;
 use crate::flow::partition::linger::Linger;
 use crate::flow::partition::put_time::PutTime;
 use crate::item::TypeKey;
-use crate::rules::{Rule, rule_off};
 
 /// The choked types of a partition: see `room.rs`.
 pub(super) type ChokedTypes = FxHashSet<TypeKey>;
@@ -95,8 +94,6 @@ impl<T> Gate<T> {
     }
 
     pub(super) fn withdraw_plan(&mut self) {
-        if !rule_off(Rule::WithdrawPlan) {
-            self.plain_until = 0;
-        }
+        self.plain_until = 0;
     }
 }

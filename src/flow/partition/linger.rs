@@ -22,7 +22,6 @@
 
 use crate::flow::partition::Partition;
 use crate::flow::partition::gate::Gate;
-use crate::rules::{Rule, rule_off};
 
 /// How a put finds a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +52,7 @@ impl<T> Gate<T> {
         let (quiet_until, pushed) = (self.linger.quiet_until, self.pushed());
         let was_quiet = pushed - (put as u64) < quiet_until;
         match (was_quiet && pushed >= quiet_until, was_quiet) {
-            (true, _) if !rule_off(Rule::EndQuiet) => Quiet::Over,
+            (true, _) => Quiet::Over,
             (_, true) => Quiet::On,
             _ => Quiet::Not,
         }
@@ -143,7 +142,7 @@ impl<T> Partition<T> {
     /// A second type is about to be routed here, after [`mix`](Self::mix): the next put notifies.
     pub(crate) fn end_quiet(&self) {
         let mut gate = self.gate.lock();
-        if gate.lingers && !rule_off(Rule::SecondTypeEndsQuiet) {
+        if gate.lingers {
             let pushed = gate.pushed();
             // What was put while it was quiet is followed by no other first item.
             let next = if pushed > self.taken() { pushed + 1 } else { 0 };

@@ -21,7 +21,6 @@ use crate::flow::partition::gate::{Access, Gate};
 use crate::flow::partition::space::Listener;
 use crate::flow::partition::{Partition, Stop};
 use crate::item::TypeKey;
-use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, Duration, Instant, Ordering};
 
 impl<T> Partition<T> {
@@ -34,7 +33,7 @@ impl<T> Partition<T> {
         inside_pool: bool,
     ) -> Result<(), Stop> {
         let limit = if inside_pool { Access::DrainThreads } else { Access::Open };
-        if gate.access > limit && !rule_off(Rule::ClosedFlag) {
+        if gate.access > limit {
             return Err(Stop::Closed);
         }
         if gate.has_choked && self.is_choked(key()) {
@@ -42,7 +41,7 @@ impl<T> Partition<T> {
         }
         if gate.queued() >= self.buffer_size {
             self.refresh_released(gate);
-            if gate.queued() >= self.buffer_size && !rule_off(Rule::Bound) {
+            if gate.queued() >= self.buffer_size {
                 if gate.lingers {
                     self.want_room(gate);
                 }
@@ -132,10 +131,9 @@ impl<T> Partition<T> {
     /// Under the lock of the lanes.
     #[inline]
     pub(super) fn store_released(&self, counted: usize) {
-        let counted = if rule_off(Rule::HeldCounts) { 0 } else { counted as u64 };
         // Relaxed load: written under the lock of the lanes. Release: pairs with the Acquire in
         // `refresh_released`.
-        let released = self.drain_side.taken.load(Ordering::Relaxed) - counted;
+        let released = self.drain_side.taken.load(Ordering::Relaxed) - counted as u64;
         self.drain_side.released.store(released, Ordering::Release);
     }
 

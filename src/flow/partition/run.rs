@@ -4,7 +4,6 @@ use crate::flow::partition::gate::Gate;
 use crate::flow::partition::slow_counts::Attempt;
 use crate::flow::partition::{Partition, Signal, Stop};
 use crate::item::TypeKey;
-use crate::rules::{Rule, rule_off};
 use crate::sync::QuickGuard;
 
 impl<T> Partition<T> {
@@ -66,8 +65,7 @@ impl<T> Run<'_, T> {
             return Ok(());
         }
         let (partition, gate) = (self.partition, &self.gate);
-        let room = partition.buffer_size.saturating_sub(gate.queued());
-        let mut room = if rule_off(Rule::Bound) { usize::MAX } else { room };
+        let mut room = partition.buffer_size.saturating_sub(gate.queued());
         if gate.lingers {
             let lacks = gate.lacks();
             room = if lacks > 0 { room.min(lacks) } else { room };

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use crate::rules::{Rule, rule_off};
 use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Mutex, Ordering, fence, wait_for};
 
 /// Is notified of space in full partitions, for callers that must not wait, such as an event loop.
@@ -87,9 +86,7 @@ impl Space {
         // Relaxed: ordered by the fence.
         self.waiting.fetch_add(1, Ordering::Relaxed);
         // SeqCst: pairs with the fence in `notify_waiting`, as that in `wait` does.
-        if !rule_off(Rule::ListenFence) {
-            fence(Ordering::SeqCst);
-        }
+        fence(Ordering::SeqCst);
     }
 
     /// Stops notifying `listener`.
@@ -113,7 +110,7 @@ impl Space {
         // SeqCst: pairs with the fences in `wait` and `listen`.
         fence(Ordering::SeqCst);
         // Relaxed: ordered by the fence.
-        if self.waiting.load(Ordering::Relaxed) > 0 && !rule_off(Rule::NotifyWaiting) {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
             self.notify();
         }
     }

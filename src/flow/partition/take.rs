@@ -8,7 +8,6 @@ use crate::flow::partition::gate::Access;
 use crate::flow::partition::segment::{Segment, TakenSegments};
 use crate::flow::partition::segment_pool::{SegmentCache, kept_capacity};
 use crate::item::Item;
-use crate::rules::{Rule, rule_off};
 use crate::sync::{Ordering, SegmentChannel, fence};
 
 /// What a take brought.
@@ -58,8 +57,7 @@ impl<T: Item> Partition<T> {
                         segment_cache.keep(open.items);
                         return taken;
                     }
-                    taken.may_be_awaited |=
-                        self.has_weighted() && !rule_off(Rule::NotifyBehindWeighted);
+                    taken.may_be_awaited |= self.has_weighted();
                     segments.push(open);
                     return taken;
                 }
@@ -85,9 +83,7 @@ impl<T: Item> Partition<T> {
         }
         // Unconditional: a read of `pushed` could miss a put that has read `taken` already and set
         // no bit.
-        if !rule_off(Rule::BudgetBit) {
-            self.ready.set();
-        }
+        self.ready.set();
         taken.is_full = true;
         taken
     }
@@ -100,7 +96,7 @@ impl<T: Item> Partition<T> {
         // Relaxed: only the thread inside touches it.
         gate.sealed -= self.drain_side.received.load(Ordering::Relaxed);
         self.drain_side.received.store(0, Ordering::Relaxed);
-        if gate.sealed > 0 && !rule_off(Rule::SealedFirst) {
+        if gate.sealed > 0 {
             return Opened::After(gate.sealed);
         }
         if gate.open.is_empty() && gate.open.capacity() <= kept_capacity::<T>() {
@@ -122,9 +118,6 @@ impl<T: Item> Partition<T> {
         gate.withdraw_plan();
         // Stored before the gate is released: a put that still saw the old `taken` would find the
         // partition not empty, and set no bit.
-        if rule_off(Rule::TakenBeforeUnlock) {
-            drop(gate);
-        }
         self.store_taken(open.weight);
         Opened::Last(open)
     }
@@ -144,8 +137,7 @@ impl<T: Item> Partition<T> {
             return false;
         }
         let mut gate = self.gate.lock();
-        let empty = self.is_empty(&mut gate) || rule_off(Rule::FinalCheck);
-        let done = gate.access == Access::Closed && empty;
+        let done = self.is_empty(&mut gate) && gate.access == Access::Closed;
         if done {
             self.drain_side.finished.store(true, Ordering::Relaxed);
         }

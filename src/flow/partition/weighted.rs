@@ -10,7 +10,6 @@ use crate::flow::partition::segment::Segment;
 use crate::flow::partition::slow_counts::Attempt;
 use crate::flow::partition::{Partition, Signal, Stop};
 use crate::item::Item;
-use crate::rules::{Rule, rule_off};
 use crate::sync::Ordering;
 
 /// The value of `weighed` while no item of the partition weighs more than 1.
@@ -56,7 +55,7 @@ impl<T: Item> Partition<T> {
         }
         let was_empty = self.is_empty(&mut gate);
         let (room, weight) = (self.buffer_size.saturating_sub(gate.queued()), item.weight());
-        let (put, rest) = if weight <= room || rule_off(Rule::Bound) {
+        let (put, rest) = if weight <= room {
             (Some(item), None)
         } else if room >= least.max(1) {
             let (put, rest) = item.cut(room);

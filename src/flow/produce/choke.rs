@@ -2,7 +2,6 @@
 
 use crate::flow::partition::Partition;
 use crate::item::Item;
-use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Duration, Instant, time_since};
 
@@ -31,6 +30,6 @@ impl<T: Item> Shared<T> {
     }
 
     fn may_choke(&self, partition: &Partition<T>) -> bool {
-        !self.has_one_type(partition) && !rule_off(Rule::Choke)
+        !self.has_one_type(partition)
     }
 }

@@ -11,7 +11,6 @@ use crate::flow::partition::run::Run;
 use crate::flow::partition::{Partition, Stop};
 use crate::flow::pause::Pause;
 use crate::item::{Item, TypeKey};
-use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant};
 use crate::thread_context::on_drain_thread;
@@ -207,15 +206,8 @@ impl<'a, T: Item> Runs<'a, T> {
         let position = partition.index % HELD;
         if !self.held[position].as_ref().is_some_and(|run| std::ptr::eq(run.partition, partition)) {
             self.end(position);
-            let tried = if rule_off(Rule::TryNextGate) {
-                None
-            } else {
-                partition.try_run(self.inside_pool)
-            };
-            let run = tried.unwrap_or_else(|| {
-                if !rule_off(Rule::TryNextGate) {
-                    self.end_all();
-                }
+            let run = partition.try_run(self.inside_pool).unwrap_or_else(|| {
+                self.end_all();
                 partition.run(self.inside_pool)
             });
             self.held[position] = Some(run);

@@ -8,7 +8,6 @@ use crate::flow::partition::slow_counts::Attempt;
 use crate::flow::pause::Pause;
 use crate::flow::produce::{ProducerWait, Wanted};
 use crate::item::Item;
-use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant};
 use crate::thread_context::on_drain_thread;
@@ -39,9 +38,7 @@ impl<T: Item> Shared<T> {
             let Some((rest, stop)) = rest else { return Ok(()) };
             attempt = Attempt::Again;
             let least = rest.weight().min(piece);
-            if !rule_off(Rule::SmallerPieces) {
-                piece = piece.div_ceil(2);
-            }
+            piece = piece.div_ceil(2);
             item = rest;
             if stop == Stop::Full && self.choke_held_up(partition) {
                 continue;

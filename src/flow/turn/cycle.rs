@@ -20,7 +20,6 @@ use crate::flow::partition::segment_pool::SegmentCache;
 use crate::flow::turn::idle_policy::{LoneCycles, after_thin_cycle};
 use crate::flow::turn::timers::Timers;
 use crate::item::Item;
-use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant, now, time_since};
 use crate::thread_context::this_thread;
@@ -113,12 +112,6 @@ impl<T: Item> DrainTask<T> {
         let has_news = news != std::mem::replace(&mut self.news, news);
         let closing = self.shared.ending.is_closing();
         self.end_timers(has_news);
-        // Only used if the rule is off: the types that are known before the cycle takes anything.
-        let known = if rule_off(Rule::RouteAfterTake) {
-            self.shared.route.types().count()
-        } else {
-            usize::MAX
-        };
         let first = self.partitions_to_take(closing).next();
         let (mut round, mut began) = (Round::default(), None);
         if let Some(first) = first {
@@ -129,7 +122,7 @@ impl<T: Item> DrainTask<T> {
             // do not.
             let hosted = closing || !is_host_free(&shared, self.index, first);
             self.was_hosted = hosted;
-            let mut work = || round = self.take_turns(&shared, first, closing, known, start);
+            let mut work = || round = self.take_turns(&shared, first, closing, start);
             if hosted { shared.host.enter(&mut work) } else { shared.host.leave(&mut work) }
         }
         let worked = round.calls > 0 || round.taken > 0;

@@ -8,7 +8,6 @@ use crate::flow::handler::{DeadLetters, HandlerRef};
 use crate::flow::turn::cycle::DrainTask;
 use crate::item::{Item, TypeKey, counted};
 use crate::observe::{Calling, Outcome};
-use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::{Arc, Instant};
 use crate::thread_context::HandlerScope;
@@ -114,7 +113,6 @@ impl<T: Item> Shared<T> {
     /// when it leaves. The caller has fenced.
     pub(crate) fn has_dead_letters(self: &Arc<Self>) -> bool {
         self.dead_letters.are_waiting()
-            && !rule_off(Rule::AwakeForDeadLetters)
             && self
                 .dead_letters
                 .with_letters()

@@ -4,7 +4,6 @@ use crate::flow::desk::lanes::Lanes;
 use crate::flow::partition::Partition;
 use crate::flow::route::Target;
 use crate::item::Item;
-use crate::rules::{Rule, rule_off};
 use crate::shared::Shared;
 use crate::sync::Deadline;
 
@@ -23,8 +22,7 @@ impl Patience {
     fn has<T: Item>(&mut self, shared: &Shared<T>, partition: &Partition<T>) -> bool {
         *self.has.get_or_insert_with(|| {
             // After the ready bit was cleared: what hurries sets it, and then waits.
-            !partition.take_wanted()
-                && (!shared.flushes.are_waiting() || rule_off(Rule::FlushEndsLinger))
+            !partition.take_wanted() && !shared.flushes.are_waiting()
         })
     }
 }

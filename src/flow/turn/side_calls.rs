@@ -8,7 +8,6 @@ use crate::flow::handler::dispatch_log::SideCall;
 use crate::flow::turn::cycle::DrainTask;
 use crate::item::Item;
 use crate::observe::Calling;
-use crate::rules::{Rule, rule_off};
 use crate::sync::Instant;
 use crate::thread_context::HandlerScope;
 
@@ -92,7 +91,7 @@ impl<T: Item> DrainTask<T> {
             return; // Another thread is inside, so the handler is not idle.
         }
         // Another thread that held the desk before may have closed the handler.
-        if !self.shared.ending.is_expired() && (is_listed() || rule_off(Rule::ListAtDesk)) {
+        if !self.shared.ending.is_expired() && is_listed() {
             self.call_alone(handler, SideCall::OnIdle);
         }
         self.leave(handler);

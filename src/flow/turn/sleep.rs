@@ -6,7 +6,6 @@ use crate::flow::partition::Partition;
 use crate::flow::turn::cycle::{Cycle, DrainTask};
 use crate::flow::turn::idle_policy::{after_empty_cycle, without_idle_handlers};
 use crate::item::Item;
-use crate::rules::{Rule, rule_off};
 use crate::sync::Duration;
 
 impl<T: Item> DrainTask<T> {
@@ -63,7 +62,7 @@ impl<T: Item> DrainTask<T> {
         // producer.
         self.is_pressed =
             (self.is_pressed || attempt.is_pressed()) && self.has_pressing_partition();
-        if !rule_off(Rule::CheckBeforeSleep) && self.has_reason_to_stay_awake(kind) {
+        if self.has_reason_to_stay_awake(kind) {
             return None;
         }
         Some((attempt, limit))
@@ -98,7 +97,7 @@ impl<T: Item> DrainTask<T> {
     /// Whether a shutdown has set a deadline that the timers of this thread do not know.
     fn has_unseen_news(&self) -> bool {
         let news = self.shared.ending.deadlines.news_after_fence();
-        news != self.news && !rule_off(Rule::AwakeForNews)
+        news != self.news
     }
 
     /// Whether this thread still has to finish a partition of a closing queue. One with lanes is

@@ -13,7 +13,6 @@ use crate::flow::handler::host::ThreadBody;
 use crate::python::interpreter::{ask_of_thread, guarded_call, log, run_thread, thread_number};
 use crate::python::item::PyItem;
 use crate::python::results::Submissions;
-use crate::rules::{Rule, rule_off};
 use crate::{Batch, Host, TypeKey};
 
 pub(crate) struct Interpreter {
@@ -143,7 +142,7 @@ impl Host<PyItem> for Interpreter {
     }
 
     fn note_abandoned(&self) {
-        if self.submissions.is_used() && !rule_off(Rule::AbandonFutures) {
+        if self.submissions.is_used() {
             Python::try_attach(|py| self.submissions.abandon(py));
         }
     }

@@ -13,8 +13,6 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::rules::{Rule, rule_off};
-
 type Call = unsafe extern "C-unwind" fn(
     *mut ffi::PyObject,
     *mut ffi::PyObject,
@@ -61,9 +59,6 @@ pub(crate) fn guarded_call<'py>(
     callable: &Bound<'py, PyAny>,
     args: &Bound<'py, PyTuple>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    if rule_off(Rule::ExitGuard) {
-        return callable.call1(args);
-    }
     let guard = HangThread;
     // SAFETY: `CALL` is a static function pointer. `callable` and `args` are live objects of this
     // interpreter and `args` is a tuple, for as long as the borrows last; the thread is attached,

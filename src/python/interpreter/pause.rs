@@ -7,7 +7,6 @@ use pyo3::prelude::*;
 use super::timeout::Timeout;
 use crate::Pause;
 use crate::python::exceptions::{BatchQueueError, ConfigError};
-use crate::rules::{Rule, rule_off};
 
 /// The longest wait without a check for signals.
 const SLICE: Duration = Duration::from_millis(100);
@@ -20,9 +19,6 @@ impl Pause for InterpreterPause<'_> {
 
     fn pause(&mut self, wait: &mut (dyn FnMut(Option<Duration>) + Send)) -> PyResult<()> {
         self.0.detach(|| wait(Some(SLICE)));
-        if rule_off(Rule::CheckSignals) {
-            return Ok(());
-        }
         self.0.check_signals()
     }
 }

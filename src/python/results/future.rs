@@ -23,7 +23,6 @@ use crate::flow::pause::slice;
 use crate::python::errors::submitted_before_fork;
 use crate::python::exceptions::{BatchQueueError, CancelledError, InvalidStateError};
 use crate::python::interpreter::{GuardedRef, InterpreterPause, Timeout, deadline_of, generation};
-use crate::rules::{Rule, rule_off};
 use crate::thread_context::{drained_queue, on_drain_thread};
 
 /// The class that `submit` makes instances of: `FutureBase` and `concurrent.futures.Future`.
@@ -75,7 +74,7 @@ impl FutureBase {
         if known.state == State::Pending {
             known.state = State::Running;
         }
-        known.state != State::Cancelled || rule_off(Rule::SkipCancelled)
+        known.state != State::Cancelled
     }
 
     pub(super) fn end(&self, py: Python<'_>, ending: Ending) -> Ended {

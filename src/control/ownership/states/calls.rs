@@ -2,9 +2,9 @@
 
 use super::drain::Each;
 use super::positions::{At, InHand};
+use super::rules::Rule;
 use super::state::{Index, LaneState, State};
 use super::world::{Step, World};
-use crate::rules::Rule;
 
 impl World {
     pub fn call_steps(&self, state: &State, thread: Index, each: Each<'_>) {

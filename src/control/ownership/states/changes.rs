@@ -3,9 +3,9 @@
 use super::drain::Each;
 use super::positions::{CloserAt, RemoverAt};
 use super::registry::{Entry, Registered};
+use super::rules::Rule;
 use super::state::{Index, LaneState, State};
 use super::world::{Step, World};
-use crate::rules::Rule;
 
 /// What the caller does with the handler of a type.
 #[derive(Clone, Copy, Debug)]

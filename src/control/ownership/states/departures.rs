@@ -2,9 +2,9 @@
 //! they may come at any time.
 
 use super::drain::Each;
+use super::rules::Rule;
 use super::state::{Index, State};
 use super::world::{Step, World};
-use crate::rules::Rule;
 
 impl World {
     pub fn departure_steps(&self, state: &State, each: Each<'_>) {

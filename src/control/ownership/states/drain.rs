@@ -1,9 +1,9 @@
 //! The steps of a drain thread: search, turn, call, sleep.
 
 use super::positions::{At, InHand};
+use super::rules::Rule;
 use super::state::{Index, Item, Lane, LaneState, Owner, State};
 use super::world::{Hang, Step, World};
-use crate::rules::Rule;
 
 /// Receives what may come next.
 pub type Each<'a> = &'a mut dyn FnMut(Step, State);

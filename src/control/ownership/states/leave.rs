@@ -2,9 +2,9 @@
 
 use super::drain::Each;
 use super::positions::At;
+use super::rules::Rule;
 use super::state::{Index, Owner, State};
 use super::world::{Step, World};
-use crate::rules::Rule;
 
 impl World {
     pub fn leave_steps(&self, state: &State, thread: Index, each: Each<'_>) {

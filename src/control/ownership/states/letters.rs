@@ -4,9 +4,9 @@ use smallvec::SmallVec;
 
 use super::drain::Each;
 use super::positions::At;
+use super::rules::Rule;
 use super::state::{Index, Lane, LaneState, State};
 use super::world::{Step, World};
-use crate::rules::Rule;
 
 /// The handler of dead letters.
 #[derive(Clone, Copy, Debug)]

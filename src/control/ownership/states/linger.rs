@@ -1,8 +1,8 @@
 //! Batches that wait to become full.
 
+use super::rules::Rule;
 use super::state::{Index, Item, Lane, LaneState, Partition, State};
 use super::world::World;
-use crate::rules::Rule;
 
 impl World {
     /// How many items a lane takes, in a partition of one type.

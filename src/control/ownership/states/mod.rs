@@ -15,6 +15,7 @@
 //! | `explore.rs` | the search |
 //! | `state.rs`, `positions.rs` | what the threads share, and where each of them is |
 //! | `registry.rs` | which types there are, and where; places and partitions that change hands |
+//! | `rules.rs` | the rules that it can leave out |
 //! | `world.rs` | what a queue is asked to do |
 //! | `promises.rs` | the promises, and what a good end is |
 //! | `drain.rs`, `submit.rs`, `calls.rs`, `leave.rs` | the steps of a drain thread |
@@ -38,6 +39,7 @@ mod positions;
 mod producers;
 mod promises;
 mod registry;
+mod rules;
 mod state;
 mod submit;
 mod world;
@@ -45,8 +47,8 @@ mod worlds;
 mod worlds_of_batches;
 mod worlds_of_types;
 
-use crate::rules::Rule;
 use explore::{Verdict, explore};
+use rules::Rule;
 use world::World;
 use worlds::worlds;
 

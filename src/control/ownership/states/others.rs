@@ -2,9 +2,9 @@
 
 use super::drain::Each;
 use super::positions::{At, CloserAt, DeadlineAt, FlusherAt, MoverAt};
+use super::rules::Rule;
 use super::state::{Index, LaneState, LaneUse, Owner, Partition, State};
 use super::world::{Step, World};
-use crate::rules::Rule;
 
 impl World {
     // ---- moves

@@ -3,9 +3,9 @@
 use super::drain::Each;
 use super::positions::{Producer, ProducerAt};
 use super::registry::Origin;
+use super::rules::Rule;
 use super::state::{Index, Item, State};
 use super::world::{Step, World};
-use crate::rules::Rule;
 
 impl World {
     pub fn producer_steps(&self, state: &State, number: usize, each: Each<'_>) {

@@ -3,9 +3,9 @@
 
 use smallvec::SmallVec;
 
+use super::rules::Rule;
 use super::state::{Index, PARTITIONS, State, TYPES};
 use super::world::World;
-use crate::rules::Rule;
 
 /// The most producers of a world whose types come and go.
 const PRODUCERS: usize = 2;

@@ -2,9 +2,9 @@
 
 use super::drain::Each;
 use super::positions::{At, InHand};
+use super::rules::Rule;
 use super::state::{Index, LaneState, State};
 use super::world::{Step, World};
-use crate::rules::Rule;
 
 impl World {
     /// Under the lock of the lanes: the handler of the first ready lane is looked up.

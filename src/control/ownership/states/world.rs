@@ -7,8 +7,8 @@ use super::explore::System;
 use super::letters::{Keeper, Letters};
 use super::positions::{CloserAt, DeadlineAt, FlusherAt, MoverAt, Producer, RemoverAt, Thread};
 use super::registry::Registry;
+use super::rules::Rule;
 use super::state::{Desk, Index, Lane, LaneState, Owner, PARTITIONS, Partition, State, TYPES};
-use crate::rules::Rule;
 
 /// What a handler does that does not simply return.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

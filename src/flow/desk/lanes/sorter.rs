@@ -6,7 +6,6 @@
 use super::Lanes;
 use crate::flow::desk::lane::Since;
 use crate::item::TypeKey;
-use crate::rules::{Rule, rule_off};
 
 /// What a lane got and has not counted yet.
 #[derive(Debug)]
@@ -47,7 +46,7 @@ impl<T> Sorter<'_, T> {
     ) {
         let place = key.place(PLACE_BITS);
         let lane = match &mut self.runs[place] {
-            Some(run) if run.key == key && !rule_off(Rule::AppendToLane) => {
+            Some(run) if run.key == key => {
                 run.weight += weight;
                 run.lane
             }
@@ -60,7 +59,7 @@ impl<T> Sorter<'_, T> {
     /// at hand.
     fn look_up(&mut self, key: TypeKey, place: usize, weight: usize) -> usize {
         let adjacent = place ^ 1;
-        let is_its = |run: &&mut Run| run.key == key && !rule_off(Rule::AppendToLane);
+        let is_its = |run: &&mut Run| run.key == key;
         if let Some(run) = self.runs[adjacent].as_mut().filter(is_its) {
             run.weight += weight;
             return run.lane;

@@ -1,12 +1,10 @@
 //! Switches that turn one rule off, so that its tests can be seen red.
 //!
-//! In a build without the feature `faults`, [`rule_off`] is the constant `false` and costs nothing.
-//! With it, the rule named by the environment variable `BATCHQUEUE_RULE_OFF` is left out. `make
-//! faults` runs every test that guards a rule with that rule off and fails if the test stays green.
+//! `make faults` puts this file into a copy of the crate, beside the switches of `switches.diff`. A
+//! process with the environment variable `BATCHQUEUE_RULE_OFF` runs without the rule that it names.
 
 /// A rule that can be turned off. The names are the values of `BATCHQUEUE_RULE_OFF`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(dead_code)] // The names are only read with the feature on.
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum Rule {
     /// P1: a handler is entered only by the thread that holds its desk.
     HoldDesk,
@@ -215,16 +213,14 @@ pub(crate) enum Rule {
     LeastHeldWorker,
 }
 
-/// Whether `rule` is switched off.
-#[cfg(not(feature = "faults"))]
-#[inline(always)]
-#[allow(clippy::inline_always)] // It must vanish from the path of an item.
-pub(crate) const fn rule_off(_rule: Rule) -> bool {
-    false
+/// Whether a rule is switched off.
+macro_rules! rule_off {
+    ($rule:ident) => {
+        crate::rules::is_off(crate::rules::Rule::$rule)
+    };
 }
 
-#[cfg(feature = "faults")]
-pub(crate) fn rule_off(rule: Rule) -> bool {
+pub(crate) fn is_off(rule: Rule) -> bool {
     use std::sync::OnceLock;
     static NAME: OnceLock<Option<String>> = OnceLock::new();
     NAME.get_or_init(|| std::env::var("BATCHQUEUE_RULE_OFF").ok()).as_deref()
