@@ -20,7 +20,6 @@ MIRI_TESTS ?= flow:: control::scheduler control::slow_calls control::waits obser
 THREAD_SANITIZER_TESTS ?=
 STRESS_ARGS ?=
 FAULTS_ARGS ?=
-LOOM_TESTS := loom states::
 REPORT_ARGS ?=
 BENCH_PYTHON_ARGS ?=
 BENCH_SPARK_ARGS ?=
@@ -80,21 +79,22 @@ test-all: require-python require-toolchain ## every case of every matrix, slow t
 test-rust: require-python require-toolchain ## unit, integration and documentation tests of the core
 	cargo test --locked $(WATCHED) --features arrow
 
-LOOM := cargo test --locked $(WATCHED) --lib --profile local --target-dir $(TARGET)/loom
+LOOM = RUSTFLAGS="--cfg loom" BATCHQUEUE_TEST_DEADLINE_S=$${BATCHQUEUE_TEST_DEADLINE_S:-600} \
+	cargo test --locked $(WATCHED) --profile local --target-dir $(TARGET)/loom
 
 loom: require-python require-toolchain ## the protocols in loom's scheduler and in a model of their states, within the bounds
-	RUSTFLAGS="--cfg loom" BATCHQUEUE_TEST_DEADLINE_S=$${BATCHQUEUE_TEST_DEADLINE_S:-600} \
-		$(LOOM) -- $(LOOM_TESTS)
+	$(LOOM) --lib -- loom
+	$(LOOM) --test states
 
 # The build alone, which `make test` makes while the tests of the core wait.
 .PHONY: loom-build
 loom-build: require-python require-toolchain
-	RUSTFLAGS="--cfg loom" $(LOOM) --no-run
+	$(LOOM) --lib --test states --no-run
 
 states: export BATCHQUEUE_STATES := 4000000
 states: export BATCHQUEUE_TEST_DEADLINE_S := 3600
-states: LOOM_TESTS := states:: --nocapture
-states: loom ## all states of that model; two minutes, 4 GB
+states: require-python require-toolchain ## all states of that model; two minutes, 4 GB
+	$(LOOM) --test states -- --nocapture
 
 loom-full: export BATCHQUEUE_LOOM_FULL := 1
 loom-full: export LOOM_MAX_DURATION := 600
@@ -165,7 +165,7 @@ format: require-components $(VENV)/requirements ## write the house format into a
 lint: require-components $(VENV)/requirements ## format, lint, English, and the places of switches, changing nothing
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
-	RUSTFLAGS="--cfg loom" cargo clippy --locked --lib --tests --target-dir $(TARGET)/loom -- -D warnings
+	RUSTFLAGS="--cfg loom" cargo clippy --locked --lib --tests --test states --target-dir $(TARGET)/loom -- -D warnings
 	PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo clippy --locked --all-targets --features python -- -D warnings
 	for bench in contenders/rust python/floor; do \
 		cargo update --workspace --locked --quiet --manifest-path benches/$$bench/Cargo.toml || exit 1; done

@@ -6,8 +6,6 @@ mod handoff;
 mod loom_rules;
 #[cfg(all(test, loom))]
 mod loom_tests;
-#[cfg(all(test, loom))]
-mod states;
 mod table;
 mod turn;
 

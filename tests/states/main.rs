@@ -1,5 +1,5 @@
 //! The protocol as a model whose states are all visited: small queues, in every order of their
-//! steps. `README.md` of the parent folder says what the steps are.
+//! steps. `src/control/ownership/README.md` says what the steps are.
 //!
 //! What the model leaves out: it is sequentially consistent, so it has no fences (loom runs the
 //! real code without that assumption). A rest is a sleep, and pressure wakes no thread. A search
@@ -23,8 +23,8 @@
 //! | `producers.rs`, `changes.rs`, `departures.rs`, `others.rs` | the steps of all others |
 //! | `worlds.rs`, `worlds_of_batches.rs`, `worlds_of_types.rs` | the worlds that are searched |
 //!
-//! The tests run with those of loom, which are optimised. They stop at a limit of states; `make
-//! states` does not.
+//! `make loom` runs the tests, with optimisation. They stop at a limit of states; those of `make
+//! states` do not.
 
 mod calls;
 mod changes;
