@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from batchqueue._background_log import BackgroundLog
 from batchqueue._requirements import require
 from batchqueue.groups.monitor import GroupMetrics, GroupMonitor
-from batchqueue.metrics.families import families
+from batchqueue.metrics.names import families
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

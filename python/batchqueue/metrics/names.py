@@ -1,8 +1,30 @@
-"""The metrics of a queue: the single list of their names, types, units, and when they change."""
+"""`MetricSpec`: what the lists of metrics say of one metric."""
 
 from enum import Enum
+from typing import Any, NamedTuple, TypeVar
 
-from batchqueue.metrics.spec import MetricSpec
+
+class MetricSpec(NamedTuple):
+    """One metric.
+
+    Attributes:
+        name: As Prometheus shows it.
+        kind: "counter", "gauge" or "histogram".
+        labels: Labels of its series, beside those that all metrics of its list have.
+        unit: Unit of the value.
+        what: What the value means.
+        changes: When the value changes.
+    """
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    unit: str
+    what: str
+    changes: str
+
+
+# The metrics of a queue: the single list of their names, types, units, and when they change.
 
 
 def _counter(name: str, unit: str, what: str, changes: str) -> MetricSpec:
@@ -95,3 +117,34 @@ MOST_TYPES = 100
 
 OTHER_TYPES = "(other)"
 """The label of what all further types have together."""
+
+
+# Families of Prometheus, from a list of metrics: what all collectors of this package share.
+
+
+M = TypeVar("M", bound=Enum)
+
+
+def families(metrics: type[M], labels: tuple[str, ...]) -> dict[M, Any]:
+    """Make an empty family for each metric of a list.
+
+    Args:
+        metrics: An enum, whose values have the fields `name`, `kind`, `labels` and `what`.
+        labels: The labels that all of them have before their own.
+    """
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+    )
+
+    known: dict[str, Any] = {
+        "counter": CounterMetricFamily,
+        "gauge": GaugeMetricFamily,
+        "histogram": HistogramMetricFamily,
+    }
+    made = {}
+    for metric in metrics:
+        spec = metric.value
+        made[metric] = known[spec.kind](spec.name, spec.what, labels=(*labels, *spec.labels))
+    return made

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchqueue._requirements import require
 from batchqueue.exceptions import ConfigError
-from batchqueue.metrics.families import families
-from batchqueue.metrics.names import QueueMetric
+from batchqueue.metrics.names import QueueMetric, families
 from batchqueue.metrics.reading import Reading, read_queues
 
 if TYPE_CHECKING:

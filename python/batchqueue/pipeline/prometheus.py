@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from batchqueue._requirements import require
-from batchqueue.metrics.families import families
+from batchqueue.metrics.names import families
 from batchqueue.pipeline.backpressure.metric_names import PipelineMetric
 from batchqueue.pipeline.backpressure.metrics import samples_of
 from batchqueue.pipeline.runner.flow_watch import PAUSE_REASON

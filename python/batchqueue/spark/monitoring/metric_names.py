@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from batchqueue.metrics.spec import MetricSpec
+from batchqueue.metrics.names import MetricSpec
 
 _EPOCH = "each epoch"
 

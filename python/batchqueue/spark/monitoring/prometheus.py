@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchqueue._background_log import BackgroundLog
 from batchqueue._requirements import require
-from batchqueue.metrics.families import families
+from batchqueue.metrics.names import families
 from batchqueue.outputs import Epoch, StoreUnavailableError
 from batchqueue.outputs.base import FINAL_BEFORE
 from batchqueue.spark.commit.totals import SinkTotals, latest_totals
