@@ -4,19 +4,9 @@
 rows.
 """
 
-from batchqueue.aggregation.aggregator import Aggregation, Aggregator
-from batchqueue.aggregation.buffer import MergeBuffer
-from batchqueue.aggregation.distinct_metrics import DistinctMetrics
-from batchqueue.aggregation.kinds import (
-    CountMetrics,
-    MaxMetrics,
-    MeanMetrics,
-    MinMetrics,
-    SumMetrics,
-)
-from batchqueue.aggregation.l1 import L1AggregateWorker
-from batchqueue.aggregation.l2 import L2PersistenceWorker
-from batchqueue.aggregation.measures import (
+from batchqueue.aggregation.aggregator import (
+    Aggregation,
+    Aggregator,
     Count,
     Distinct,
     DistinctSketch,
@@ -31,13 +21,21 @@ from batchqueue.aggregation.measures import (
     Sum,
     TopN,
 )
-from batchqueue.aggregation.metrics import Metrics
+from batchqueue.aggregation.kinds import (
+    CountMetrics,
+    DistinctMetrics,
+    MaxMetrics,
+    MeanMetrics,
+    MinMetrics,
+    QuantileMetrics,
+    RankedEntry,
+    Ranking,
+    SumMetrics,
+)
+from batchqueue.aggregation.metrics import MergeBuffer, Metrics
 from batchqueue.aggregation.naming import metric_type
-from batchqueue.aggregation.quantile_metrics import QuantileMetrics
-from batchqueue.aggregation.ranking import RankedEntry, Ranking
-from batchqueue.aggregation.roll_up import roll_up
-from batchqueue.aggregation.top_n import TopNWorker
-from batchqueue.aggregation.windows import Window, bucket_start
+from batchqueue.aggregation.windows import Window, bucket_start, roll_up
+from batchqueue.aggregation.workers import L1AggregateWorker, L2PersistenceWorker, TopNWorker
 
 __all__ = [
     "Aggregation",

@@ -4,14 +4,19 @@ They treat None and NaN as Spark SQL does. Each kind overrides `copy` to copy it
 faster: merge buffers copy the first item of every key.
 """
 
+import base64
+import math
 import numbers
+from bisect import bisect_right, insort
 from collections.abc import Sequence
 from decimal import Context, Decimal, Inexact, InvalidOperation
-from typing import Any, ClassVar, Self
+from functools import cache
+from itertools import accumulate
+from typing import Any, ClassVar, NamedTuple, Self
 
+from batchqueue import _core
 from batchqueue._words import a_type
-from batchqueue.aggregation.entities import Entity
-from batchqueue.aggregation.metrics import Metrics, Row
+from batchqueue.aggregation.metrics import Entity, Metrics, Row
 from batchqueue.exceptions import ConfigError
 
 Number = int | float | Decimal
@@ -238,3 +243,329 @@ class MinMetrics(_ExtremeMetrics):
             or (theirs == theirs and theirs < mine)  # noqa: PLR0124
         ):
             self.value = theirs
+
+
+# `Ranking`: the n highest scores of single rows, as a metric that combines like any other.
+
+
+class RankedEntry(NamedTuple):
+    """One row of a ranking."""
+
+    score: int | float
+    id: str
+    label: str
+
+
+class Ranking(Metrics):
+    """The `limit` entries with the largest scores; ties are broken by id, then label, ascending.
+
+    The top n of single rows can be merged from partial rankings. The top n of *sums* cannot: rank
+    them after L2.
+
+    Attributes:
+        limit: Entries to keep, 10 by default; set it with `metric_type(name, Ranking, limit=5)`.
+    """
+
+    __slots__ = ("_entries",)
+    table = "ranking_metrics"
+    columns: ClassVar = {"score": float, "id": str, "label": str}
+    multi_row = True
+    limit: ClassVar[int] = 10
+
+    def __init__(
+        self, entity: Entity, time_bucket: int, score: int | float | None, id: str, label: str = ""
+    ) -> None:
+        """Start a ranking with a single row.
+
+        Args:
+            entity: Group of the ranking.
+            time_bucket: Start of the bucket, in whole seconds since the epoch, UTC.
+            score: What the row is ranked by; None: not ranked, as in SQL with `IS NOT NULL`.
+            id: Names the row; it breaks ties.
+            label: Text to show beside the row; empty by default.
+
+        Raises:
+            ValueError: The score is NaN, which has no rank.
+        """
+        if score != score:  # noqa: PLR0124
+            raise ValueError(
+                f"the score of {id!r} in {self.name} is NaN, which has no rank; "
+                "give a number or None"
+            )
+        self.key = (entity if isinstance(entity, str) else self.entity_of(entity), time_bucket)
+        # Negated, because `insort` sorts ascending.
+        self._entries = [] if score is None else [(-score, id, label)]
+
+    @property
+    def entries(self) -> list[RankedEntry]:
+        """The rows, best first."""
+        return [RankedEntry(-order, id, label) for order, id, label in self._entries]
+
+    def combine(self, other: Self) -> None:
+        """Take the rows of `other` that rank high enough."""
+        entries, limit = self._entries, self.limit
+        for entry in other._entries:
+            if len(entries) >= limit:
+                if entry >= entries[-1]:
+                    return  # the remaining entries of `other` rank even lower
+                entries.pop()
+            insort(entries, entry)
+
+    def to_rows(self) -> list[Row]:
+        """Return a row of value columns per entry, best first."""
+        return [tuple(entry) for entry in self.entries]
+
+    @classmethod
+    def from_rows(cls, entity: str, time_bucket: int, rows: Sequence[Row]) -> Self:
+        """Rebuild what `to_rows` wrote."""
+        ranking = cls(entity, time_bucket, None, "")
+        ranking._entries = [(-score, id, label) for score, id, label in rows]
+        return ranking
+
+
+# `DistinctMetrics`: how many different values there were, as a metric that combines.
+#
+# It is HyperLogLog (Flajolet, Fusy, Gandouet and Meunier, HyperLogLog: the analysis of a
+# near-optimal cardinality estimation algorithm, 2007) in the form of Apache DataSketches, which
+# Spark SQL makes as well.
+
+
+@cache
+def lg_registers(accuracy: float) -> int:
+    """Return how many registers give a relative standard error, as a power of two."""
+    return math.ceil(2 * math.log2(1.04 / accuracy))
+
+
+class DistinctMetrics(Metrics):
+    """The number of distinct values that are not None, as an estimate.
+
+    Up to a few hundred values it is nearly exact. A partial takes up to 5.5 KB in a store at the
+    default accuracy.
+
+    Attributes:
+        accuracy: The relative standard error of the estimate, 0.001 to 0.2; 0.02 by default: two of
+            three estimates are within it, and nearly all within three times of it. Set it with
+            `metric_type(name, DistinctMetrics, accuracy=0.01)`. Halving it takes four times the
+            memory.
+
+    Example:
+        >>> from batchqueue.aggregation import metric_type
+        >>> USERS = metric_type("users", DistinctMetrics)
+        >>> today = USERS("shop", 0, "ann")
+        >>> for name in ("bob", "ann", "eve"):
+        ...     today.combine(USERS("shop", 0, name))
+        >>> round(today.estimate)
+        3
+    """
+
+    __slots__ = ("_sketch",)
+    table = "distinct_metrics"
+    columns: ClassVar = {"sketch": str, "estimate": float}
+    accuracy: ClassVar[float] = 0.02
+    accuracies: ClassVar = (0.001, 0.2)
+
+    def __init__(self, entity: Entity, time_bucket: int, value: str | bytes | int | None) -> None:
+        """Start with a single value.
+
+        Args:
+            entity: What is measured; a tuple if the metric has key columns.
+            time_bucket: Start of the bucket, in whole seconds since the epoch, UTC.
+            value: What is counted, once: a text, which is its bytes in UTF-8, bytes, or an int of
+                64 bits, of which a bool is 0 or 1. None does not count.
+
+        Raises:
+            ConfigError: The value is of another type.
+        """
+        self.key = (entity if isinstance(entity, str) else self.entity_of(entity), time_bucket)
+        self._sketch = _core.DistinctSketch(lg_registers(self.accuracy))
+        if value is None:
+            return
+        if not isinstance(value, (str, bytes, int)):
+            raise ConfigError(
+                f"{type(self).__name__}: value is {value!r}, {a_type(value)}; give a text, bytes "
+                "or an int of 64 bits"
+            )
+        self._sketch.add(value)
+
+    @property
+    def estimate(self) -> float:
+        """The estimated number of distinct values."""
+        return self._sketch.estimate()
+
+    def combine(self, other: Self) -> None:
+        """Take the values of `other` into this one."""
+        self._sketch.merge(other._sketch.to_bytes())
+
+    def copy(self) -> Self:
+        """Return an equal partial that shares nothing mutable with this one."""
+        twin: Any = object.__new__(type(self))
+        twin.key, twin._sketch = self.key, self._sketch.copy()
+        return twin  # type: ignore[no-any-return]
+
+    def to_rows(self) -> list[Row]:
+        """Return the single row of value columns: the sketch in base64, and its estimate."""
+        return [(base64.b64encode(self._sketch.to_bytes()).decode(), self.estimate)]
+
+    @classmethod
+    def row_of(cls, sketch: bytes | None) -> Row:
+        """Return the row of value columns for a sketch of DataSketches; None is an empty one.
+
+        Raises:
+            ConfigError: It is damaged.
+        """
+        merged = _core.DistinctSketch(lg_registers(cls.accuracy))
+        if sketch is not None:
+            merged.merge(sketch)
+        return base64.b64encode(merged.to_bytes()).decode(), merged.estimate()
+
+    @classmethod
+    def from_rows(cls, entity: str, time_bucket: int, rows: Sequence[Row]) -> Self:
+        """Rebuild what `to_rows` wrote.
+
+        Raises:
+            ConfigError: The sketch is damaged.
+        """
+        made = cls(entity, time_bucket, None)
+        try:
+            made._sketch.merge(base64.b64decode(rows[0][0]))
+        except (ConfigError, ValueError) as error:
+            raise ConfigError(
+                f"metric {cls.name} has a damaged sketch for {entity!r} in time bucket "
+                f"{time_bucket}: {error}; restore the store, or delete this time bucket"
+            ) from error
+        return made
+
+
+# `QuantileMetrics`: a distribution as a metric, from which quantiles are read.
+#
+# It is a DDSketch (Masson, Rim and Lee, DDSketch: a fast and fully-mergeable quantile sketch with
+# relative-error guarantees, PVLDB 12(12), 2019): values are counted in buckets whose limits grow by
+# a constant factor, and two sketches are combined by adding the counts.
+
+
+LEAST = 1e-9
+"""Values closer to 0 than this count as 0."""
+
+
+@cache
+def _mapping(accuracy: float) -> tuple[float, int]:
+    """Return the logarithm of the factor between the limits of buckets, and the first number."""
+    log_gamma = math.log((1 + accuracy) / (1 - accuracy))
+    return log_gamma, 1 - int(math.log(LEAST) / log_gamma)
+
+
+class QuantileMetrics(Metrics):
+    """The distribution of the values that are not None; NaN and infinities do not count.
+
+    It takes as many stored rows as there are buckets with values: a hundred for values within a
+    factor of ten, and two thousand within a factor of 10^18, at the default accuracy.
+
+    Attributes:
+        accuracy: The relative error of a quantile, 0.0001 to 0.5; 0.01 by default. Set it with
+            `metric_type(name, QuantileMetrics, accuracy=0.02)`. It cannot be changed afterwards:
+            stored buckets of another accuracy are an error.
+
+    Example:
+        >>> from batchqueue.aggregation import metric_type
+        >>> MS = metric_type("ms", QuantileMetrics)
+        >>> latency = MS("search", 0, 12)
+        >>> for value in (3, 250, 14, 9):
+        ...     latency.combine(MS("search", 0, value))
+        >>> round(latency.quantile(0.5)), latency.count
+        (12, 5)
+    """
+
+    __slots__ = ("_counts",)
+    table = "quantile_metrics"
+    columns: ClassVar = {"bucket": int, "count": int, "accuracy": float}
+    multi_row = True
+    accuracy: ClassVar[float] = 0.01
+    accuracies: ClassVar = (0.0001, 0.5)
+
+    def __init__(self, entity: Entity, time_bucket: int, value: float | None) -> None:
+        """Start a distribution with a single value.
+
+        Args:
+            entity: What is measured; a tuple if the metric has key columns.
+            time_bucket: Start of the bucket, in whole seconds since the epoch, UTC.
+            value: The value; None, NaN and infinities count as no value.
+        """
+        if not isinstance(value, (int, float)):
+            check_number(type(self).__name__, "value", value)
+        self.key = (entity if isinstance(entity, str) else self.entity_of(entity), time_bucket)
+        self._counts: dict[int, int] = {}
+        if value is not None and math.isfinite(value):
+            self._counts[self._bucket_of(float(value))] = 1
+
+    @classmethod
+    def _bucket_of(cls, value: float) -> int:
+        """Return the number of a bucket: numbers are in the order of values, and 0 is about 0."""
+        distance = abs(value)
+        if distance < LEAST:
+            return 0
+        log_gamma, offset = _mapping(cls.accuracy)
+        number = math.floor(math.log(distance) / log_gamma) + offset
+        return -number if value < 0 else number
+
+    @classmethod
+    def bucket_value(cls, bucket: int) -> float:
+        """Return the value that stands for those of a stored bucket."""
+        if bucket == 0:
+            return 0.0
+        log_gamma, offset = _mapping(cls.accuracy)
+        lower = math.exp((abs(bucket) - offset) * log_gamma)
+        return math.copysign(lower * (1 + cls.accuracy), bucket)
+
+    @property
+    def count(self) -> int:
+        """The number of values."""
+        return sum(self._counts.values())
+
+    def quantile(self, rank: float) -> float | None:
+        """Return the value of a rank, with a relative error of at most `accuracy`.
+
+        Args:
+            rank: From 0, the smallest value, to 1, the largest.
+
+        Returns:
+            The value; None if there are no values.
+
+        Raises:
+            ConfigError: The rank is not from 0 to 1.
+        """
+        if not 0 <= rank <= 1:
+            raise ConfigError(f"the rank of a quantile is {rank!r}; give 0 to 1")
+        if not self._counts:
+            return None
+        buckets = sorted(self._counts)
+        counts = list(accumulate(self._counts[bucket] for bucket in buckets))
+        return self.bucket_value(buckets[bisect_right(counts, rank * (counts[-1] - 1))])
+
+    def combine(self, other: Self) -> None:
+        """Take the values of `other` into this one."""
+        counts = self._counts
+        for bucket, count in other._counts.items():
+            counts[bucket] = counts.get(bucket, 0) + count
+
+    def to_rows(self) -> list[Row]:
+        """Return a row of value columns for each bucket, in the order of values."""
+        accuracy = self.accuracy
+        return [(bucket, count, accuracy) for bucket, count in sorted(self._counts.items())]
+
+    @classmethod
+    def from_rows(cls, entity: str, time_bucket: int, rows: Sequence[Row]) -> Self:
+        """Rebuild what `to_rows` wrote.
+
+        Raises:
+            ConfigError: The rows are of another accuracy.
+        """
+        made: Any = cls(entity, time_bucket, None)
+        for bucket, count, accuracy in rows:
+            if accuracy != cls.accuracy:
+                raise ConfigError(
+                    f"metric {cls.name} has accuracy={cls.accuracy}, and {entity!r} was stored "
+                    f"with accuracy={accuracy}, whose buckets are others: keep the accuracy, or "
+                    "give the metric another name"
+                )
+            made._counts[bucket] = count
+        return made  # type: ignore[no-any-return]

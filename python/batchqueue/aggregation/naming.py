@@ -9,8 +9,7 @@ from hashlib import sha256
 from typing import Any, TypeVar
 
 from batchqueue._words import a_type
-from batchqueue.aggregation.entities import check_key_columns
-from batchqueue.aggregation.metrics import VALUE_TYPES, MetricClass, Metrics
+from batchqueue.aggregation.metrics import VALUE_TYPES, MetricClass, Metrics, check_key_columns
 from batchqueue.exceptions import ConfigError
 
 M = TypeVar("M", bound=Metrics)

@@ -9,8 +9,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from batchqueue.aggregation import Metrics
-from batchqueue.aggregation.entities import KeyValue
-from batchqueue.aggregation.metrics import Row
+from batchqueue.aggregation.metrics import KeyValue, Row
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.store import StoreError
 from batchqueue.outputs.values import FITTING, shown

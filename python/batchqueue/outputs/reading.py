@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 from batchqueue._requirements import require
 from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
-from batchqueue.aggregation.entities import Entity, KeyValue, checked_value, key_values
-from batchqueue.aggregation.metrics import Row
+from batchqueue.aggregation.metrics import Entity, KeyValue, Row, checked_value, key_values
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.layout import Layout, table_layout
 from batchqueue.outputs.store import bucket_limit

@@ -25,7 +25,7 @@ from batchqueue.aggregation import (
     SumMetrics,
     metric_type,
 )
-from batchqueue.aggregation.entities import entity_text, key_values
+from batchqueue.aggregation.metrics import entity_text, key_values
 
 COLUMNS = {"origin": str, "stops": int, "day": date, "late": bool}
 ROUTES = metric_type("routes", CountMetrics, keys=COLUMNS)

@@ -5,7 +5,7 @@ from functools import cache
 from typing import NamedTuple
 
 from batchqueue.aggregation import Metrics
-from batchqueue.aggregation.entities import KeyValue
+from batchqueue.aggregation.metrics import KeyValue
 from batchqueue.outputs.layout import check_names, quoted
 from batchqueue.outputs.reading import Selection
 

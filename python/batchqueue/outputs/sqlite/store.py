@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from batchqueue._paths import LocalPath, local_path
-from batchqueue.aggregation.entities import key_values
-from batchqueue.aggregation.metrics import Row
+from batchqueue.aggregation.metrics import Row, key_values
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.base import StoreBase
 from batchqueue.outputs.reading import Selection, StoredMetric

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from batchqueue import ConfigError
 from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
-from batchqueue.aggregation.entities import KeyValue
+from batchqueue.aggregation.metrics import KeyValue
 from batchqueue.outputs import BadRows, ChangedKeys
 from batchqueue.outputs.layout import table_layout
 from batchqueue.outputs.reading import MetricsReader, Selection

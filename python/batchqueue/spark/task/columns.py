@@ -20,8 +20,7 @@ from batchqueue.aggregation import (
     Window,
     bucket_start,
 )
-from batchqueue.aggregation.entities import ESCAPE, SEPARATOR, key_values
-from batchqueue.aggregation.metrics import Row
+from batchqueue.aggregation.metrics import ESCAPE, SEPARATOR, Row, key_values
 from batchqueue.outputs import StoreError
 from batchqueue.outputs.rows import ARROW_TYPES, values_of
 from batchqueue.outputs.values import described

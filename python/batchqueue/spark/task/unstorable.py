@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from batchqueue.aggregation import Max, Metrics, Min
-from batchqueue.aggregation.entities import ESCAPE, SEPARATOR
+from batchqueue.aggregation.metrics import ESCAPE, SEPARATOR
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.steps import ArrowAggregation, ArrowStep

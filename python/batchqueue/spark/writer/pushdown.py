@@ -21,7 +21,7 @@ from batchqueue.aggregation import (
     Min,
     Sum,
 )
-from batchqueue.aggregation.distinct_metrics import lg_registers
+from batchqueue.aggregation.kinds import lg_registers
 from batchqueue.outputs import BadRows
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
