@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from batchqueue.outputs import ParquetStore
-from batchqueue.outputs.parquet.ledger import FILE_EPOCHS
+from batchqueue.outputs.parquet.manifest import FILE_EPOCHS
 
 COMMITS = 2 * FILE_EPOCHS  # of which two write a file of epochs
 

@@ -151,7 +151,7 @@ class MetricsSink:
             StoreError: The store cannot be written, for instance because its disk is full.
             StoreUnavailableError: It is busy or down; another attempt may succeed.
         """
-        from batchqueue.outputs.ownership import admit_metrics, admit_owner
+        from batchqueue.outputs.ledger import admit_metrics, admit_owner
 
         partials = self._merged(batch.records)  # before the lock: other writers need not wait
         with self._store.transaction(self._sink_id) as transaction:

@@ -1,12 +1,18 @@
 """Writers to use as handlers, and the stores they write to."""
 
-from batchqueue.outputs.bad_rows import BadRow, BadRows
-from batchqueue.outputs.changed_keys import Changed, ChangedKeys
+from batchqueue.outputs.base import (
+    BadRow,
+    BadRows,
+    Changed,
+    ChangedKeys,
+    CommittingStoreWriter,
+    StoreWriter,
+)
 from batchqueue.outputs.iceberg import IcebergStore
 from batchqueue.outputs.parquet import ParquetStore
 from batchqueue.outputs.postgres import PostgresStore
 from batchqueue.outputs.reading import MetricsReader, Selection, StoredMetric
-from batchqueue.outputs.sqlite import SqliteStore
+from batchqueue.outputs.sqlite_store import SqliteStore
 from batchqueue.outputs.store import (
     Epoch,
     MetricsStore,
@@ -14,7 +20,6 @@ from batchqueue.outputs.store import (
     StoreTransaction,
     StoreUnavailableError,
 )
-from batchqueue.outputs.writer import CommittingStoreWriter, StoreWriter
 
 __all__ = [
     "BadRow",

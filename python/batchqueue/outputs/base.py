@@ -1,20 +1,96 @@
 """`StoreBase`: what the stores here share besides reading, which needs their transactions."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 from batchqueue.aggregation import Metrics
 from batchqueue.aggregation.metrics import Row
-from batchqueue.outputs.changed_keys import Changed, ChangedKeys
 from batchqueue.outputs.layout import check_storable
 from batchqueue.outputs.reading import ROWS_AT_ONCE, MetricsReader, Selection
-from batchqueue.outputs.store import FIRST_BUCKET, Epoch, StoreError, StoreTransaction, bucket_limit
+from batchqueue.outputs.store import (
+    FIRST_BUCKET,
+    Epoch,
+    MetricsStore,
+    StoreError,
+    StoreTransaction,
+    bucket_limit,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# `ChangedKeys`: what an epoch has changed, as a metric that the stores keep beside the others.
+
+
+class Changed(NamedTuple):
+    """What one epoch, or one batch write, has changed.
+
+    Attributes:
+        position: Where its lists are: seconds since 1970, larger than that of the one before.
+        keys: By the name of a metric, entity and time bucket of each key, in order.
+    """
+
+    position: int
+    keys: dict[str, list[tuple[str, int]]]
+
+
+class ChangedKeys(Metrics):
+    """The keys of a metric that one epoch, or one batch write, has changed.
+
+    A Spark job with `changed_keys=True` writes them under the name "changed_keys" into its sink, in
+    the transaction of the epoch. The entity is the name of the metric. The time bucket is when the
+    epoch was committed, and at least a second later than that of the epoch before: its position,
+    by which `changed_keys` of a store returns them.
+
+    Example:
+        >>> from batchqueue.outputs import SqliteStore
+        >>> store = SqliteStore("metrics.db")
+        >>> with store.transaction("orders") as transaction:
+        ...     transaction.merge([ChangedKeys("hits", 1_700_000_000, [("rome", 0), ("oslo", 0)])])
+        >>> for changed in store.read(ChangedKeys, "orders", since=1_700_000_000):
+        ...     print(changed.entity, changed.keys)
+        hits [('oslo', 0), ('rome', 0)]
+    """
+
+    __slots__ = ("_keys",)
+    name = "changed_keys"
+    table = "changed_keys"
+    columns: ClassVar = {"changed_entity": str, "changed_bucket": int}
+    multi_row = True
+
+    def __init__(self, entity: str, time_bucket: int, keys: Iterable[tuple[str, int]]) -> None:
+        """Name the keys.
+
+        Args:
+            entity: The name of the metric.
+            time_bucket: When they were committed, in whole seconds since 1970, UTC.
+            keys: Entity and time bucket of each.
+        """
+        self.key = (entity, time_bucket)
+        self._keys = set(keys)
+
+    @property
+    def keys(self) -> list[tuple[str, int]]:
+        """Entity and time bucket of each key, in order."""
+        return sorted(self._keys)
+
+    def combine(self, other: Self) -> None:
+        """Take the keys of `other` into this one."""
+        self._keys |= other._keys
+
+    def to_rows(self) -> list[Row]:
+        """Return a row of value columns for each key."""
+        return list(self.keys)
+
+    @classmethod
+    def from_rows(cls, entity: str, time_bucket: int, rows: Sequence[Row]) -> Self:
+        """Rebuild what `to_rows` wrote."""
+        return cls(entity, time_bucket, ((name, bucket) for name, bucket in rows))
+
 
 FINAL_BEFORE = "final_before"
 """In the summary of an epoch, the time bucket before which all are final."""
@@ -169,3 +245,120 @@ class TableStore(StoreBase):
 
         for table in self.tables(selection):
             yield from zip(*map(values_of, table.columns), strict=True)
+
+
+# `BadRows`: rows that a job could not read, as a metric that the stores keep beside the others.
+
+
+class BadRow(NamedTuple):
+    """A row that could not be read.
+
+    Attributes:
+        row_json: Its columns as a JSON object. What JSON does not have is there as text.
+        error: Class and message of what was raised.
+    """
+
+    row_json: str
+    error: str
+
+
+class BadRows(Metrics):
+    """The rows that a job could not read, of one kind of error and one second.
+
+    A Spark job with `on_bad_row=DeadLetters()` writes them under the name "bad_rows" into its
+    sink. The entity is the class of the error, such as "ValueError", and the time bucket is the
+    second in which the task began, because the row has no time that could be trusted.
+
+    Example:
+        >>> from batchqueue.outputs import SqliteStore
+        >>> store = SqliteStore("metrics.db")
+        >>> with store.transaction("orders") as transaction:
+        ...     row = BadRows("ValueError", 1_700_000_000, '{"cents": "x"}', "ValueError: 'x'")
+        ...     transaction.merge([row])
+        >>> for errors in store.read(BadRows, "orders"):
+        ...     print(errors.entity, *errors.rows[0])
+        ValueError {"cents": "x"} ValueError: 'x'
+    """
+
+    __slots__ = ("_rows",)
+    name = "bad_rows"
+    table = "bad_rows"
+    columns: ClassVar = {"row_json": str, "error": str}
+    multi_row = True
+
+    def __init__(self, entity: str, time_bucket: int, row_json: str, error: str) -> None:
+        """Start with a single row.
+
+        Args:
+            entity: Class of the error.
+            time_bucket: When the task began, in whole seconds since the epoch, UTC.
+            row_json: Its columns as a JSON object.
+            error: Class and message of the error.
+        """
+        self.key = (entity, time_bucket)
+        self._rows = [BadRow(row_json, error)]
+
+    @property
+    def rows(self) -> list[BadRow]:
+        """The rows, in the order of their text; equal rows are there as often as they occurred."""
+        return sorted(self._rows)
+
+    def combine(self, other: Self) -> None:
+        """Take the rows of `other` into this one."""
+        self._rows.extend(other._rows)
+
+    def to_rows(self) -> list[Row]:
+        """Return a row of value columns for each row."""
+        return list(self.rows)
+
+    @classmethod
+    def from_rows(cls, entity: str, time_bucket: int, rows: Sequence[Row]) -> Self:
+        """Rebuild what `to_rows` wrote."""
+        made = cls(entity, time_bucket, "", "")
+        made._rows = [BadRow(*row) for row in rows]
+        return made
+
+
+# Consumers that write metrics into a store, for queues like `presets.sql_batch(writers=1)`.
+
+
+class StoreWriter:
+    """Merges each batch into an open transaction, which its owner commits.
+
+    The owner must check the queue's `stats().failed` before it commits: a batch that failed may be
+    half written.
+    """
+
+    def __init__(self, transaction: StoreTransaction) -> None:
+        """Make a writer.
+
+        Args:
+            transaction: The writer uses it alone until the queue is shut down.
+        """
+        self._transaction = transaction
+
+    def consume(self, batch: list[Metrics]) -> None:
+        """Merge a batch."""
+        self._transaction.merge(batch)
+
+
+class CommittingStoreWriter:
+    """Merges each batch into a store, in its own transaction.
+
+    A batch that cannot be written is rolled back as a whole and counts as failed.
+    """
+
+    def __init__(self, store: MetricsStore, sink_id: str = "default") -> None:
+        """Make a writer.
+
+        Args:
+            store: Where to write.
+            sink_id: The sink to write for; "default" by default.
+        """
+        self._store = store
+        self._sink_id = sink_id
+
+    def consume(self, batch: list[Metrics]) -> None:
+        """Merge a batch and commit."""
+        with self._store.transaction(self._sink_id) as transaction:
+            transaction.merge(batch)

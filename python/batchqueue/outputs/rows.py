@@ -8,9 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from batchqueue._exact_cast import exact_cast
-from batchqueue.outputs.layout import Layout
+from batchqueue.outputs.layout import DECIMAL_DIGITS, DECIMAL_PLACES, FITTING, Layout, plain_in
 from batchqueue.outputs.store import StoreError
-from batchqueue.outputs.values import DECIMAL_DIGITS, DECIMAL_PLACES, FITTING, plain_in
 
 ARROW_TYPES = {
     int: pa.int64(),

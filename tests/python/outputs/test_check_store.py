@@ -8,8 +8,7 @@ import pytest
 
 from batchqueue.outputs import Selection
 from batchqueue.outputs.store import FIRST_BUCKET
-from batchqueue.outputs.testing import check_store
-from batchqueue.outputs.testing.model import COUNT
+from batchqueue.outputs.testing import COUNT, check_store
 from outputs_support.file_store import FileStore, FileTransaction, empty
 
 

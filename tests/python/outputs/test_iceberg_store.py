@@ -15,7 +15,7 @@ from pyiceberg.transforms import IdentityTransform
 from batchqueue.aggregation import CountMetrics, SumMetrics, metric_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs import IcebergStore, StoreError
-from batchqueue.outputs.iceberg.inspection import check_iceberg
+from batchqueue.outputs.iceberg.store import check_iceberg
 from outputs_support.epochs import COUNT, DAY, add, state
 from outputs_support.other_writer import rewrite
 from outputs_support.stores import iceberg_catalog

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs import ParquetStore, StoreError
-from batchqueue.outputs.parquet import copies, ledger
+from batchqueue.outputs.parquet import copies
+from batchqueue.outputs.parquet import manifest as ledger
 from batchqueue.outputs.parquet.copies import backup_parquet, check_parquet
-from batchqueue.outputs.parquet.ledger import FILE_EPOCHS
+from batchqueue.outputs.parquet.manifest import FILE_EPOCHS
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from batchqueue.aggregation import CountMetrics, metric_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs import SqliteStore, StoreError, StoreUnavailableError
-from batchqueue.outputs.sqlite.copies import backup_sqlite, restore_sqlite
+from batchqueue.outputs.sqlite_store import backup_sqlite, restore_sqlite
 
 COUNT = metric_type("test.count", CountMetrics)
 KEYS = 400
@@ -68,7 +68,7 @@ sys.stdin.readline()
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from batchqueue.outputs.sqlite import copies
+from batchqueue.outputs import sqlite_store as copies
 copy, database, left = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 def count(frame, event, argument):
     global left
@@ -87,7 +87,7 @@ LIMITED = """
 import resource, signal, sys
 from pathlib import Path
 from batchqueue.outputs import StoreError
-from batchqueue.outputs.sqlite.copies import restore_sqlite
+from batchqueue.outputs.sqlite_store import restore_sqlite
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
 try:
@@ -250,7 +250,7 @@ def test_a_transaction_is_waited_for_and_names_itself_if_it_takes_too_long(path,
         assert [each.name for each in path.parent.glob("metrics.db.*")] == []
         waiting = python(
             "import sys; from pathlib import Path;"
-            "from batchqueue.outputs.sqlite.copies import restore_sqlite;"
+            "from batchqueue.outputs.sqlite_store import restore_sqlite;"
             "print('restoring', flush=True); restore_sqlite(*map(Path, sys.argv[1:]))",
             *(copy, path),
         )

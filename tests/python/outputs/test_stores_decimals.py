@@ -16,7 +16,7 @@ from batchqueue.aggregation import (
     metric_type,
 )
 from batchqueue.outputs import StoreError
-from batchqueue.outputs.values import FITTING, plain
+from batchqueue.outputs.layout import FITTING, plain
 
 TOTAL = metric_type("total", SumMetrics, columns={"total": Decimal})
 MEAN = metric_type("mean", MeanMetrics, columns={"total": Decimal})

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batchqueue.aggregation import CountMetrics, MaxMetrics, Ranking, SumMetrics, metric_type
-from batchqueue.outputs.testing.model import row_of
+from batchqueue.outputs.testing import row_of
 
 COUNT = metric_type("model.count", CountMetrics)
 OTHER_COUNT = metric_type("model.other_count", CountMetrics)

@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         backup_parquet(store, copy)
     else:
-        from batchqueue.outputs.sqlite.copies import backup_sqlite
+        from batchqueue.outputs.sqlite_store import backup_sqlite
 
         backup_sqlite(store, copy)
     print(f"{arguments.store} is copied to {arguments.copy}")

@@ -14,7 +14,7 @@ from batchqueue.cli.store.target import (
     open_iceberg,
 )
 from batchqueue.cli.text import UNKNOWN, count, moment, table
-from batchqueue.outputs.report import StoreReport
+from batchqueue.outputs.store import StoreReport
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,14 +46,14 @@ def _report(arguments: argparse.Namespace) -> StoreReport:
 
         return check_postgres(PostgresStore(arguments.store, schema=arguments.schema))
     if kind == ICEBERG:
-        from batchqueue.outputs.iceberg.inspection import check_iceberg
+        from batchqueue.outputs.iceberg.store import check_iceberg
 
         return check_iceberg(open_iceberg(arguments))
     if kind == PARQUET:
         from batchqueue.outputs.parquet.copies import check_parquet
 
         return check_parquet(absolute(arguments.store))
-    from batchqueue.outputs.sqlite.inspection import check_sqlite
+    from batchqueue.outputs.sqlite_store import check_sqlite
 
     return check_sqlite(absolute(arguments.store))
 

@@ -2,7 +2,7 @@
 
 from batchqueue.cli.text import UNKNOWN, count, moment
 from batchqueue.outputs import Epoch
-from batchqueue.outputs.report import commit_time
+from batchqueue.outputs.store import commit_time
 
 
 def committed(epoch: Epoch) -> str:

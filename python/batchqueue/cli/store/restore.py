@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         aside = restore_parquet(copy, store)
     else:
-        from batchqueue.outputs.sqlite.copies import restore_sqlite
+        from batchqueue.outputs.sqlite_store import restore_sqlite
 
         aside = restore_sqlite(copy, store)
     print(f"{arguments.store} is what {arguments.copy} was")

@@ -3,8 +3,7 @@
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 
-from batchqueue.outputs.iceberg.conditions import all_of, equal, one_of, within
-from batchqueue.outputs.iceberg.table import ALL, Files, SinkTable
+from batchqueue.outputs.iceberg.table import ALL, Files, SinkTable, all_of, equal, one_of, within
 from batchqueue.outputs.layout import Layout
 from batchqueue.outputs.partitioned import in_order
 from batchqueue.outputs.reading import Selection, StoredMetric, stored_type

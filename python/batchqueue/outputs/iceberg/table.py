@@ -5,20 +5,29 @@ columns of its metric's kind; those of the other kinds are null. Where two kinds
 the same name and of different types, the second is named after its type as well.
 """
 
+import functools
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.io.pyarrow import ArrowScan
-from pyiceberg.partitioning import (
-    PartitionField,
-    PartitionSpec,
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
 )
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.transforms import IdentityTransform, TruncateTransform
@@ -34,11 +43,14 @@ from pyiceberg.types import (
 )
 
 from batchqueue._exact_cast import exact_cast
-from batchqueue.outputs.iceberg.conditions import all_of, equal, within
-from batchqueue.outputs.layout import Layout
+from batchqueue.outputs.layout import DECIMAL_DIGITS, DECIMAL_PLACES, Layout, shown
 from batchqueue.outputs.rows import ARROW_TYPES, schema_of
-from batchqueue.outputs.store import StoreError
-from batchqueue.outputs.values import DECIMAL_DIGITS, DECIMAL_PLACES, shown
+from batchqueue.outputs.store import Epoch, StoreError
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
 
 TABLE = "batchqueue_table"
 """What distinguishes the kinds of metrics: the name of the table of the layout."""
@@ -292,3 +304,192 @@ def layouts_text(layouts: dict[str, StoredLayout]) -> str:
 
 def _described(layout: Layout) -> str:
     return ", ".join(f"{name} {shown(kind)}" for name, kind in layout.columns)
+
+
+# Conditions that rows of a table meet, as pyiceberg's expressions.
+
+
+# Their constructors take positions, which those of pydantic's models do not, for type checkers.
+_equal_to: Any = EqualTo
+_in: Any = In
+_at_least: Any = GreaterThanOrEqual
+_below: Any = LessThan
+_and: Any = And
+
+_FIRST, _END = -(2**63), 2**63
+
+
+def equal(column: str, value: Any) -> BooleanExpression:
+    """Return the condition that a column has a value."""
+    return _equal_to(column, value)  # type: ignore[no-any-return]
+
+
+def one_of(column: str, values: Collection[Any]) -> BooleanExpression:
+    """Return the condition that a column has one of some values."""
+    return _in(column, set(values))  # type: ignore[no-any-return]
+
+
+def within(buckets: range) -> list[BooleanExpression]:
+    """Return the conditions that a time bucket is in a range, which may reach beyond 64 bits."""
+    found = []
+    if buckets.start > _FIRST:
+        found.append(_at_least("time_bucket", buckets.start))
+    if buckets.stop < _END:
+        found.append(_below("time_bucket", buckets.stop))
+    return found
+
+
+def all_of(conditions: Iterable[BooleanExpression]) -> BooleanExpression:
+    """Return the condition that all of these are met."""
+    return functools.reduce(_and, conditions, AlwaysTrue())
+
+
+# The ledger of a sink in the snapshots of its Iceberg table.
+#
+# Each snapshot that a transaction commits has the marks, the description, and the epochs that the
+# transaction has recorded. So a table that is rolled back has the ledger of then. Snapshots of
+# other writers, such as a compaction, have none: that of their nearest ancestor holds. Snapshots
+# expire, so a property of the table has the newest ledger as well.
+
+
+LEDGER = "batchqueue.ledger"
+"""The property of a snapshot, and of a table, with a ledger as JSON."""
+
+Summary = tuple[str, int, dict[str, Any]]
+"""Query id, batch id, content."""
+
+
+@dataclass
+class Ledger:
+    """What a snapshot says of epochs.
+
+    Attributes:
+        marks: Query → largest batch id.
+        description: Description of the job that wrote last.
+        epochs: Those that the transaction of the snapshot has recorded, the oldest first.
+        before: The newest epoch before them, whose snapshot may expire; None where `epochs` has
+            one.
+        begins: Whether earlier epochs are forgotten, or there are none.
+    """
+
+    marks: dict[str, int] = field(default_factory=dict)
+    description: dict[str, Any] | None = None
+    epochs: list[Summary] = field(default_factory=list)
+    before: Summary | None = None
+    begins: bool = True
+
+    def newest(self) -> list[Summary]:
+        """Return the newest epoch, or none."""
+        return self.epochs[-1:] or ([] if self.before is None else [self.before])
+
+    def next(self) -> "Ledger":
+        """Return the ledger of the next transaction, before it records an epoch."""
+        before = next(iter(self.newest()), None)
+        return Ledger(dict(self.marks), deepcopy(self.description), [], before, begins=False)
+
+    def has_anything(self) -> bool:
+        """Return whether something was recorded since the last `clear`, if ever."""
+        return bool(self.marks or self.newest() or self.description is not None)
+
+    def to_text(self) -> str:
+        """Return it as the property of a snapshot."""
+        return json.dumps({**vars(self), "before": None if self.epochs else self.before})
+
+    def to_property(self, snapshot: "Snapshot") -> dict[str, str]:
+        """Return it as the property of a table whose newest ledger it is, in this snapshot."""
+        content = {
+            **vars(self),
+            "epochs": [],
+            "before": next(iter(self.newest()), None),
+            "snapshot": snapshot.snapshot_id,
+            "sequence": snapshot.sequence_number,
+        }
+        return {LEDGER: json.dumps(content)}
+
+
+def ledger_of(metadata: "TableMetadata", name: str) -> Ledger:
+    """Return the ledger of the current snapshot.
+
+    Raises:
+        StoreError: It is damaged, or that snapshot is of a time before the first ledger.
+    """
+    for text in _texts(metadata):
+        return _read(text, name)
+    newest = metadata.properties.get(LEDGER)
+    return Ledger() if newest is None else _of_expired(metadata, newest, name)
+
+
+def _of_expired(metadata: "TableMetadata", text: str, name: str) -> Ledger:
+    """Return the newest ledger: no snapshot in the history has one any more.
+
+    Raises:
+        StoreError: It is not that of the current snapshot.
+    """
+    try:
+        content = json.loads(text)
+        snapshot_id, sequence = content.pop("snapshot"), content.pop("sequence")
+        ledger = Ledger(**content)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _unreadable(name, error) from error
+    sequences = {each.snapshot_id: each.sequence_number or 0 for each in metadata.snapshots}
+    later = [entry.snapshot_id for entry in metadata.snapshot_log]
+    if snapshot_id in later:
+        later = later[len(later) - later[::-1].index(snapshot_id) :]
+    current = metadata.current_snapshot_id
+    came_back = any(sequences.get(each, sequence) < sequence for each in later)
+    if current is None or sequences[current] < sequence or (snapshot_id in sequences and came_back):
+        raise StoreError(
+            f"table {name} was rolled back to a snapshot whose ledger has expired, from one with "
+            f"the marks {ledger.marks}: roll it forward to snapshot {snapshot_id} if that is still "
+            "kept, or drop the table and write the sink anew"
+        )
+    return ledger
+
+
+def epochs_of(metadata: "TableMetadata", name: str, newest: int) -> list[Epoch]:
+    """Return the newest epochs of the snapshots that are kept, the oldest first.
+
+    The newest of all is always among them.
+
+    Raises:
+        StoreError: A ledger is damaged.
+    """
+    found = list(islice(_newest_first(metadata, name), newest))
+    if not found and newest > 0:  # the snapshot that had it has expired
+        found = [Epoch(*epoch) for epoch in ledger_of(metadata, name).newest()]
+    return found[::-1]
+
+
+def _newest_first(metadata: "TableMetadata", name: str) -> Iterator[Epoch]:
+    for text in _texts(metadata):
+        ledger = _read(text, name)
+        yield from (Epoch(*epoch) for epoch in reversed(ledger.epochs))
+        if ledger.begins:
+            return
+
+
+def _texts(metadata: "TableMetadata") -> Iterator[str]:
+    """Yield the ledgers of the current snapshot and its ancestors, the newest first."""
+    snapshots = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    current: Snapshot | None = metadata.current_snapshot()
+    while current is not None:
+        if current.summary is not None:
+            text = current.summary.additional_properties.get(LEDGER)
+            if text is not None:
+                yield text
+        parent = current.parent_snapshot_id
+        current = None if parent is None else snapshots.get(parent)
+
+
+def _read(text: str, name: str) -> Ledger:
+    try:
+        return Ledger(**json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise _unreadable(name, error) from error
+
+
+def _unreadable(name: str, error: Exception) -> StoreError:
+    return StoreError(
+        f"table {name} has a ledger that cannot be read ({error}): use the version of batchqueue "
+        "that wrote it, or roll the table back to the snapshot before"
+    )

@@ -15,20 +15,19 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs.parquet.errors import directory_errors
-from batchqueue.outputs.parquet.ledger import newest_epochs
 from batchqueue.outputs.parquet.manifest import (
     Manifest,
     Summary,
     acquire,
+    directory_errors,
+    newest_epochs,
     release,
     sinks_in,
     sync_folder,
     write_durably,
     written_files,
 )
-from batchqueue.outputs.report import StoreReport
-from batchqueue.outputs.store import StoreError, StoreUnavailableError
+from batchqueue.outputs.store import StoreError, StoreReport, StoreUnavailableError
 
 _READS = 10
 """Attempts to copy a state whose files are removed meanwhile."""

@@ -15,11 +15,11 @@ from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.base import TableStore
 from batchqueue.outputs.layout import quoted, table_layout
-from batchqueue.outputs.parquet.errors import directory_errors
-from batchqueue.outputs.parquet.ledger import newest_epochs
 from batchqueue.outputs.parquet.manifest import (
     Manifest,
     acquire,
+    directory_errors,
+    newest_epochs,
     release,
     sink_folder,
     sinks_in,
@@ -257,7 +257,7 @@ class ParquetStore(TableStore):
         Raises:
             StoreError: The directory is missing, or a file in it cannot be read.
         """
-        from batchqueue.outputs.parquet.files import metrics_in
+        from batchqueue.outputs.parquet.transaction import metrics_in
 
         def found(folder: Path, manifest: Manifest) -> list[StoredMetric]:
             return [
@@ -272,7 +272,7 @@ class ParquetStore(TableStore):
         """Yield the rows of a selection as a table, or as one for each data file of a part."""
         import pyarrow as pa
 
-        from batchqueue.outputs.parquet.files import read_selected
+        from batchqueue.outputs.parquet.transaction import read_selected
         from batchqueue.outputs.partitioned import in_order
 
         layout = table_layout(selection.metric_type)

@@ -5,10 +5,10 @@ from typing import Any
 from psycopg import Connection
 
 from batchqueue.outputs.layout import quoted
-from batchqueue.outputs.postgres.ledger import has_ledger
 from batchqueue.outputs.postgres.schema import COLUMNS_OF
 from batchqueue.outputs.postgres.store import PostgresStore
-from batchqueue.outputs.report import StoreReport
+from batchqueue.outputs.postgres.transaction import has_ledger
+from batchqueue.outputs.store import StoreReport
 
 
 def check_postgres(store: PostgresStore) -> StoreReport:

@@ -142,7 +142,7 @@ class PostgresStore(StoreBase):
             StoreError: The schema cannot be written.
             StoreUnavailableError: The server is down or out of reach.
         """
-        from batchqueue.outputs.postgres.ledger import need_ledger, need_rights
+        from batchqueue.outputs.postgres.transaction import need_ledger, need_rights
 
         schema = quoted(self.schema)
         with self._connection() as connection, self._errors():
@@ -163,7 +163,7 @@ class PostgresStore(StoreBase):
             StoreUnavailableError: The server is down, out of reach or overloaded, or another writer
                 of the sink held the lock for longer than `lock_timeout_s`.
         """
-        from batchqueue.outputs.postgres.ledger import need_ledger
+        from batchqueue.outputs.postgres.transaction import need_ledger
 
         with self._connection() as connection:
             transaction = self._transaction(connection, sink_id)
@@ -185,7 +185,7 @@ class PostgresStore(StoreBase):
             StoreError: The schema cannot be read.
             StoreUnavailableError: The server is down or out of reach.
         """
-        from batchqueue.outputs.postgres.ledger import has_ledger, sinks_of
+        from batchqueue.outputs.postgres.transaction import has_ledger, sinks_of
 
         schema = quoted(self.schema)
         with self.snapshot() as connection:
@@ -204,7 +204,7 @@ class PostgresStore(StoreBase):
             StoreError: The schema cannot be read.
             StoreUnavailableError: The server is down or out of reach.
         """
-        from batchqueue.outputs.postgres.ledger import has_ledger
+        from batchqueue.outputs.postgres.transaction import has_ledger
 
         with self._connection() as connection:
             with self._errors(reading=True):
@@ -227,7 +227,7 @@ class PostgresStore(StoreBase):
             StoreError: The schema cannot be read.
             StoreUnavailableError: The server is down or out of reach.
         """
-        from batchqueue.outputs.postgres.ledger import has_ledger
+        from batchqueue.outputs.postgres.transaction import has_ledger
 
         with self.snapshot() as connection:
             exists = has_ledger(connection, quoted(self.schema))
@@ -263,7 +263,7 @@ class PostgresStore(StoreBase):
             StoreError: The schema cannot be read.
             StoreUnavailableError: The server is down or out of reach.
         """
-        from batchqueue.outputs.postgres.ledger import has_ledger, metrics_of
+        from batchqueue.outputs.postgres.transaction import has_ledger, metrics_of
 
         schema = quoted(self.schema)
         with self.snapshot() as connection:

@@ -145,7 +145,7 @@ class MetricsSink:
                 the store was replaced. Nothing was changed.
             StoreError: The store cannot be written.
         """
-        from batchqueue.outputs.ownership import admit_metrics, admit_owner
+        from batchqueue.outputs.ledger import admit_metrics, admit_owner
 
         partials = [] if self._buffer is None else self._buffer.drain()
         with self._store.transaction(self._sink_id) as transaction:
@@ -170,7 +170,7 @@ class MetricsSink:
             ConfigError: The sink id belongs to another pipeline, group or job.
             StoreError: The store cannot be used.
         """
-        from batchqueue.outputs.ownership import check_owner
+        from batchqueue.outputs.ledger import check_owner
 
         with self._store.transaction(self._sink_id) as transaction:
             description = check_owner(transaction, self._name, self._owner)

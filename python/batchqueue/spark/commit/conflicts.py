@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from batchqueue._words import counted
-from batchqueue.outputs.ownership import owner_text
+from batchqueue.outputs.ledger import owner_text
 from batchqueue.outputs.store import UNMARKED
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob

@@ -18,9 +18,8 @@ from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
 from batchqueue.aggregation.metrics import KeyValue
 from batchqueue.outputs import BadRows, ChangedKeys
-from batchqueue.outputs.layout import table_layout
+from batchqueue.outputs.layout import DECIMAL_DIGITS, DECIMAL_PLACES, table_layout
 from batchqueue.outputs.reading import MetricsReader, Selection
-from batchqueue.outputs.values import DECIMAL_DIGITS, DECIMAL_PLACES
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.aggregation_job import AggregationJob
 

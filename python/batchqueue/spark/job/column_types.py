@@ -14,7 +14,7 @@ import pyarrow as pa
 from batchqueue import ConfigError
 from batchqueue._words import with_article
 from batchqueue.aggregation import Aggregation, Max, Mean, Metrics, Min, Sum
-from batchqueue.outputs.values import shown
+from batchqueue.outputs.layout import shown
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.steps import ArrowAggregation
 

@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from batchqueue.outputs.layout import columns_of
-from batchqueue.outputs.ownership import accuracy_of
-from batchqueue.outputs.values import shown
+from batchqueue.outputs.layout import columns_of, shown
+from batchqueue.outputs.ledger import accuracy_of
 from batchqueue.spark.job.aggregation_job import AggregationJob
 from batchqueue.spark.job.steps import ArrowAggregation
 

@@ -22,8 +22,8 @@ from batchqueue.aggregation import (
 )
 from batchqueue.aggregation.metrics import ESCAPE, SEPARATOR, Row, key_values
 from batchqueue.outputs import StoreError
+from batchqueue.outputs.layout import described
 from batchqueue.outputs.rows import ARROW_TYPES, values_of
-from batchqueue.outputs.values import described
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.job.column_types import STORED, kind_in_arrow
 from batchqueue.spark.job.declared import key_types, value_columns

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from batchqueue.aggregation import Metrics
+from batchqueue.outputs.layout import shown
 from batchqueue.outputs.rows import ARROW_TYPES, typed_array
-from batchqueue.outputs.values import shown
 from batchqueue.spark.errors import SinkError
 from batchqueue.spark.task.ipc import read_batch, written
 

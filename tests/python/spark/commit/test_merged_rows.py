@@ -29,7 +29,7 @@ from batchqueue.aggregation import (
     metric_type,
 )
 from batchqueue.outputs import StoreError, StoreTransaction
-from batchqueue.outputs.sqlite.transaction import SqliteTransaction
+from batchqueue.outputs.sqlite_transaction import SqliteTransaction
 from batchqueue.spark import AggregationJob, ArrowAggregation, SinkError
 from batchqueue.spark.commit.commit import Commit
 from batchqueue.spark.job.options import SinkOptions

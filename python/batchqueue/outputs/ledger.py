@@ -10,9 +10,8 @@ from typing import Any
 
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs.layout import columns_of
+from batchqueue.outputs.layout import columns_of, shown
 from batchqueue.outputs.store import StoreTransaction
-from batchqueue.outputs.values import shown
 
 _KINDS = {
     "group": 'group "{group}" on stream "{stream}"',
