@@ -26,7 +26,7 @@ from batchqueue import (
 from batchqueue.aggregation import Aggregation, Aggregator, Count, CountMetrics, L1AggregateWorker
 from batchqueue.groups import MemoryStreams, OnFailure, Worker
 from batchqueue.spark import SinkError
-from batchqueue.spark.stage.stage import Stage
+from batchqueue.spark.stage import Stage
 from core_support.waits import WAIT_S, eventually
 from handler_protocol import AsyncNoted, Noted, assert_protocol, calls, noted_by_workers
 

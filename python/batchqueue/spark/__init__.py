@@ -30,22 +30,20 @@ tasks; `monitoring/`, which reads the ledger; and `local/`, Spark on this machin
 # First: it names a missing package before anything else imports that.
 from batchqueue.spark.requirements import MissingPackageError  # isort: split
 
-from batchqueue.spark.errors import DeliveryError, SinkError
-from batchqueue.spark.format.registration import register
-from batchqueue.spark.handlers.delivery import TaskInfo
-from batchqueue.spark.handlers.foreach import for_each_partition, foreach_batch
-from batchqueue.spark.handlers.summary import DeliverySummary
-from batchqueue.spark.job.aggregation_job import AggregationJob
-from batchqueue.spark.job.bad_rows import DeadLetters
-from batchqueue.spark.job.steps import ArrowAggregation, ArrowHandler
-from batchqueue.spark.job.watermark import Watermark
-from batchqueue.spark.local.dry_run import dry_run
-from batchqueue.spark.local.java import find_java_home
-from batchqueue.spark.local.session import local_session
-from batchqueue.spark.monitoring.listener import LedgerListener
-from batchqueue.spark.monitoring.progress import show_progress
-from batchqueue.spark.monitoring.prometheus import LedgerCollector
-from batchqueue.spark.writer.metrics_writer import MetricsWriter
+from batchqueue.spark.driver.handlers import (
+    DeliverySummary,
+    TaskInfo,
+    for_each_partition,
+    foreach_batch,
+)
+from batchqueue.spark.driver.local import dry_run, find_java_home, local_session
+from batchqueue.spark.driver.metrics_writer import MetricsWriter
+from batchqueue.spark.driver.progress import LedgerListener, show_progress
+from batchqueue.spark.driver.prometheus import LedgerCollector
+from batchqueue.spark.driver.registration import register
+from batchqueue.spark.job import AggregationJob, DeadLetters, Watermark
+from batchqueue.spark.requirements import DeliveryError, SinkError
+from batchqueue.spark.steps import ArrowAggregation, ArrowHandler
 
 __all__ = [
     "AggregationJob",

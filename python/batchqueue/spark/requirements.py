@@ -1,9 +1,11 @@
 """Checks that pyspark and pyarrow are here and new enough, before anything that imports them."""
 
+from batchqueue import BatchQueueError
 from batchqueue._requirements import install_command
 from batchqueue.exceptions import MissingPackageError
 
 __all__ = ["MissingPackageError", "require_data_sources"]
+
 
 try:
     import pyarrow  # noqa: F401
@@ -34,3 +36,14 @@ def require_data_sources() -> None:
             f"{install_command('spark')}, or use MetricsWriter, foreach_batch and "
             "for_each_partition, which need pyspark 3.5"
         ) from error
+
+
+# The errors of the Spark sink and of the adapters for handlers.
+
+
+class SinkError(BatchQueueError):
+    """An epoch cannot be committed. The store, or with shards that shard, has nothing of it."""
+
+
+class DeliveryError(BatchQueueError):
+    """An attempt did not deliver all of its rows. What it delivered stays with the handlers."""

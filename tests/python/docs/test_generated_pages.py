@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from batchqueue.spark.job.column_types import ACCEPTED, STORED
+from batchqueue.spark.column_types import ACCEPTED, STORED
 from pages import ROOT
 
 TEMPLATES = ROOT / "scripts" / "templates"

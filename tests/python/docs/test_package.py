@@ -45,7 +45,7 @@ def test_wheel_holds_the_library_the_stubs_and_the_licence_but_no_tests(wheel: P
         "__init__.py",
         "cli/app.py",
         "groups/redis/scripts/join.lua",
-        "spark/format/source.py",
+        "spark/driver/format.py",
     }
     assert {f"batchqueue/{name}" for name in expected} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)

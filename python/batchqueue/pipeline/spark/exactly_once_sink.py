@@ -16,9 +16,9 @@ from batchqueue.pipeline.spark.options import SparkOptions
 from batchqueue.pipeline.spark.schemas import check_pickles, schema_after_aggregate
 from batchqueue.pipeline.spark.stages import SinkInput
 from batchqueue.pipeline.steps import AggregateStep, SinkStep, StageStep
-from batchqueue.spark.job.aggregation_job import AggregationJob
-from batchqueue.spark.job.steps import ArrowAggregation
-from batchqueue.spark.writer.metrics_writer import MetricsWriter
+from batchqueue.spark.driver.metrics_writer import MetricsWriter
+from batchqueue.spark.job import AggregationJob
+from batchqueue.spark.steps import ArrowAggregation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -90,7 +90,7 @@ class SparkPipeline:
             ConfigError: There is no session or no checkpoint, or both arguments are true.
             NotOnSparkError: A source is a DataFrame that is not a stream.
         """
-        from batchqueue.spark.job.arguments import check_session
+        from batchqueue.spark.job import check_session
 
         if available_now and once:
             raise ConfigError("available_now and once are both true; give one of them")
@@ -155,7 +155,7 @@ class SparkPipeline:
             NotOnSparkError: A source does not end.
             pyspark.errors.PySparkException: A job failed. Sinks before it have been written.
         """
-        from batchqueue.spark.job.arguments import check_session
+        from batchqueue.spark.job import check_session
 
         for query in self._queries:
             source = query.source_step.source

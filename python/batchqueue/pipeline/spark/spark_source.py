@@ -46,7 +46,7 @@ class SparkSource:
     @cached_property
     def df(self) -> "DataFrame":
         """The rows, without times that have no zone."""
-        from batchqueue.spark.task.session_zone import cast_to_instants
+        from batchqueue.spark.task.arrow import cast_to_instants
 
         return cast_to_instants(self._given)
 

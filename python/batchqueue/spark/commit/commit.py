@@ -11,33 +11,38 @@ from batchqueue._background_log import BackgroundLog
 from batchqueue._words import counted
 from batchqueue.outputs import BadRows, ChangedKeys, StoreTransaction
 from batchqueue.outputs.base import final_before
-from batchqueue.spark.commit.admission import (
+from batchqueue.spark.commit.guards import (
+    BATCH,
     check_batch,
     check_epoch,
-    check_not_in_shards,
-    replaces,
-)
-from batchqueue.spark.commit.changes import Changes
-from batchqueue.spark.commit.conflicts import (
-    BATCH,
     check_job,
+    check_not_in_shards,
     check_owner,
     check_rows,
     check_shards,
+    replaces,
 )
-from batchqueue.spark.commit.destination import Destination
-from batchqueue.spark.commit.epoch_summary import epoch_contents, epoch_summary, log_line
-from batchqueue.spark.commit.final_buckets import FinalBuckets
-from batchqueue.spark.commit.merging import Partials, merge_partials
-from batchqueue.spark.commit.retries import with_retries
-from batchqueue.spark.commit.totals import latest_totals, with_totals
-from batchqueue.spark.errors import SinkError
-from batchqueue.spark.job.aggregation_job import AggregationJob
-from batchqueue.spark.job.options import SinkOptions
-from batchqueue.spark.stage.process import CpuMeter, infrequent_gc
+from batchqueue.spark.commit.merging import (
+    Changes,
+    Destination,
+    FinalBuckets,
+    Partials,
+    merge_partials,
+)
+from batchqueue.spark.commit.summary import (
+    epoch_contents,
+    epoch_summary,
+    latest_totals,
+    log_line,
+    with_retries,
+    with_totals,
+)
+from batchqueue.spark.job import AggregationJob
+from batchqueue.spark.options import SinkOptions
+from batchqueue.spark.requirements import SinkError
+from batchqueue.spark.stage import CpuMeter, infrequent_gc
 from batchqueue.spark.task.contents import Contents, differ
-from batchqueue.spark.task.context import EpochId
-from batchqueue.spark.task.message import check_size
+from batchqueue.spark.task.message import EpochId, check_size
 
 T = TypeVar("T")
 

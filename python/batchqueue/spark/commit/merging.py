@@ -1,23 +1,247 @@
 """The partials of all tasks of an epoch meet, and go to the store."""
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
 
+import pyarrow as pa
+import pyarrow.compute
+
 from batchqueue import SupportsConsume
 from batchqueue.aggregation import L2PersistenceWorker, Metrics
-from batchqueue.outputs import StoreError
+from batchqueue.aggregation.metrics import Row
+from batchqueue.outputs import (
+    BadRows,
+    ChangedKeys,
+    Epoch,
+    MetricsReader,
+    Selection,
+    StoreError,
+    StoreTransaction,
+    StoreWriter,
+)
+from batchqueue.outputs.base import FINAL_BEFORE, final_before
 from batchqueue.presets import sql_batch
-from batchqueue.spark.commit.destination import Destination
-from batchqueue.spark.errors import SinkError
-from batchqueue.spark.job.aggregation_job import AggregationJob
-from batchqueue.spark.stage.stage import Stage
-from batchqueue.spark.stage.stage_summary import StageSummary
-from batchqueue.spark.task.columns import ColumnPartials
-from batchqueue.spark.task.context import EpochId
-from batchqueue.spark.task.groups import TaskGroups, merged_groups
-from batchqueue.spark.task.message import AttemptSummary
+from batchqueue.spark.job import AggregationJob, Watermark
+from batchqueue.spark.options import SinkOptions
+from batchqueue.spark.requirements import SinkError
+from batchqueue.spark.stage import Stage, StageSummary
+from batchqueue.spark.task.groups import (
+    ColumnPartials,
+    TaskGroups,
+    are_within,
+    merged_groups,
+    within,
+)
+from batchqueue.spark.task.message import AttemptSummary, EpochId
+
+# Which keys an epoch changes, listed in its transaction if the job asks for it.
+
+
+CHANGED_AT = "changed_at"
+"""In the summary of an epoch, the position of the newest lists, its own or earlier ones; or None.
+
+It is always there, so that the next epoch needs the newest summary only.
+"""
+
+
+class Changes:
+    """The keys that one epoch changes, by the name of their metric."""
+
+    def __init__(self, job: AggregationJob, summaries: Callable[[int | None], list[Epoch]]) -> None:
+        """Begin without keys.
+
+        Args:
+            job: It says whether they are listed.
+            summaries: Reads that many of the newest summaries of the sink; None: all that are kept.
+        """
+        self._job = job
+        self._last = _last_position(summaries)
+        self._keys: dict[str, set[tuple[str, int]]] = {}
+
+    def writer(self, transaction: StoreTransaction) -> StoreWriter:
+        """Return what merges batches of partials into a transaction, and takes their keys."""
+        return _Listing(transaction, self) if self._job.changed_keys else StoreWriter(transaction)
+
+    def add(self, metrics: Iterable[Metrics]) -> None:
+        """Add the keys of partials."""
+        for item in metrics:
+            if not isinstance(item, BadRows):
+                self._keys.setdefault(item.name, set()).add(item.key)
+
+    def merge_rows(
+        self, transaction: StoreTransaction, metric_type: type[Metrics], rows: Sequence[Row]
+    ) -> None:
+        """Merge partials that come as rows into a transaction, and take their keys."""
+        if self._job.changed_keys:
+            self._keys.setdefault(metric_type.name, set()).update((row[0], row[1]) for row in rows)
+        transaction.merge_rows(metric_type, rows)
+
+    def add_stored(self, options: SinkOptions) -> None:
+        """Add the keys that a write is about to delete, some of which may not come again.
+
+        Args:
+            options: They name the sink, and the time buckets that are replaced; None for all.
+        """
+        store: Any = self._job.store
+        if not self._job.changed_keys or not isinstance(store, MetricsReader):
+            return
+        replaced = options.replaced
+        for metric in store.metrics(options.sink_id):
+            if metric.metric_type.table in (BadRows.table, ChangedKeys.table):
+                continue
+            wanted = Selection(
+                metric_type=metric.metric_type,
+                sink_id=options.sink_id,
+                since=None if replaced is None else replaced.start,
+                before=None if replaced is None else replaced.stop,
+            )
+            keys = {(row[0], row[1]) for row in store.rows(wanted)}
+            if keys:
+                self._keys.setdefault(metric.metric_type.name, set()).update(keys)
+
+    def save(self, transaction: StoreTransaction) -> dict[str, int | None]:
+        """Store the lists; return what the summary says of them."""
+        if self._job.changed_keys:
+            self._last = max(int(time.time()), self._last + 1)
+            transaction.merge(
+                [ChangedKeys(name, self._last, keys) for name, keys in self._keys.items()]
+            )
+        return {CHANGED_AT: self._last or None}
+
+
+class _Listing(StoreWriter):
+    def __init__(self, transaction: StoreTransaction, changes: Changes) -> None:
+        super().__init__(transaction)
+        self._changes = changes
+
+    def consume(self, batch: list[Metrics]) -> None:
+        self._changes.add(batch)
+        super().consume(batch)
+
+
+def _last_position(summaries: Callable[[int | None], list[Epoch]]) -> int:
+    newest = summaries(1)
+    if newest and CHANGED_AT not in newest[0].summary:  # of an older version
+        newest = summaries(None)
+    return max((epoch.summary.get(CHANGED_AT) or 0 for epoch in newest), default=0)
+
+
+# Which time buckets of a sink are final, and what an epoch has for them too late.
+
+
+_compute: Any = pyarrow.compute  # its type hints lack functions
+
+
+class FinalBuckets:
+    """The final buckets of a sink in the commit of one epoch.
+
+    Attributes:
+        before: The buckets that start before it are final as of the epochs before; None if none
+            are.
+        late: Partials for such a bucket, so far.
+        drops: Whether they are left out.
+    """
+
+    def __init__(
+        self, transaction: StoreTransaction, watermark: Watermark | None, *, is_stream: bool
+    ) -> None:
+        """Read what is final.
+
+        Args:
+            transaction: Of the sink.
+            watermark: That of the job.
+            is_stream: Whether this is an epoch of a stream, and not a batch write.
+        """
+        self.before = final_before(transaction.summaries)
+        if self.before is not None and is_stream and watermark is not None:
+            # A bucket of a window that has become wider since may be final in part only.
+            self.before = watermark.start(self.before)
+        self.late = 0
+        self.drops = watermark is not None and watermark.late == "drop"
+        self._watermark = watermark if is_stream else None
+        self._is_stream = is_stream
+
+    def sorted_out(self, metrics: Iterable[Metrics]) -> Iterable[Metrics]:
+        """Return the partials that are stored, and count those that are late."""
+        if self.before is None or not self._is_stream:
+            return metrics
+        return self._sorted_out(metrics, self.before)
+
+    def _sorted_out(self, metrics: Iterable[Metrics], before: int) -> Iterator[Metrics]:
+        for item in metrics:
+            # 0 stands for all times; the time bucket of bad rows is when their task began.
+            if item.time_bucket < before and item.time_bucket and not isinstance(item, BadRows):
+                self.late += 1
+                if self.drops:
+                    continue
+            yield item
+
+    def has_late(self, time_buckets: pa.Array) -> bool:
+        """Return whether a partial for one of these time buckets would be late."""
+        if self.before is None or not self._is_stream:
+            return False
+        late = _compute.and_(
+            _compute.less(time_buckets, self.before), _compute.not_equal(time_buckets, 0)
+        )
+        return bool(_compute.any(late).as_py())
+
+    def summary(self, attempts: Sequence[AttemptSummary]) -> dict[str, Any]:
+        """Return what the summary of the epoch says: the mark never goes back.
+
+        Args:
+            attempts: The summaries of the tasks, with the newest time of each.
+        """
+        found = self.before
+        newest = [attempt.newest for attempt in attempts if attempt.newest is not None]
+        if self._watermark is not None and newest:
+            reached = self._watermark.final_before(max(newest))
+            found = reached if found is None else max(found, reached)
+        return {"late": self.late, FINAL_BEFORE: found}
+
+
+# `Destination`: the transaction of an epoch, and which of its partials go there.
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where the partials of one epoch go.
+
+    Attributes:
+        transaction: Of the sink.
+        final: Which partials are late.
+        changes: Takes the keys of what is stored.
+        replaced: Time buckets whose results a batch write replaces; None: it adds to all of them.
+    """
+
+    transaction: StoreTransaction
+    final: FinalBuckets
+    changes: Changes
+    replaced: range | None
+
+    def stored(self, metrics: Iterable[Metrics]) -> Iterable[Metrics]:
+        """Return the partials that are stored.
+
+        Raises:
+            SinkError: One is outside of the time buckets that are replaced.
+        """
+        return within(self.final.sorted_out(metrics), self.replaced)
+
+    def takes_as_rows(self, partials: ColumnPartials) -> bool:
+        """Return whether partials may go to `merge_rows`: all are stored, as they are."""
+        buckets = partials.time_buckets
+        is_plain = partials.are_rows and not self.final.has_late(buckets)
+        return is_plain and are_within(buckets, self.replaced)
+
+    def writer(self) -> StoreWriter:
+        """Make what merges batches of partials into the transaction."""
+        return self.changes.writer(self.transaction)
+
+    def merge_rows(self, partials: ColumnPartials) -> None:
+        """Merge partials into the transaction, once no writer uses it."""
+        self.changes.merge_rows(self.transaction, partials.metric, partials.rows())
 
 
 class Partials(Protocol):

@@ -13,11 +13,10 @@ from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs import BadRows
 from batchqueue.outputs.layout import check_storable
-from batchqueue.spark.errors import SinkError
-from batchqueue.spark.job.aggregation_job import AggregationJob
-from batchqueue.spark.job.bad_rows import DeadLetters
+from batchqueue.spark.job import AggregationJob, DeadLetters
+from batchqueue.spark.requirements import SinkError
 from batchqueue.spark.task.arrow import texts_of, unknown_tags
-from batchqueue.spark.task.partials import decode, encode
+from batchqueue.spark.task.message import decode, encode
 from batchqueue.spark.task.unstorable import TextLimits, UnstorableRow, unstorable_by_row
 
 LARGE = 100

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from batchqueue.aggregation import Count, Sum
-from batchqueue.spark.job.aggregation_job import AggregationJob
-from batchqueue.spark.job.steps import ArrowAggregation
+from batchqueue.spark.job import AggregationJob
+from batchqueue.spark.steps import ArrowAggregation
 from batchqueue.spark.task.arrow import plain
-from batchqueue.spark.task.null_keys import ROWS, needs_rows
+from batchqueue.spark.task.groups import ROWS, needs_rows
 
 Hashes = npt.NDArray[np.uint64]
 

@@ -14,11 +14,11 @@ import pyarrow.compute
 
 from batchqueue.aggregation import Max, Metrics, Min
 from batchqueue.aggregation.metrics import ESCAPE, SEPARATOR
-from batchqueue.spark.errors import SinkError
-from batchqueue.spark.job.aggregation_job import AggregationJob
-from batchqueue.spark.job.steps import ArrowAggregation, ArrowStep
+from batchqueue.spark.job import AggregationJob
+from batchqueue.spark.requirements import SinkError
+from batchqueue.spark.steps import ArrowAggregation, ArrowStep
 from batchqueue.spark.task.arrow import plain, texts_of
-from batchqueue.spark.task.null_keys import check_not_null
+from batchqueue.spark.task.groups import check_not_null
 
 _compute: Any = pyarrow.compute  # its type hints lack functions
 

@@ -27,7 +27,7 @@ from batchqueue.groups.prometheus import GroupMetric
 from batchqueue.metrics import QueueMetric
 from batchqueue.metrics.names import LIMITS_ITEMS, LIMITS_NS, MOST_TYPES, OTHER_TYPES
 from batchqueue.pipeline import PipelineMetric
-from batchqueue.spark.monitoring.metric_names import SinkMetric
+from batchqueue.spark.driver.prometheus import SinkMetric
 from core_support.handlers import Held, Recorder
 from core_support.queues import config
 from core_support.scripts import run_script

@@ -11,9 +11,9 @@ from batchqueue.exceptions import ConfigError
 from batchqueue.groups import MetricsSink as GroupSink
 from batchqueue.outputs import SqliteStore
 from batchqueue.pipeline import CutError, IterableSource, MetricsSink, Pipeline, StageFailedError
-from batchqueue.spark.commit.conflicts import check_owner
-from batchqueue.spark.errors import SinkError
-from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.commit.guards import check_owner
+from batchqueue.spark.options import SinkOptions
+from batchqueue.spark.requirements import SinkError
 from groups_support.databases import batch
 from groups_support.metrics import tally
 from pipeline_support.numbers import Numbers

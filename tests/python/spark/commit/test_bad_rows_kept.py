@@ -26,10 +26,9 @@ from batchqueue.spark import (
     register,
 )
 from batchqueue.spark.commit.commit import Commit
-from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
-from batchqueue.spark.task.context import EpochId
-from batchqueue.spark.task.message import AttemptMessage
+from batchqueue.spark.task.message import AttemptMessage, EpochId
 from spark_support.pyspark_version import needs_batch_sink
 
 HITS = metric_type("hits", CountMetrics)

@@ -9,8 +9,8 @@ from batchqueue.aggregation import CountMetrics, metric_type
 from batchqueue.outputs import ParquetStore, PostgresStore, SqliteStore
 from batchqueue.spark import SinkError
 from batchqueue.spark.commit.commit import Commit
-from batchqueue.spark.job.options import SinkOptions
-from batchqueue.spark.task.context import EpochId
+from batchqueue.spark.options import SinkOptions
+from batchqueue.spark.task.message import EpochId
 from spark_support.attempts import OPTIONS, run_attempts
 from spark_support.flight_job import DEPARTURES, FILES, METRICS, ROWS_PER_FILE, flight_job
 

@@ -21,8 +21,8 @@ from batchqueue.groups import MetricsSink
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, SinkError
 from batchqueue.spark.commit.commit import Commit
-from batchqueue.spark.job.options import SinkOptions
-from batchqueue.spark.task.context import EpochId
+from batchqueue.spark.options import SinkOptions
+from batchqueue.spark.task.message import EpochId
 from groups_support.databases import batch
 from spark_support.attempts import OPTIONS, departures, run_attempts
 from spark_support.flight_job import (

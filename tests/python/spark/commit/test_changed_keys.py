@@ -16,11 +16,11 @@ from batchqueue import ConfigError
 from batchqueue.aggregation import CountMetrics, Metrics, SumMetrics, Window, metric_type
 from batchqueue.outputs import BadRows, Epoch, SqliteStore
 from batchqueue.spark import AggregationJob, DeadLetters, Watermark
-from batchqueue.spark.commit import changes
+from batchqueue.spark.commit import merging as changes
 from batchqueue.spark.commit.commit import Commit
-from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
-from batchqueue.spark.task.context import EpochId
+from batchqueue.spark.task.message import EpochId
 
 HITS = metric_type("hits", CountMetrics)
 BYTES = metric_type("bytes", SumMetrics, columns={"total": int})

@@ -17,9 +17,9 @@ from batchqueue.aggregation import CountMetrics, metric_type
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import SinkError
 from batchqueue.spark.commit.commit import Commit
-from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
-from batchqueue.spark.task.context import EpochId
+from batchqueue.spark.task.message import EpochId
 from core_support.held_log import held_log
 from core_support.waits import WAIT_S
 from spark_support.attempts import OPTIONS, at, attempts, batches, departures, summaries
@@ -89,7 +89,7 @@ def test_epoch_committed_twice_at_the_same_time_is_applied_once(
 
 @needs_stream_sink
 def test_task_without_a_query_id_is_refused(flights: Path, store: SqliteStore) -> None:
-    from batchqueue.spark.format.stream_writer import StreamSinkWriter
+    from batchqueue.spark.driver.stream_writer import StreamSinkWriter
 
     writer = StreamSinkWriter(flight_job(store), OPTIONS)
     with pytest.raises(SinkError, match=r"did not set the local property sql.streaming.queryId"):

@@ -36,10 +36,9 @@ from batchqueue.spark import (
     Watermark,
 )
 from batchqueue.spark.commit.commit import Commit
-from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
-from batchqueue.spark.task.context import EpochId
-from batchqueue.spark.task.message import empty_message
+from batchqueue.spark.task.message import EpochId, empty_message
 
 HITS = metric_type("hits", CountMetrics)
 TEN = Window("at", 10)

@@ -32,10 +32,10 @@ from batchqueue.outputs import StoreError, StoreTransaction
 from batchqueue.outputs.sqlite_transaction import SqliteTransaction
 from batchqueue.spark import AggregationJob, ArrowAggregation, SinkError
 from batchqueue.spark.commit.commit import Commit
-from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
-from batchqueue.spark.task.columns import ColumnPartials
-from batchqueue.spark.task.context import EpochId
+from batchqueue.spark.task.groups import ColumnPartials
+from batchqueue.spark.task.message import EpochId
 
 OPTIONS = SinkOptions(sink_id="rows", on_new_query=None, txn_id=None, max_commit_bytes=10_000_000)
 CENTS = metric_type("cents", SumMetrics, columns={"total": int})

@@ -12,7 +12,7 @@ from batchqueue import RetryPolicy
 from batchqueue.outputs import SqliteStore, StoreError, StoreTransaction, StoreUnavailableError
 from batchqueue.spark import SinkError
 from batchqueue.spark.commit.commit import Commit
-from batchqueue.spark.task.context import EpochId
+from batchqueue.spark.task.message import EpochId
 from spark_support.attempts import OPTIONS, departures, run_attempts
 from spark_support.flight_job import (
     FILES,

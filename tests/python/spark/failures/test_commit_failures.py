@@ -43,7 +43,7 @@ def register_with_noted_aborts(spark: SparkSession, job: AggregationJob, folder:
     """Register a job as `register` does; each `abort` leaves a file with its epoch's number."""
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
-    from batchqueue.spark.format.source import data_source
+    from batchqueue.spark.driver.format import data_source
 
     class Writer(DataSourceStreamArrowWriter):
         def __init__(self, writer: DataSourceStreamArrowWriter) -> None:

@@ -130,7 +130,7 @@ def test_missing_arrow_for_streams_is_detected_by_class(
     """Versions that have it are made to look as if they had not."""
     from pyspark.sql import datasource
 
-    from batchqueue.spark.format.source import data_source
+    from batchqueue.spark.driver.format import data_source
 
     monkeypatch.delattr(datasource, "DataSourceStreamArrowWriter", raising=False)
     source = data_source(flight_job(store))({})

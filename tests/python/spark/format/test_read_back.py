@@ -110,7 +110,7 @@ def test_entities_are_an_option(spark: SparkSession, table: DataFrame, any_store
 def test_files_of_the_wanted_days_are_read_in_several_tasks(
     table: DataFrame, parquet: ParquetStore
 ) -> None:
-    from batchqueue.spark.format.source import data_source
+    from batchqueue.spark.driver.format import data_source
 
     source = data_source(filled(parquet, table))
     every = source({"metric": "departures"}).reader(StructType())
@@ -199,7 +199,7 @@ class UnreadableStore:
 
 
 def test_store_without_batches_is_refused_with_the_remedy() -> None:
-    from batchqueue.spark.format.source import data_source
+    from batchqueue.spark.driver.format import data_source
 
     job: Any = flight_job(UnreadableStore())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="derive it from batchqueue"):

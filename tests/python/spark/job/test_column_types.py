@@ -32,13 +32,7 @@ from batchqueue.aggregation import (
 )
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, Watermark, dry_run
-from batchqueue.spark.job.column_types import (
-    ACCEPTED,
-    STORED,
-    arrow_columns,
-    check_rows,
-    spark_columns,
-)
+from batchqueue.spark.column_types import ACCEPTED, STORED, arrow_columns, check_rows, spark_columns
 from spark_support.pyspark_version import needs_collations
 
 TYPES: dict[str, list[tuple[Any, pa.DataType]]] = {

@@ -15,9 +15,9 @@ from batchqueue.aggregation import Aggregation, Aggregator, Count, CountMetrics,
 from batchqueue.outputs import SqliteStore
 from batchqueue.presets import l1_aggregation
 from batchqueue.spark import AggregationJob, ArrowAggregation, SinkError, register
-from batchqueue.spark.job.options import DEFAULT_MAX_COMMIT_BYTES, SinkOptions
+from batchqueue.spark.options import DEFAULT_MAX_COMMIT_BYTES, SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
-from batchqueue.spark.task.partials import decode
+from batchqueue.spark.task.message import decode
 from spark_support.flight_job import ARROW, DEPARTURES, WORST, flight_job
 from spark_support.pyspark_version import needs_batch_sink
 

@@ -10,7 +10,7 @@ import pytest
 
 from batchqueue import ConfigError
 from batchqueue.spark import find_java_home
-from batchqueue.spark.local import java
+from batchqueue.spark.driver import local as java
 
 
 def fake_java(home: Path, version: str) -> Path:

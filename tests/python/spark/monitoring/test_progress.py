@@ -17,12 +17,10 @@ from batchqueue import ConfigError
 from batchqueue._background_log import flush_log
 from batchqueue.outputs import Epoch, SqliteStore, StoreUnavailableError
 from batchqueue.spark import LedgerListener, MissingPackageError, show_progress
-from batchqueue.spark.commit.epoch_summary import epoch_summary
-from batchqueue.spark.commit.totals import SinkTotals, latest_totals, with_totals
-from batchqueue.spark.monitoring.ledger_watch import EpochWatch, NewEpoch
-from batchqueue.spark.monitoring.progress_display import ProgressDisplay
-from batchqueue.spark.stage.process import CpuSummary
-from batchqueue.spark.stage.stage_summary import StageSummary
+from batchqueue.spark.commit.summary import SinkTotals, epoch_summary, latest_totals, with_totals
+from batchqueue.spark.driver.progress import EpochWatch, NewEpoch
+from batchqueue.spark.driver.progress_display import ProgressDisplay
+from batchqueue.spark.stage import CpuSummary, StageSummary
 from batchqueue.spark.task.message import AttemptSummary
 from core_support.waits import WAIT_S
 from spark_support.flight_job import FILES, ROWS_PER_FILE, flight_job
@@ -302,7 +300,7 @@ def test_invalid_sink_ids_are_rejected(store: SqliteStore) -> None:
 def test_missing_package_is_named_with_the_remedy(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "batchqueue.spark.monitoring.progress_display")
+    monkeypatch.delitem(sys.modules, "batchqueue.spark.driver.progress_display")
     monkeypatch.setitem(sys.modules, "rich.console", None)
     with pytest.raises(MissingPackageError, match=r"rich.*pip install 'batchqueue-rs\[progress\]'"):
         show_progress(ScriptedQuery(), store, "s")

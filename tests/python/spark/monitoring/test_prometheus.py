@@ -22,10 +22,10 @@ from batchqueue.aggregation import Window
 from batchqueue.outputs import Epoch, SqliteStore, StoreError, StoreUnavailableError
 from batchqueue.spark import LedgerCollector, MissingPackageError, Watermark
 from batchqueue.spark.commit.commit import Commit
-from batchqueue.spark.job.options import SinkOptions
-from batchqueue.spark.monitoring.metric_names import SinkMetric
+from batchqueue.spark.driver.prometheus import SinkMetric
+from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
-from batchqueue.spark.task.context import EpochId
+from batchqueue.spark.task.message import EpochId
 from core_support.waits import WAIT_S
 from pages import ROOT
 from spark_support.flight_job import FILES, ROWS_PER_FILE, flight_job

@@ -17,7 +17,7 @@ from batchqueue import (
     ThreadPolicy,
 )
 from batchqueue.spark import SinkError
-from batchqueue.spark.stage.stage import Stage
+from batchqueue.spark.stage import Stage
 
 CONFIG: BatchQueueConfig[Any] = BatchQueueConfig(
     threads=ThreadPolicy.fixed(2),

@@ -20,7 +20,7 @@ from batchqueue.aggregation import Count, CountMetrics, Metrics, SumMetrics, met
 from batchqueue.outputs import BadRows, SqliteStore
 from batchqueue.outputs.postgres import PostgresStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, DeadLetters, SinkError
-from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
 
 HITS = metric_type("hits", CountMetrics)

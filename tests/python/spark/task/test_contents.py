@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from batchqueue.aggregation import Count, Max, Sum, SumMetrics, Window, metric_type
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation
-from batchqueue.spark.job.bad_rows import OnBadRow
-from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.job import OnBadRow
+from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
 from batchqueue.spark.task.contents import Contents, contents_of_rows, differ, total
 

@@ -13,7 +13,7 @@ from batchqueue.aggregation import CountMetrics
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import SinkError
 from batchqueue.spark.commit.commit import Commit
-from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
 from spark_support.attempts import OPTIONS, attempts, batches, departures, summaries
 from spark_support.flight_job import DEPARTURES, FILES, METRICS, ROWS_PER_FILE, flight_job

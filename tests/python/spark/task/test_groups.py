@@ -31,11 +31,10 @@ from batchqueue.aggregation import (
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, SinkError
 from batchqueue.spark.commit.commit import Commit
-from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
-from batchqueue.spark.task.context import EpochId
 from batchqueue.spark.task.groups import merged_groups
-from batchqueue.spark.task.message import AttemptMessage
+from batchqueue.spark.task.message import AttemptMessage, EpochId
 
 CENTS = metric_type("cents", SumMetrics, columns={"total": int})
 EXACT = metric_type("exact", SumMetrics, columns={"total": Decimal})

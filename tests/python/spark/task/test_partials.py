@@ -18,7 +18,7 @@ from batchqueue.aggregation import (
     metric_type,
 )
 from batchqueue.spark import SinkError
-from batchqueue.spark.task.partials import decode, encode
+from batchqueue.spark.task.message import decode, encode
 
 COUNT = metric_type("count", CountMetrics)
 OTHER_COUNT = metric_type("other count", CountMetrics)

@@ -22,8 +22,8 @@ from batchqueue.aggregation import (
 )
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, ArrowHandler, MetricsWriter
-from batchqueue.spark.writer.metrics_writer import with_columns_read
-from batchqueue.spark.writer.pushdown import plan_groups
+from batchqueue.spark.driver.metrics_writer import with_columns_read
+from batchqueue.spark.driver.pushdown import plan_groups
 
 TOTAL = metric_type("total", SumMetrics, columns={"total": int})
 

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from batchqueue.outputs import ParquetStore, SqliteStore
 from batchqueue.spark import MetricsWriter, SinkError
-from batchqueue.spark.task.context import EpochId
-from batchqueue.spark.writer import epochs
+from batchqueue.spark.driver import metrics_writer as epochs
+from batchqueue.spark.task.message import EpochId
 from spark_support.flight_job import (
     DEPARTURES,
     FILES,

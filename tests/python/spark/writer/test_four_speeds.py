@@ -31,7 +31,7 @@ from batchqueue.spark import (
     MetricsWriter,
     SinkError,
 )
-from batchqueue.spark.job.steps import Emit
+from batchqueue.spark.steps import Emit
 from spark_support.flight_job import (
     ARROW,
     DECLARED,

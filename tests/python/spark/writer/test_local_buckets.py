@@ -24,8 +24,8 @@ from batchqueue.aggregation import (
 )
 from batchqueue.outputs import MetricsStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, MetricsWriter
+from batchqueue.spark.driver.pushdown import bucket
 from batchqueue.spark.task.arrow import to_arrow
-from batchqueue.spark.writer.sql_buckets import bucket
 
 HITS = metric_type("hits", CountMetrics)
 NEW_YORK = "America/New_York"

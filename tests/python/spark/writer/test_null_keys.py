@@ -22,7 +22,7 @@ from batchqueue.aggregation import (
 )
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, MetricsWriter, SinkError, register
-from batchqueue.spark.task.null_keys import without_null_keys
+from batchqueue.spark.task.groups import without_null_keys
 from spark_support.pyspark_version import needs_batch_sink
 
 HITS = metric_type("hits", CountMetrics)

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from batchqueue.aggregation import Count, CountMetrics, metric_type
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, MetricsWriter
-from batchqueue.spark.writer.output_mode import check_output_mode
+from batchqueue.spark.driver.metrics_writer import check_output_mode
 
 COUNTS = metric_type("counts", CountMetrics)
 

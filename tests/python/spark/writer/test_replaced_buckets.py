@@ -19,7 +19,7 @@ from batchqueue.aggregation import Aggregation, Count, Window
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, MetricsWriter, SinkError
 from batchqueue.spark.commit.commit import Commit
-from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.options import SinkOptions
 from spark_support.attempts import OPTIONS, attempts, batches
 from spark_support.flight_job import (
     DECLARED,

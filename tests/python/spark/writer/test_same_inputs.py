@@ -33,7 +33,7 @@ from batchqueue.spark import (
     foreach_batch,
     register,
 )
-from batchqueue.spark.job.column_types import ACCEPTED, spark_columns
+from batchqueue.spark.column_types import ACCEPTED, spark_columns
 from spark_support.pyspark_version import needs_batch_sink, needs_collations
 
 Write = Callable[[DataFrame, AggregationJob], Any]

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from batchqueue import ConfigError
 from batchqueue.outputs import ParquetStore, SqliteStore, StoreTransaction
 from batchqueue.spark import AggregationJob, MetricsWriter, SinkError
-from batchqueue.spark.writer.shards import shard_of
+from batchqueue.spark.driver.shards import shard_of
 from spark_support.flight_job import (
     ARROW,
     DECLARED,

@@ -30,7 +30,7 @@ from batchqueue.spark import (
     DeadLetters,
     MetricsWriter,
 )
-from batchqueue.spark.job.steps import Emit
+from batchqueue.spark.steps import Emit
 from outputs_support.postgres_server import PostgresServer
 
 HITS = metric_type("hits", CountMetrics)

@@ -9,10 +9,9 @@ import pyarrow.parquet as pq
 
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob
-from batchqueue.spark.job.options import SinkOptions
+from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
-from batchqueue.spark.task.context import EpochId
-from batchqueue.spark.task.message import AttemptMessage
+from batchqueue.spark.task.message import AttemptMessage, EpochId
 from spark_support.flight_job import DEPARTURES, FILES, flight_job
 
 OPTIONS = SinkOptions(sink_id="flights", on_new_query=None, txn_id=None, max_commit_bytes=1_000_000)

@@ -1,0 +1,292 @@
+"""The metrics of a sink: the single list of their names, types, units, and when they change."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from batchqueue._background_log import BackgroundLog
+from batchqueue._requirements import require
+from batchqueue.metrics.names import MetricSpec, families
+from batchqueue.outputs import Epoch, StoreUnavailableError
+from batchqueue.outputs.base import FINAL_BEFORE
+from batchqueue.spark.commit.summary import SinkTotals, latest_totals
+from batchqueue.spark.driver.progress import LedgerStore, checked_sink_ids
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+
+_EPOCH = "each epoch"
+
+
+class SinkMetric(Enum):
+    """The metrics of a sink. Before the first epoch a counter is 0, and a gauge is missing."""
+
+    UP = MetricSpec(
+        "batchqueue_sink_up",
+        "gauge",
+        (),
+        "1 or 0",
+        "whether the ledger could be read",
+        "each scrape",
+    )
+    EPOCHS = MetricSpec(
+        "batchqueue_sink_epochs_total",
+        "counter",
+        (),
+        "epochs",
+        "applied epochs and batch writes",
+        _EPOCH,
+    )
+    ROWS = MetricSpec(
+        "batchqueue_sink_rows_total", "counter", (), "rows", "rows from Spark", _EPOCH
+    )
+    SKIPPED = MetricSpec(
+        "batchqueue_sink_skipped_rows_total",
+        "counter",
+        (),
+        "rows",
+        "rows that a step left out because of a null key",
+        _EPOCH,
+    )
+    BAD_ROWS = MetricSpec(
+        "batchqueue_sink_bad_rows_total",
+        "counter",
+        (),
+        "rows",
+        "rows that could not be read, and were left out",
+        _EPOCH,
+    )
+    LATE = MetricSpec(
+        "batchqueue_sink_late_partials_total",
+        "counter",
+        (),
+        "partials",
+        "partials for a time bucket that was final",
+        _EPOCH,
+    )
+    ITEMS = MetricSpec(
+        "batchqueue_sink_items_total", "counter", (), "items", "items made of rows", _EPOCH
+    )
+    PARTIALS = MetricSpec(
+        "batchqueue_sink_partials_total",
+        "counter",
+        (),
+        "partials",
+        "what L1 left of the items",
+        _EPOCH,
+    )
+    STAGE_ITEMS = MetricSpec(
+        "batchqueue_sink_stage_items_total",
+        "counter",
+        ("stage", "outcome"),
+        "items",
+        "where the items of a stage ended",
+        _EPOCH,
+    )
+    COMMIT_BYTES = MetricSpec(
+        "batchqueue_sink_commit_bytes_total",
+        "counter",
+        (),
+        "bytes",
+        "partials on the way to the commit",
+        _EPOCH,
+    )
+    COMMIT_SECONDS = MetricSpec(
+        "batchqueue_sink_commit_seconds_total",
+        "counter",
+        (),
+        "seconds",
+        "time that commits took",
+        _EPOCH,
+    )
+    CPU_SECONDS = MetricSpec(
+        "batchqueue_sink_cpu_seconds_total",
+        "counter",
+        ("place", "threads"),
+        "seconds",
+        "CPU time of Python: drain threads and the rest, in tasks and commits",
+        _EPOCH,
+    )
+    LAST_BATCH_ID = MetricSpec(
+        "batchqueue_sink_last_batch_id",
+        "gauge",
+        (),
+        "number",
+        "Spark's number of the last epoch",
+        _EPOCH,
+    )
+    LAST_COMMIT_TIME = MetricSpec(
+        "batchqueue_sink_last_commit_timestamp_seconds",
+        "gauge",
+        (),
+        "seconds since 1970",
+        "when the last epoch was committed",
+        _EPOCH,
+    )
+    LAST_COMMIT_SECONDS = MetricSpec(
+        "batchqueue_sink_last_commit_seconds",
+        "gauge",
+        (),
+        "seconds",
+        "time that the last commit took",
+        _EPOCH,
+    )
+    LAST_L1_RATIO = MetricSpec(
+        "batchqueue_sink_last_l1_ratio",
+        "gauge",
+        (),
+        "items per partial",
+        "how much L1 merged in the last epoch",
+        _EPOCH,
+    )
+    FINAL_BEFORE = MetricSpec(
+        "batchqueue_sink_final_before_timestamp_seconds",
+        "gauge",
+        (),
+        "seconds since 1970",
+        "the time bucket before which all are final",
+        _EPOCH,
+    )
+    LAST_QUEUE_USE = MetricSpec(
+        "batchqueue_sink_last_queue_use_ratio",
+        "gauge",
+        ("stage",),
+        "0 to 1",
+        "peak use of the fullest partition in the last epoch",
+        _EPOCH,
+    )
+
+
+# `LedgerCollector`: a sink's ledger as Prometheus metrics.
+
+
+_log = BackgroundLog("batchqueue.spark")
+
+Sample = tuple[SinkMetric, tuple[str, ...], float]
+"""A metric, the values of its labels without `sink`, and its value."""
+
+
+class LedgerCollector:
+    """A collector for `prometheus_client`, which reads the ledger of its sinks at each scrape.
+
+    It has no state, so it works in every process that can read the store: in the driver, or in an
+    exporter that outlives the driver. The counters continue after a restart of either. Each scrape
+    reads one entry per sink, and never waits for a writer. See `SinkMetric` for the names.
+
+    A sink that cannot be read has `batchqueue_sink_up` 0, and no other metric in that scrape; the
+    log says why, once.
+
+    Example:
+        REGISTRY.register(LedgerCollector(store, "orders"))
+        start_http_server(9108, addr="127.0.0.1")
+    """
+
+    def __init__(self, store: LedgerStore, sink_ids: str | Sequence[str]) -> None:
+        """Describe what to read; nothing is read yet.
+
+        Args:
+            store: The store of the job.
+            sink_ids: One sink or several; with shards `MetricsWriter.sink_ids`.
+
+        Raises:
+            ConfigError: There is no sink id, or a sink id occurs twice.
+            MissingPackageError: prometheus_client is not installed.
+        """
+        require("prometheus_client.core", "LedgerCollector", "metrics")
+        self._store = store
+        self._sink_ids = checked_sink_ids(sink_ids)
+        self._unreadable: dict[str, str] = {}
+
+    def describe(self) -> "Iterable[Metric]":
+        """Return the metrics without values; the registry calls this when it gets the collector."""
+        return self._families([]).values()
+
+    def collect(self) -> "Iterable[Metric]":
+        """Read the ledger. It never raises, because other collectors share the scrape."""
+        return self._families([(sink_id, sample) for sink_id, sample in self._samples()]).values()
+
+    def _samples(self) -> Iterator[tuple[str, Sample]]:
+        unavailable: Exception | None = None
+        for sink_id in self._sink_ids:
+            try:
+                # A scrape has a timeout, so only the first sink may wait for a missing store.
+                if unavailable is not None:
+                    raise unavailable
+                samples = list(read_samples(self._store, sink_id))
+            except Exception as error:
+                unavailable = error if isinstance(error, StoreUnavailableError) else None
+                self._log_change(sink_id, str(error))
+                samples = [(SinkMetric.UP, (), 0)]
+            else:
+                self._log_change(sink_id, None)
+            for sample in samples:
+                yield sink_id, sample
+
+    def _log_change(self, sink_id: str, reason: str | None) -> None:
+        """Log the moments when a sink becomes unreadable or readable, not every scrape."""
+        before = self._unreadable.pop(sink_id, None)
+        if reason is not None:
+            self._unreadable[sink_id] = reason
+            if before is None:
+                _log.warning("sink %s: its metrics cannot be read: %s", sink_id, reason)
+        elif before is not None:
+            _log.info("sink %s: its metrics can be read again", sink_id)
+
+    def _families(self, samples: Iterable[tuple[str, Sample]]) -> "Mapping[SinkMetric, Any]":
+        found = families(SinkMetric, ("sink",))
+        for sink_id, (metric, labels, value) in samples:
+            found[metric].add_metric((sink_id, *labels), value)
+        return found
+
+
+def read_samples(store: LedgerStore, sink_id: str) -> Iterator[Sample]:
+    """Read the ledger of one sink.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    newest = store.summaries(sink_id, 1)
+    # Counters and gauges share one entry. Only if its writer was too old to add totals are all
+    # entries read.
+    totals = latest_totals(
+        lambda number: newest if number == 1 else store.summaries(sink_id, number)
+    )
+    yield SinkMetric.UP, (), 1
+    yield from _counters(totals)
+    for epoch in newest:
+        yield from _gauges(epoch)
+
+
+def _counters(totals: SinkTotals) -> Iterator[Sample]:
+    yield SinkMetric.EPOCHS, (), totals.epochs
+    yield SinkMetric.ROWS, (), totals.rows
+    yield SinkMetric.SKIPPED, (), totals.skipped
+    yield SinkMetric.BAD_ROWS, (), totals.bad_rows
+    yield SinkMetric.LATE, (), totals.late
+    yield SinkMetric.ITEMS, (), totals.items
+    yield SinkMetric.PARTIALS, (), totals.partials
+    yield SinkMetric.COMMIT_BYTES, (), totals.commit_bytes
+    yield SinkMetric.COMMIT_SECONDS, (), totals.commit_wall_s
+    for place, by_threads in totals.cpu_s.items():
+        for threads, seconds in by_threads.items():
+            yield SinkMetric.CPU_SECONDS, (place, threads), seconds
+    for stage, by_outcome in totals.stages.items():
+        for outcome, items in by_outcome.items():
+            yield SinkMetric.STAGE_ITEMS, (stage, outcome), items
+
+
+def _gauges(epoch: Epoch) -> Iterator[Sample]:
+    summary = epoch.summary
+    yield SinkMetric.LAST_BATCH_ID, (), epoch.batch_id
+    known = {
+        SinkMetric.LAST_COMMIT_TIME: "committed_at",
+        SinkMetric.LAST_COMMIT_SECONDS: "commit_wall_s",
+        SinkMetric.LAST_L1_RATIO: "l1_ratio",
+        SinkMetric.FINAL_BEFORE: FINAL_BEFORE,
+    }
+    for metric, name in known.items():
+        if summary.get(name) is not None:  # entries of older versions lack some fields
+            yield metric, (), summary[name]
+    for stage, counts in summary.get("stages", {}).items():
+        yield SinkMetric.LAST_QUEUE_USE, (stage,), counts["peak_used_percent"] / 100

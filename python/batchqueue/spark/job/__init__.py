@@ -1,1 +1,0 @@
-"""What you declare: the job, its steps, the options of a write. Made in the driver; pickles."""

@@ -1,1 +1,0 @@
-"""One queue, opened, fed, closed, and answered for. Runs in tasks and in the commit."""

@@ -1,1 +1,0 @@
-"""`MetricsWriter`: the sink for `foreachBatch`, L1 in Spark SQL, shards. Runs in the driver."""
