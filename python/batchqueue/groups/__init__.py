@@ -21,9 +21,6 @@
 | `errors.py` | errors |
 """
 
-from batchqueue.groups.balancer import GroupBalancer
-from batchqueue.groups.codecs import Codec, codec_of
-from batchqueue.groups.count import group_id, partition_count
 from batchqueue.groups.errors import (
     CallRefusedError,
     CodecError,
@@ -37,17 +34,16 @@ from batchqueue.groups.errors import (
     TruncatedError,
     UnhandledRecordError,
 )
-from batchqueue.groups.failure import OnFailure
-from batchqueue.groups.fence import Fence
 from batchqueue.groups.memory import ManualClock, MemoryStreams
-from batchqueue.groups.metrics_sink import MetricsSink
 from batchqueue.groups.monitor import GroupMetrics, GroupMonitor
-from batchqueue.groups.producer import Producer
-from batchqueue.groups.record import Assignment, Record
+from batchqueue.groups.plan import GroupBalancer
+from batchqueue.groups.producer import Codec, Producer, codec_of
+from batchqueue.groups.record import Assignment, Record, Start, group_id, partition_count
 from batchqueue.groups.redis import RedisStreams
+from batchqueue.groups.sinks import Fence, MetricsSink
 from batchqueue.groups.skew import SkewDetectionConfig, SkewDetector, skew_report
-from batchqueue.groups.start import Start
 from batchqueue.groups.worker import Batch, OnGap, Worker, WorkerMetrics, WorkerSummary
+from batchqueue.groups.worker.settings import OnFailure
 
 __all__ = [
     "Assignment",

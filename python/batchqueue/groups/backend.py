@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from batchqueue.groups.control import Control
-from batchqueue.groups.entries import Entries
 from batchqueue.groups.messages import (
     Call,
     Command,
@@ -24,8 +23,8 @@ from batchqueue.groups.messages import (
     Opened,
     Reply,
 )
+from batchqueue.groups.record import Entries, Start
 from batchqueue.groups.skew import partition_lag
-from batchqueue.groups.start import Start
 
 
 class Opening(NamedTuple):

@@ -6,12 +6,13 @@ milliseconds of the worker's own clock, which also counts while the machine is s
 driver holds a lock during each call. The rules are in `batchqueue/groups/README.md`.
 """
 
+import enum
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from batchqueue.exceptions import ConfigError
-from batchqueue.groups.balancer import GroupBalancer
 from batchqueue.groups.messages import (
     Beaten,
     Call,
@@ -25,8 +26,86 @@ from batchqueue.groups.messages import (
     Synced,
     Ticket,
 )
-from batchqueue.groups.orders import Holding, Loss, Order, OrderKind, Phase, Seat
-from batchqueue.groups.plan import plan
+from batchqueue.groups.plan import GroupBalancer, plan
+
+# Where a worker and its partitions are, and what the control side orders its driver to do.
+
+
+class Phase(enum.Enum):
+    """Where a partition is between its grant and its end under this token."""
+
+    OPENING = "opening"
+    RUNNING = "running"
+    DRAINING = "draining"
+    RELEASED = "released"
+    LOST = "lost"
+
+
+class Seat(enum.Enum):
+    """Where a worker is between its start and its end."""
+
+    JOINING = "joining"
+    MEMBER = "member"
+    LEFT = "left"
+    REPLACED = "replaced"
+
+
+class Loss(enum.Enum):
+    """Why a partition was lost."""
+
+    LEASE_OVER = "lease over"
+    UNKNOWN = "session removed"
+    OTHER_OWNER = "other owner"
+    FENCED = "fenced"
+    GIVEN_UP = "given up"
+
+
+class OrderKind(enum.Enum):
+    """What the driver is to do with a partition."""
+
+    OPEN = "open"
+    """Open it, until that succeeds or is refused, and report `opened` or `fenced`."""
+
+    DRAIN = "drain"
+    """Start nothing new, commit what is done, and report `drained` when that is acknowledged."""
+
+    DROP = "drop"
+    """Forget it: start nothing, commit nothing, ignore what still runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the driver is to do with a partition.
+
+    Attributes:
+        kind: What to do.
+        partition: The partition.
+        token: The token of the grant.
+        session: The session that it was granted to.
+        loss: Why it was lost, for `DROP`.
+    """
+
+    kind: OrderKind
+    partition: int
+    token: int
+    session: str
+    loss: Loss | None = None
+
+
+@dataclass(slots=True)
+class Holding:
+    """A partition under one token.
+
+    Attributes:
+        partition: The partition.
+        token: The token of the grant.
+        phase: Where it is.
+    """
+
+    partition: int
+    token: int
+    phase: Phase
+
 
 BEATS_PER_LEASE = 4
 BEATS_PER_SYNC = 10
@@ -398,3 +477,85 @@ class Control:
         self._sync_due = True
         self._number = self._beats = 0
         self._synced = 0
+
+
+# `perform`: run the script that a worker's control side calls, in any backend.
+
+
+class ControlScripts(Protocol):
+    """The scripts of a group that workers call; `memory.GroupScripts` describes them."""
+
+    def time(self) -> int:
+        """Return the time of the server in microseconds."""
+        ...
+
+    def join(
+        self, session: str, lease_ms: int, member: Member, partitions: int, *, asked_us: int
+    ) -> Joined | Replaced | Refusal:
+        """Make a session a member."""
+        ...
+
+    def beat(self, session: str, number: int, lease_ms: int, stats: str = "") -> Beaten | Refusal:
+        """Renew the lease of a member."""
+        ...
+
+    def plan(
+        self,
+        session: str,
+        member_version: int,
+        targets: Mapping[int, str],
+        weights: Mapping[int, float] | None = None,
+    ) -> int | Refusal:
+        """Store the targets that a member planned."""
+        ...
+
+    def sync(
+        self, session: str, number: int, seen: int, held: Mapping[int, int]
+    ) -> Synced | Refusal:
+        """Compare what a session holds with what it owns and is to own."""
+        ...
+
+    def release(self, session: str, released: Iterable[tuple[int, int]]) -> int:
+        """Give up partitions."""
+        ...
+
+    def leaving(self, session: str) -> int | Refusal:
+        """Begin to leave."""
+        ...
+
+    def leave(self, session: str) -> int:
+        """Remove a session."""
+        ...
+
+
+def perform(scripts: ControlScripts, control: Control, call: Call) -> Reply:
+    """Run the script of a call, and return what it replied.
+
+    Args:
+        scripts: The scripts of the group.
+        control: The control side that returned the call from `next_call`.
+        call: The call.
+    """
+    session, lease_ms = call.session, control.lease_ms
+    reply: Reply
+    match call.kind:
+        case CallKind.TIME:
+            reply = scripts.time()
+        case CallKind.JOIN:
+            assert call.member is not None
+            reply = scripts.join(
+                session, lease_ms, call.member, control.partitions, asked_us=call.asked_us
+            )
+        case CallKind.BEAT:
+            reply = scripts.beat(session, call.number, lease_ms, control.stats())
+        case CallKind.PLAN:
+            reply = scripts.plan(session, call.member_version, call.targets or {}, call.weights)
+        case CallKind.SYNC:
+            reply = scripts.sync(session, call.number, call.seen, call.held or {})
+        case CallKind.RELEASE:
+            reply = scripts.release(session, call.released)
+        case CallKind.LEAVING:
+            reply = scripts.leaving(session)
+        case CallKind.LEAVE:
+            reply = scripts.leave(session)
+    return reply

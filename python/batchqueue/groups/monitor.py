@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.backend import GroupInfo, PartitionInfo
-from batchqueue.groups.count import check_name
 from batchqueue.groups.messages import Event, EventKind
+from batchqueue.groups.record import check_name
 from batchqueue.groups.skew import (
     PartitionReading,
     SkewDetectionConfig,

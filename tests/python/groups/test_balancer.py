@@ -8,8 +8,7 @@ from functools import partial
 import pytest
 
 from batchqueue import ConfigError
-from batchqueue.groups.balancer import GroupBalancer
-from batchqueue.groups.plan import plan
+from batchqueue.groups.plan import GroupBalancer, plan
 
 WEIGHTS = {0: 0.5, 1: None, 2: 4.0, 3: 0.25}
 LAST_OWNER = {0: "a", 1: "a", 2: "b", 3: "b"}

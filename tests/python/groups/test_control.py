@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from batchqueue.groups.balancer import GroupBalancer
-from batchqueue.groups.control import Control
+from batchqueue.groups.control import Control, Loss, OrderKind, Phase, Seat, perform
 from batchqueue.groups.memory import GroupScripts
 from batchqueue.groups.messages import CallKind, EventKind
-from batchqueue.groups.orders import Loss, OrderKind, Phase, Seat
-from batchqueue.groups.perform import perform
+from batchqueue.groups.plan import GroupBalancer
 
 LEASE_MS = 1_000
 

@@ -3,7 +3,7 @@
 import pytest
 
 from batchqueue import ConfigError
-from batchqueue.groups.count import check_name, group_id, partition_count
+from batchqueue.groups.record import check_name, group_id, partition_count
 
 
 def test_partition_count_of_a_single_worker_is_1():

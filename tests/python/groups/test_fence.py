@@ -17,7 +17,7 @@ from psycopg.rows import dict_row
 
 from batchqueue import ConfigError
 from batchqueue.groups.errors import StaleTokenError
-from batchqueue.groups.fence import Fence
+from batchqueue.groups.sinks import Fence
 from core_support.waits import WAIT_S
 from groups_support.databases import FENCE, FakeBatch, Postgres, Sqlite, batch, offsets
 from outputs_support.postgres_server import postgres_server

@@ -5,13 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchqueue.groups.errors import OffsetError
-from batchqueue.groups.offsets import (
-    MAX_MILLISECONDS,
-    MAX_OFFSET,
-    MAX_SEQUENCE,
-    format_id,
-    parse_id,
-)
+from batchqueue.groups.record import MAX_MILLISECONDS, MAX_OFFSET, MAX_SEQUENCE, format_id, parse_id
 
 POSITIONS = st.tuples(st.integers(0, MAX_MILLISECONDS), st.integers(0, MAX_SEQUENCE))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from batchqueue.groups.messages import Commit, Entry, Fenced
-from batchqueue.groups.start import Start
+from batchqueue.groups.record import Start
 from groups_support.scripts import EFFECTS, PARTITIONS, Clock
 
 

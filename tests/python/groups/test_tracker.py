@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from batchqueue.groups import tracker as tracker_module
-from batchqueue.groups.tracker import PartitionTracker, RecordCounts
+from batchqueue.groups.worker import tracker as tracker_module
+from batchqueue.groups.worker.tracker import PartitionTracker, RecordCounts
 
 
 def add(tracker, count, size=1):

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from batchqueue.groups.tracker import PartitionTracker, RecordCounts
+from batchqueue.groups.worker.tracker import PartitionTracker, RecordCounts
 
 ENDED = {"handled", "dead", "skipped"}
 

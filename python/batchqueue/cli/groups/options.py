@@ -10,7 +10,7 @@ from batchqueue.cli.groups.source import source_of
 from batchqueue.cli.numbers import whole_number
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.backend import Administration, MemberInfo, Source
-from batchqueue.groups.count import check_name
+from batchqueue.groups.record import check_name
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from batchqueue.groups.backend import (
     Source,
     Unreadable,
 )
-from batchqueue.groups.entries import undecoded
-from batchqueue.groups.offsets import parse_id
+from batchqueue.groups.record import parse_id, undecoded
 
 _BLOCK = 1_000
 """Records that are read with one call while they are counted."""

@@ -9,7 +9,7 @@ from batchqueue.cli.groups.options import add_partition, add_target, partitions_
 from batchqueue.cli.numbers import whole_number
 from batchqueue.groups.backend import Administration
 from batchqueue.groups.messages import Entry
-from batchqueue.groups.worker.letters import PREFIX
+from batchqueue.groups.worker.routes import PREFIX
 
 _BLOCK = 500
 """Letters that are sent back with one call of the server."""

@@ -12,7 +12,7 @@ from batchqueue.cli.numbers import seconds, whole_number
 from batchqueue.cli.text import ranges
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.backend import Administration
-from batchqueue.groups.count import partition_count
+from batchqueue.groups.record import partition_count
 
 EXPLANATION = (
     "From now on, new records of a key may go to another partition: those of producers that are "

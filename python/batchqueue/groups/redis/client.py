@@ -5,26 +5,122 @@ under way raises, and the next call connects again: so its user knows of each en
 may have lost (R14). A pool of redis-py would connect again silently.
 """
 
+import hashlib
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from functools import cached_property
+from importlib.resources import files
+from typing import Any, NamedTuple, TypeVar
 
+from batchqueue._background_log import BackgroundLog
+from batchqueue.exceptions import ConfigError
 from batchqueue.groups.errors import StreamUnavailableError
-from batchqueue.groups.redis.cluster import Cluster
-from batchqueue.groups.redis.library import ScriptCall
+from batchqueue.groups.redis.cluster import Cluster, SingleServer, SlotMap, Transport
 from batchqueue.groups.redis.node import (
     Found,
     Node,
     Receive,
+    Replicas,
+    Server,
     Words,
     is_lost,
     is_unavailable,
     words_of,
 )
-from batchqueue.groups.redis.replicas import Replicas
-from batchqueue.groups.redis.server import Server
-from batchqueue.groups.redis.slots import SlotMap
-from batchqueue.groups.redis.transport import SingleServer, Transport
+
+# `Library`: the scripts, each one text with what it shares with others before it.
+
+
+_CONTROL = [
+    "time",
+    "join",
+    "beat",
+    "plan",
+    "sync",
+    "release",
+    "resize",
+    "leaving",
+    "leave",
+    "members",
+]
+_PARTITION = [
+    "open",
+    "commit",
+    "set_aside",
+    "position",
+    "reset",
+    "forget",
+    "send_back",
+    "trim",
+    "add",
+]
+_STREAM = ["partitions", "enlarge"]
+
+
+class Script(NamedTuple):
+    """A script.
+
+    Attributes:
+        text: What the server runs.
+        sha: By which the server knows it once it has run.
+    """
+
+    text: str
+    sha: str
+
+
+class ScriptCall(NamedTuple):
+    """A script with what it takes.
+
+    Attributes:
+        script: The script.
+        keys: All keys that it uses.
+        arguments: The rest.
+    """
+
+    script: Script
+    keys: tuple[str, ...]
+    arguments: tuple[bytes | str | int | float, ...]
+
+
+class Library:
+    """The scripts, by the names of their files."""
+
+    def __init__(self, clock: str | None = None) -> None:
+        """Read nothing yet.
+
+        Args:
+            clock: The Lua function `clock_us`. Default: None, the time of the server.
+        """
+        self._clock = clock
+
+    def __getitem__(self, name: str) -> Script:
+        """Return a script."""
+        return self._scripts[name]
+
+    @cached_property
+    def _scripts(self) -> dict[str, Script]:
+        clock = _text("clock") if self._clock is None else self._clock
+        control = [clock, _text("common"), _text("control")]
+        partition = [clock, _text("common"), _text("partition")]
+        parts = {name: [*control, _text(name)] for name in _CONTROL}
+        parts |= {name: [*partition, _text(name)] for name in _PARTITION}
+        parts |= {name: [_text(name)] for name in _STREAM}
+        return {name: _script("\n".join(texts)) for name, texts in parts.items()}
+
+
+def _text(name: str) -> str:
+    return (files("batchqueue.groups.redis") / "scripts" / f"{name}.lua").read_text("utf8")
+
+
+def _script(text: str) -> Script:
+    # The server's own name of a script, not a safeguard.
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+LIBRARY = Library()
+"""The scripts as they are."""
+
 
 T = TypeVar("T")
 
@@ -283,3 +379,59 @@ def is_of_one(reply: Any) -> bool:
 
 def _words(command: str, script: str, call: ScriptCall) -> Words:
     return (command, script, len(call.keys), *call.keys, *call.arguments)
+
+
+# What Redis servers must be like for groups, and what it had better be.
+
+
+_log = BackgroundLog("batchqueue")
+
+OLDEST = (6, 2)
+"""The first version of Redis with `XTRIM MINID` and `ZRANGE` as the scripts use them."""
+
+
+def check_server(link: Link) -> None:
+    """Check the version of each server, and warn if one may lose what groups store.
+
+    Raises:
+        ConfigError: The server is too old.
+        StreamUnavailableError: It cannot be reached.
+    """
+    from redis.exceptions import ResponseError
+
+    found: dict[str, list[str]] = {}
+    for place, reply in link.everywhere(("INFO",)).items():
+        if isinstance(reply, ResponseError):
+            return  # this user may not ask
+        for warning in warnings_of(_fields(reply)):
+            found.setdefault(warning, []).append(place)
+    for warning, places in found.items():
+        where = f" (at {', '.join(places)})" if link.is_cluster else ""
+        _log.warning("%s%s", warning, where)
+
+
+def warnings_of(info: dict[str, str]) -> list[str]:
+    """Return what to warn about, from the fields of `INFO`.
+
+    Raises:
+        ConfigError: The server is too old.
+    """
+    version = info.get("redis_version", "")
+    numbers = version.split(".")[:2]
+    if all(map(str.isdigit, numbers)) and tuple(map(int, numbers)) < OLDEST:
+        raise ConfigError(f"Redis is version {version}; groups need 6.2 or later: upgrade it")
+    found = []
+    policy = info.get("maxmemory_policy", "")
+    if policy.startswith("allkeys-") and info.get("maxmemory") != "0":
+        found.append(f"Redis evicts keys ({policy}): set noeviction, or groups lose offsets")
+    if info.get("aof_enabled") == "0":
+        found.append(
+            "Redis writes no append-only file: set appendonly yes, or a crash loses records and "
+            "offsets"
+        )
+    return found
+
+
+def _fields(text: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in text.decode("utf8", "replace").splitlines())
+    return {name: value for name, colon, value in lines if colon}

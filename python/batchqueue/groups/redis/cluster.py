@@ -10,14 +10,151 @@ moved: the new node may have lost what the old one had (R14).
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 from batchqueue.groups.errors import StreamUnavailableError
-from batchqueue.groups.redis.node import Address, Node, Receive, Words, is_lost, is_unavailable
-from batchqueue.groups.redis.replicas import Replicas
-from batchqueue.groups.redis.slots import Batch, Place, SlotMap, by_node, redirected, without_asking
+from batchqueue.groups.redis.node import (
+    Address,
+    Node,
+    Receive,
+    Replicas,
+    Words,
+    is_lost,
+    is_unavailable,
+)
+
+# Which node of a cluster has which slot, and where a command goes. Pure.
+
+
+class Place(NamedTuple):
+    """Where a command goes.
+
+    Attributes:
+        number: Which command it is.
+        address: The node.
+        is_asked: Whether the node is only about to get the slot, so that ASKING comes first.
+    """
+
+    number: int
+    address: Address
+    is_asked: bool = False
+
+
+class SlotMap:
+    """The nodes by slot."""
+
+    def __init__(self, reply: Iterable[Any], asked: Address) -> None:
+        """Read it.
+
+        Args:
+            reply: What `CLUSTER SLOTS` replied.
+            asked: The node that replied: one without a name is at the same host.
+        """
+        from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+
+        self._slot_of = key_slot
+        self._owners: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+        for first, last, node, *_ in reply:
+            host = node[0].decode() if node[0] else ""
+            owner = (asked[0] if host in ("", "?") else host, int(node[1]))
+            self._owners[first : last + 1] = [owner] * (last + 1 - first)
+
+    @property
+    def nodes(self) -> list[Address]:
+        """The nodes that have slots."""
+        return list(dict.fromkeys(owner for owner in self._owners if owner is not None))
+
+    def slot_of(self, words: Words) -> int:
+        """Return the slot of a command: that of its first key."""
+        key = key_of(words)
+        return self._slot_of(key if isinstance(key, bytes) else key.encode())
+
+    def owner(self, slot: int) -> Address | None:
+        """Return the node of a slot; None if the slot has none."""
+        return self._owners[slot]
+
+    def move(self, slot: int, address: Address) -> None:
+        """Take in that a slot is at another node."""
+        self._owners[slot] = address
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Commands that are sent together, to one node or several.
+
+    Attributes:
+        commands: The commands.
+        slots: The slot of each.
+        replies: Their replies, as far as they are known: values and errors.
+    """
+
+    commands: Sequence[Words]
+    slots: Sequence[int]
+    replies: list[Any]
+
+    def words(self, places: Iterable[Place]) -> list[Words]:
+        """Return what a node is sent."""
+        words: list[Words] = []
+        for place in places:
+            if place.is_asked:
+                words.append(("ASKING",))
+            words.append(self.commands[place.number])
+        return words
+
+    def fail(self, places: Iterable[Place], error: Exception) -> None:
+        """Give commands an error as their reply."""
+        for place in places:
+            self.replies[place.number] = error
+
+
+def key_of(words: Words) -> bytes | str:
+    """Return the first key of a command."""
+    match words[0]:
+        case "EVALSHA" | "EVAL":
+            key = words[3]
+        case "XREAD":
+            key = words[words.index("STREAMS") + 1]
+        case _:
+            key = words[1]
+    assert isinstance(key, (bytes, str))
+    return key
+
+
+def by_node(places: Iterable[Place]) -> dict[Address, list[Place]]:
+    """Return places by their nodes. The commands of a node keep their order."""
+    found: dict[Address, list[Place]] = {}
+    for place in sorted(places):
+        found.setdefault(place.address, []).append(place)
+    return found
+
+
+def without_asking(places: Iterable[Place], replies: Iterable[Any]) -> list[tuple[Place, Any]]:
+    """Return the reply of each command among those of a node."""
+    found, remaining = [], iter(replies)
+    for place in places:
+        if place.is_asked:
+            next(remaining)
+        found.append((place, next(remaining)))
+    return found
+
+
+def redirected(place: Place, reply: Any) -> Place | None:
+    """Return where a command goes after a reply; None if it stays where it was.
+
+    Args:
+        place: Where it was.
+        reply: What the node replied.
+    """
+    from redis.exceptions import AskError, MovedError
+
+    if not isinstance(reply, AskError):  # MovedError is one
+        return None
+    address = (reply.host or place.address[0], reply.port)
+    return Place(place.number, address, is_asked=not isinstance(reply, MovedError))
+
 
 _MOST_REDIRECTS = 5
 """How often a command may be sent on to another node."""
@@ -243,3 +380,61 @@ class Cluster:
 
 def _text(address: Address) -> str:
     return "{}:{}".format(*address)
+
+
+# `Transport`: how commands get to a server. A cluster is one; here is that of a single server.
+
+
+class Transport(Protocol):
+    """What takes commands to a server, or to the nodes of a cluster."""
+
+    def exchange(
+        self, commands: Sequence[Words], replicas: Replicas | None, receive: Receive
+    ) -> list[Any]:
+        """Send commands, and return their replies; for one that was refused, the error."""
+        ...
+
+    def everywhere(self, words: Words) -> dict[str, Any]:
+        """Send a command to each node, and return the replies, by place."""
+        ...
+
+    def refresh(self) -> None:
+        """Disconnect where the server has ended the connection."""
+        ...
+
+    def disconnect(self) -> None:
+        """End all connections. The next commands connect again."""
+        ...
+
+    def interrupt(self) -> None:
+        """Let another thread that waits for a reply get an error."""
+        ...
+
+
+class SingleServer:
+    """A server outside of clusters. One thread at a time."""
+
+    def __init__(self, place: str, node: Node) -> None:
+        """Use a connection that there is."""
+        self._place = place
+        self._node = node
+        self.refresh = node.refresh
+        self.disconnect = node.disconnect
+        self.interrupt = node.interrupt
+
+    def exchange(
+        self,
+        commands: Sequence[Words],
+        replicas: Replicas | None = None,
+        receive: Receive = Node.receive,
+    ) -> list[Any]:
+        """Send commands, and return their replies; for one that was refused, the error."""
+        if replicas is None:
+            return self._node.ask(commands, receive)
+        *replies, confirmed = self._node.ask([*commands, replicas.words])
+        replicas.note(confirmed)
+        return replies
+
+    def everywhere(self, words: Words) -> dict[str, Any]:
+        """Send a command, and return its reply, by place."""
+        return {self._place: self._node.ask([words])[0]}

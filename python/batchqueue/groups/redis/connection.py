@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from batchqueue._background_log import BackgroundLog
+from batchqueue._words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.backend import (
     CommitRequest,
@@ -14,33 +16,31 @@ from batchqueue.groups.backend import (
     SetAside,
     Unreadable,
 )
-from batchqueue.groups.control import BEATS_PER_LEASE, Control
+from batchqueue.groups.control import BEATS_PER_LEASE, Control, perform
 from batchqueue.groups.errors import StreamUnavailableError
 from batchqueue.groups.messages import Call, Commit, Failed, Fenced, Opened, Reply
-from batchqueue.groups.offsets import format_id
-from batchqueue.groups.perform import perform
-from batchqueue.groups.redis.checks import check_server
-from batchqueue.groups.redis.client import Link, is_of_one
-from batchqueue.groups.redis.count import fixed_partitions
-from batchqueue.groups.redis.group import RedisGroup
-from batchqueue.groups.redis.keys import PartitionKeys, history_key, readers_key
-from batchqueue.groups.redis.library import ScriptCall
-from batchqueue.groups.redis.node import Found
-from batchqueue.groups.redis.partition import (
+from batchqueue.groups.record import Start, format_id
+from batchqueue.groups.redis.client import LIBRARY, Link, ScriptCall, check_server, is_of_one
+from batchqueue.groups.redis.node import Found, Server, replicas_of
+from batchqueue.groups.redis.scripts import (
     PartitionCalls,
+    PartitionKeys,
+    RedisGroup,
     committed,
+    history_key,
     info_of,
     is_of_command,
     opened,
+    readers_key,
     reason_of,
     refused,
     refused_command,
+    stream_key,
     was_set_aside,
 )
-from batchqueue.groups.redis.replicas import replicas_of
-from batchqueue.groups.redis.server import Server
-from batchqueue.groups.redis.unreached import Unreached, check_reached
-from batchqueue.groups.start import Start
+
+_log = BackgroundLog("batchqueue")
+
 
 _LONGEST_BLOCK_S = 0.5
 """How long the server may hold back a reply. A connection that waits longer is taken for dead."""
@@ -309,3 +309,91 @@ def _version(event: Any) -> int:
 
 def _block_ms(seconds: float) -> int:
     return max(0, min(int(seconds * 1_000), int(_LONGEST_BLOCK_S * 1_000)))
+
+
+# What becomes of partitions whose node of a cluster cannot be reached, while others continue.
+
+
+_REPEATED_LOG_S = 60.0
+
+_PAUSE_S = 0.05
+"""The time between two attempts to open a partition."""
+
+
+def check_reached(stream: str, fetches: Sequence[Fetch], replies: Sequence[Any]) -> None:
+    """Raise an error that names the partitions whose node could not be reached.
+
+    Raises:
+        StreamUnavailableError: There are such partitions.
+    """
+    failed = {
+        fetch.partition: reply
+        for fetch, reply in zip(fetches, replies, strict=True)
+        if isinstance(reply, StreamUnavailableError)
+    }
+    if failed:
+        reason = next(iter(failed.values())).reason
+        raise StreamUnavailableError(stream, reason, tuple(failed))
+
+
+class Unreached:
+    """Makes replies of those of a cluster. One thread at a time."""
+
+    def __init__(self) -> None:
+        """Log the first one."""
+        self._log_at = 0.0
+
+    def pause(self, replies: list[Any]) -> None:
+        """Wait before what could not be opened is granted and opened again."""
+        if Fenced(0) in replies:
+            time.sleep(_PAUSE_S)
+
+    def fenced(self, error: StreamUnavailableError) -> Fenced:
+        """Return the reply for a partition that could not be reached: it begins anew (R14)."""
+        now = time.monotonic()
+        if now >= self._log_at:
+            self._log_at = now + _REPEATED_LOG_S
+            _log.warning("%s: its partitions begin anew, the others continue", error)
+        return Fenced(0)
+
+
+# How many partitions a stream on Redis has: its first user decides.
+
+
+def fixed_partitions(link: Link, stream: str, given: int | None) -> int:
+    """Return the partitions of a stream, which is created if there is none.
+
+    Args:
+        link: The connection.
+        stream: The stream.
+        given: How many a new stream gets, and what an existing one must have. None: 1 for a new
+            stream, any number for an existing one.
+
+    Raises:
+        ConfigError: The stream has another number of partitions.
+    """
+    arguments = ("" if given is None else given,)
+    call = ScriptCall(LIBRARY["partitions"], (stream_key(stream),), arguments)
+    [(count, created)] = link.call([call])
+    if created:
+        _log.info("Created topic %s with %d partition(s)", stream, count)
+    if given not in (None, count):
+        raise ConfigError(
+            f'stream "{stream}" has '
+            f"{counted(count, 'partition')}, partitions={given} was given: "
+            "leave it out, or use another stream"
+        )
+    return int(count)
+
+
+def known_partitions(link: Link, stream: str) -> int:
+    """Return the partitions of a stream; 0 if it has none yet."""
+    [count] = link.run([("HGET", stream_key(stream), "p")])
+    return int(count or 0)
+
+
+def enlarged_partitions(link: Link, stream: str, partitions: int) -> int:
+    """Raise the number of partitions of a stream, and return the number from now on."""
+    call = ScriptCall(LIBRARY["enlarge"], (stream_key(stream),), (partitions,))
+    [count] = link.call([call])
+    return int(count)

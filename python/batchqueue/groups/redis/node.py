@@ -2,16 +2,23 @@
 
 import itertools
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from socket import SHUT_RDWR
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+from batchqueue._background_log import BackgroundLog
 from batchqueue._core import ReplyReader
+from batchqueue._requirements import require
 from batchqueue.exceptions import ConfigError
-from batchqueue.groups.entries import Entries
-from batchqueue.groups.offsets import parse_id
+from batchqueue.groups.record import Entries, parse_id
+
+if TYPE_CHECKING:
+    from redis import Redis, RedisCluster
+
 
 Words = Sequence[bytes | str | int | float]
 """A command."""
@@ -227,3 +234,155 @@ def words_of(error: Exception) -> set[str]:
 def is_unavailable(error: Exception) -> bool:
     """Return whether an error says that the server takes no commands now, and will later."""
     return not words_of(error).isdisjoint(_UNAVAILABLE)
+
+
+# `Server`: where Redis is, and how to connect.
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where Redis is, and how to connect.
+
+    Attributes:
+        address: A URL, or a function that returns a `redis.Redis` or a `redis.RedisCluster`.
+        options: Further arguments of redis-py's connections.
+    """
+
+    address: "str | Callable[[], Redis | RedisCluster]" = field(repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def place(self) -> str:
+        """Host, port and database, or the function: for messages, without secrets."""
+        if callable(self.address):
+            return getattr(self.address, "__qualname__", type(self.address).__qualname__)
+        parts = urlsplit(self.address)
+        database = parts.path.strip("/") or "0"
+        if parts.scheme == "unix":
+            return parts.path
+        try:
+            port = parts.port or 6379
+        except ValueError:
+            port = 6379
+        return f"{parts.hostname or 'localhost'}:{port}/{database}"
+
+    def connector(self, timeout_s: float) -> Connector:
+        """Return what makes connections.
+
+        Args:
+            timeout_s: How long connecting may take, and waiting for a reply.
+
+        Raises:
+            MissingPackageError: redis-py is not installed.
+            ConfigError: The URL is invalid, or the function returned something else.
+        """
+        require("redis", "RedisStreams", "redis")
+        from redis.backoff import NoBackoff
+        from redis.connection import UnixDomainSocketConnection
+        from redis.retry import Retry
+
+        pool = self._pool()
+        settings = {
+            name: value
+            for name, value in pool.connection_kwargs.items()
+            # Notifications of hosted servers before maintenance need protocol 3.
+            if "maint_notifications" not in name and not name.startswith("orig_")
+        }
+        settings |= {
+            "retry": Retry(NoBackoff(), 0),
+            "retry_on_timeout": False,
+            "retry_on_error": [],
+            "health_check_interval": 0,
+            "protocol": 2,  # replies as plain lists: twice as fast as those of redis-py
+            "decode_responses": False,
+            "socket_timeout": timeout_s,
+        }
+        if not issubclass(pool.connection_class, UnixDomainSocketConnection):
+            settings["socket_connect_timeout"] = timeout_s
+        return Connector(pool, settings)
+
+    def _pool(self) -> Any:
+        from redis import ConnectionPool, RedisCluster
+
+        if not callable(self.address):
+            try:
+                return ConnectionPool.from_url(self.address, **self.options)
+            except ValueError as error:
+                raise ConfigError(f"RedisStreams: the URL is invalid: {error}") from None
+        client = self.address()
+        if isinstance(client, RedisCluster):
+            node: Any = client.nodes_manager.default_node
+            client = client.get_redis_connection(node)
+        pool = getattr(client, "connection_pool", None)
+        if pool is None:
+            raise ConfigError(
+                f"RedisStreams: {self.place} returned {type(client).__name__}; return a "
+                "redis.Redis, or a redis.RedisCluster"
+            )
+        return pool
+
+
+# `Replicas`: how many replicas are to confirm what was written, and how often they did not.
+
+
+_log = BackgroundLog("batchqueue")
+
+LONGEST_WAIT_MS = 500
+"""How long a server waits for replicas. Writes of the same thread wait behind it."""
+
+_REPEATED_LOG_S = 60.0
+
+
+class Replicas:
+    """What follows each write on a connection.
+
+    What was written holds whether replicas confirm it or not: it cannot be taken back. So a
+    shortfall is counted, and logged once a minute.
+    """
+
+    def __init__(self, stream: str, count: int, timeout_ms: int) -> None:
+        """Ask nothing yet.
+
+        Args:
+            stream: The stream, for the log.
+            count: How many replicas are to confirm.
+            timeout_ms: How long the server waits for them.
+        """
+        self._stream = stream
+        self._count = count
+        self._timeout_ms = timeout_ms
+        self._log_at = 0.0
+        self.missed = 0
+        """Writes, those that were sent together counted once, that too few replicas confirmed."""
+
+    @property
+    def words(self) -> Words:
+        """The command that waits. It follows what was written, on the same connection."""
+        return ("WAIT", self._count, self._timeout_ms)
+
+    def note(self, reply: Any) -> None:
+        """Take the reply: how many replicas confirmed.
+
+        Raises:
+            redis.ResponseError: The server refused to wait.
+        """
+        if isinstance(reply, Exception):
+            reply.add_note("RedisStreams: wait_replicas needs the command WAIT; allow it.")
+            raise reply
+        if reply >= self._count:
+            return
+        self.missed += 1
+        if time.monotonic() >= self._log_at:
+            self._log_at = time.monotonic() + _REPEATED_LOG_S
+            _log.warning(
+                "stream %s: %d of %d replicas confirmed a write within %d ms: it is stored, and a "
+                "failover now may lose it (%d so far)",
+                *(self._stream, reply, self._count, self._timeout_ms, self.missed),
+            )
+
+
+def replicas_of(stream: str, count: int, lease_ms: float) -> Replicas | None:
+    """Return what waits for so many replicas, up to a tenth of a lease; None for no replica."""
+    if count == 0:
+        return None
+    return Replicas(stream, count, max(1, min(LONGEST_WAIT_MS, int(lease_ms / 10))))

@@ -8,7 +8,7 @@ import random
 from collections import deque
 from dataclasses import dataclass
 
-from batchqueue.groups.failure import OnFailure
+from batchqueue.groups.worker.settings import OnFailure
 from batchqueue.policies import RetryPolicy
 
 _LEAST_PAUSE_MS = 10

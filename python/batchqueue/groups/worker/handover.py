@@ -11,8 +11,7 @@ from batchqueue._background_log import BackgroundLog
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.record import Assignment
 from batchqueue.groups.worker.held import HeldPartition
-from batchqueue.groups.worker.letters import described
-from batchqueue.groups.worker.routes import called_methods
+from batchqueue.groups.worker.routes import called_methods, described
 from batchqueue.handlers import Opening
 
 if TYPE_CHECKING:

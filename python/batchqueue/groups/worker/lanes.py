@@ -11,16 +11,440 @@ Lanes belong to the number of a partition, not to an assignment. A partition tha
 back while a handler still runs has its new records behind that call.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from batchqueue.groups.worker.decoding import DecodingLane
-from batchqueue.groups.worker.handling import HandlerLane
-from batchqueue.groups.worker.routes import Route, Routes
-from batchqueue.groups.worker.turns import ClosingDesk, Desk
+from batchqueue._background_log import BackgroundLog
+from batchqueue.groups.errors import HandlerFailedError, StaleTokenError, UnhandledRecordError
+from batchqueue.groups.messages import Entry
+from batchqueue.groups.record import Entries, Record, undecoded
+from batchqueue.groups.worker.attempts import Attempts, Piece, Verdict
+from batchqueue.groups.worker.held import HeldPartition
+from batchqueue.groups.worker.routes import (
+    Batch,
+    CallFailure,
+    Route,
+    Routes,
+    check_handled,
+    dead_letter,
+)
+from batchqueue.groups.worker.tracker import Chunk
 
 if TYPE_CHECKING:
     from batchqueue.groups.worker.membership import Membership
+
+
+_log = BackgroundLog("batchqueue")
+
+
+# `Lane`: work that is done in order, a turn at a time; see `lanes.py`.
+
+
+class Turn:
+    """An item of the local queue. Each lane has its own class."""
+
+    __slots__ = ("lane",)
+
+    def __init__(self, lane: "Lane") -> None:
+        self.lane = lane
+
+
+class Desk:
+    """The handler of turns. Lanes that share one are entered by one thread at a time."""
+
+    def consume(self, turns: list[Turn]) -> None:
+        """Run the lanes."""
+        for turn in turns:
+            turn.lane.run()
+
+
+class ClosingDesk(Desk):
+    """A desk that calls `on_close` of its handler, when the local queue has ended."""
+
+    def __init__(self, on_close: Callable[[], Any]) -> None:
+        self.on_close = on_close
+
+
+class Lane(ABC):
+    """Work of one partition number that has to be done in order.
+
+    Attributes:
+        turn: Its turn.
+        is_scheduled: Whether the turn is in the local queue or running.
+    """
+
+    def __init__(self, membership: "Membership", name: str) -> None:
+        """Begin without a turn.
+
+        Args:
+            membership: What it belongs to.
+            name: What works there. The local queue knows it by the class of the turns, whose name
+                is in its lines of the log.
+        """
+        self.membership = membership
+        self.turn = type(name, (Turn,), {"__slots__": ()})(self)
+        self.is_scheduled = False
+
+    def schedule(self) -> None:
+        """Have a turn, if there is none and the worker is not ending. Under the lock."""
+        if not (self.is_scheduled or self.membership.is_stopping):
+            self.is_scheduled = True
+            self.membership.queue.produce(self.turn)
+
+    def run(self) -> None:
+        """Do one piece of work, and have another turn if there is more."""
+        member = self.membership
+        try:
+            self.work()
+        except BaseException as error:  # not of a handler: of a codec, or of this code
+            _log.exception("worker %s cannot continue", member.control.name)
+            with member.lock:
+                member.fail(error)
+            return  # and the lane has no turn any more
+        with member.lock:
+            self.is_scheduled = False
+            if self.has_work():
+                self.schedule()
+
+    @abstractmethod
+    def work(self) -> None:
+        """Do one piece of work."""
+
+    @abstractmethod
+    def has_work(self) -> bool:
+        """Whether there is work that need not wait. Under the lock."""
+
+
+# `Part`, `Run`: the records of chunks on their way to one handler.
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """The records of a chunk that one handler gets.
+
+    Attributes:
+        held: The partition.
+        chunk: The chunk.
+        entries: What the backend has read: these records, and perhaps others.
+        records: The records.
+    """
+
+    held: HeldPartition
+    chunk: Chunk
+    entries: Entries
+    records: list[Record[Any]]
+
+
+class BadValue:
+    """The value of a record that cannot be handled.
+
+    Attributes:
+        error: Why.
+    """
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """Records of one assignment that a handler gets together, and what is left to do of them."""
+
+    held: HeldPartition
+    parts: list[Part]
+    attempts: Attempts
+    is_waiting: bool = False
+    """Whether a record is on its way to the dead letters: nothing is called before (R18)."""
+
+    def batch(self, piece: Piece, member: "Membership", kind: str) -> Batch:
+        """Make the batch of a piece."""
+        assignment = self.held.assignment
+        assert assignment is not None
+        records: list[Record[Any]] = []
+        for part, begin, end in self._pieces(piece):
+            records += part.records[begin:end]
+        group, stream = member.settings.group, member.stream
+        return Batch(group, stream, assignment, records, attempt=piece.tries, kind=kind)
+
+    def entry(self, piece: Piece) -> Entry:
+        """Return the first record of a piece as it is in the stream."""
+        part, begin, _ = next(self._pieces(piece))
+        return Entry(*part.entries.entry(part.records[begin].offset))
+
+    def counts(self, piece: Piece) -> list[tuple[Chunk, int]]:
+        """Return how many records of which chunks a piece has."""
+        return [(part.chunk, end - begin) for part, begin, end in self._pieces(piece)]
+
+    def _pieces(self, piece: Piece) -> Iterator[tuple[Part, int, int]]:
+        """Yield the parts that a piece has records of, and the places of these in the part."""
+        before = 0
+        for part in self.parts:
+            begin, end = max(piece.begin - before, 0), piece.end - before
+            before += len(part.records)
+            end = min(end, len(part.records))
+            if begin < end:
+                yield part, begin, end
+
+
+# `HandlerLane`: calls a handler with the records of one partition.
+
+
+class HandlerLane(Lane):
+    """Calls one handler with the records of one partition.
+
+    Attributes:
+        is_inside: Whether its handler is being called.
+    """
+
+    def __init__(self, membership: "Membership", partition: int, route: Route | None) -> None:
+        """Begin without work.
+
+        Args:
+            membership: What it belongs to.
+            partition: The number of the partition.
+            route: The handler; None for records that cannot be handled.
+        """
+        self._route = route
+        super().__init__(membership, f"{self.name} of {membership.stream}/{partition}")
+        self.is_inside = False
+        self._kind = "" if route is None else route.kind
+        self._parts: deque[Part] = deque()
+        self._run: Run | None = None
+        self._due_ms = 0.0
+        self._entered_ms = 0.0
+        self._waits_for_lease = False
+
+    def put(self, part: Part) -> None:
+        """Take records. Under the lock."""
+        self._parts.append(part)
+        if self.has_work():
+            self.schedule()
+
+    def has_work(self) -> bool:
+        """Whether a call need not wait."""
+        run = self._run
+        if self._waits_for_lease:
+            return False
+        if run is not None and not run.held.is_over:
+            if run.is_waiting:
+                return False
+            return not self._is_paused(run.held) and self.membership.now_ms() >= self._due_ms
+        return bool(self._parts) and not self._is_paused(self._parts[0].held)
+
+    @property
+    def name(self) -> str:
+        """The name of its handler."""
+        if self._route is None:
+            return "a record that cannot be handled"
+        handler = self._route.handler
+        if handler is None:
+            return "the handler of the partition"
+        name: str = getattr(handler, "__qualname__", type(handler).__qualname__)
+        return name
+
+    def is_of(self, held: HeldPartition) -> bool:
+        """Whether a call for a partition is under way or left to do. Under the lock."""
+        return self._run is not None and self._run.held is held
+
+    def is_blocked(self, held: HeldPartition) -> bool:
+        """Whether it tries records of a partition that have failed for good. Under the lock."""
+        run = self._run
+        return run is not None and run.held is held and run.attempts.is_blocked
+
+    def stuck_ms(self, now_ms: float) -> float:
+        """Return for how long the handler has been in its call; 0 outside. Under the lock."""
+        return now_ms - self._entered_ms if self.is_inside else 0.0
+
+    def interrupt(self, held: HeldPartition) -> None:
+        """Leave what waits for another attempt to the next owner. Under the lock."""
+        run = self._run
+        if run is None or run.held is not held or self.is_inside or run.is_waiting:
+            return
+        if self.membership.now_ms() < self._due_ms or self._is_paused(held):
+            self._give_back(run)
+
+    def work(self) -> None:
+        """Call the handler once."""
+        member = self.membership
+        with member.lock:
+            run = self._next_run()
+            if run is None:
+                return
+            piece = run.attempts.begin()
+            self.is_inside = True
+            self._entered_ms = member.now_ms()
+            member.load.begin(self, run.held.partition, self._entered_ms)
+        batch = run.batch(piece, member, self._kind)
+        first, last = batch.first, batch.last  # the handler may change its list
+        failure: CallFailure | None = None
+        try:
+            with member.user_code():
+                self._call(run.held, batch)
+        except BaseException as error:
+            failure = CallFailure.of(error)
+        with member.lock:
+            self.is_inside = False
+            member.load.end(self, len(piece), member.now_ms())
+            if run.held.is_over:  # lost meanwhile: whatever it returned is ignored
+                self._run = None
+                member.left(run.held)
+            elif failure is None:
+                if batch.commands:
+                    run.held.run_with_commit(first, last, batch.commands)
+                self._succeeded(run, piece)
+            else:
+                self._failed(run, piece, batch, failure)
+
+    def _call(self, held: HeldPartition, batch: Batch) -> None:
+        if self._route is None:
+            raise batch.records[0].value.error
+        consume = self._route.consume
+        if consume is None:
+            assert held.handler is not None
+            consume = held.handler.consume
+        check_handled(consume(batch))
+
+    def _next_run(self) -> Run | None:
+        """What to call the handler with; None if that has to wait."""
+        member, run = self.membership, self._run
+        if run is not None and run.held.is_over:
+            run = self._run = None
+        if run is None:
+            run = self._run = self._claim()
+        if run is None or run.is_waiting:
+            return None
+        if self._is_paused(run.held) or member.now_ms() < self._due_ms:
+            return None
+        return run if self._may_work(run.held) else None
+
+    def _claim(self) -> Run | None:
+        """Take parts of one assignment that wait, up to the most records of a batch."""
+        member = self.membership
+        parts: list[Part] = []
+        count = 0
+        while self._parts:
+            part = self._parts[0]
+            held, size = part.held, len(part.records)
+            if parts and (held is not parts[0].held or count + size > member.max_batch_items):
+                break
+            if not held.is_over and (self._is_paused(held) or not self._may_work(held)):
+                break
+            self._parts.popleft()
+            tracker = held.tracker
+            if held.is_over or tracker is None or not tracker.start(part.chunk, size):
+                continue  # dropped
+            parts.append(part)
+            count += size
+        if not parts:
+            return None
+        self._due_ms = 0.0
+        settings = member.settings
+        attempts = Attempts(count, settings.attempts, settings.on_failure)
+        return Run(parts[0].held, parts, attempts)
+
+    def _succeeded(self, run: Run, piece: Piece) -> None:
+        self._settle(run, piece, "handled")
+        run.attempts.succeeded()
+        self._continue(run)
+
+    def _failed(self, run: Run, piece: Piece, batch: Batch, failure: CallFailure) -> None:
+        member, held, error = self.membership, run.held, failure.error
+        if isinstance(error, StaleTokenError):  # R9
+            run.is_waiting = True  # until the partition comes again with a larger token
+            refused_by_sink(member, held, error)
+            return
+        verdict, wait_ms = run.attempts.failed(error)
+        batch = run.batch(piece, member, self._kind)  # as the handler got it
+        note_failure(member, batch, verdict, failure.text)
+        if verdict in (Verdict.AGAIN, Verdict.BLOCKED):
+            if held.is_draining:
+                self._give_back(run)
+            else:
+                self._due_ms = member.now_ms() + wait_ms
+                member.call_at(self._due_ms, self._wake)
+            return
+        if verdict is Verdict.STOP:
+            self._give_back(run)
+            stop_with(member, batch, failure)
+            return
+        if verdict is Verdict.DEAD:
+            run.is_waiting = True
+            letter = dead_letter(run.entry(piece), batch, failure.text)
+            then, give_up = self._was_set_aside, self._cannot_set_aside
+            member.set_aside(held, letter, partial(then, run, piece), partial(give_up, run, piece))
+            return
+        if verdict is Verdict.SKIPPED:
+            self._settle(run, piece, "skipped")
+        self._continue(run)
+
+    def _was_set_aside(self, run: Run, piece: Piece) -> None:
+        run.is_waiting = False
+        self._settle(run, piece, "dead")
+        self._continue(run)
+        self.resume()
+
+    def _cannot_set_aside(self, run: Run, piece: Piece) -> None:
+        """Leave a record that the server does not take to the next owner."""
+        run.is_waiting = False
+        run.attempts.pieces.appendleft(piece)
+        self._give_back(run)
+
+    def _continue(self, run: Run) -> None:
+        self._due_ms = 0.0
+        if not run.attempts.pieces:
+            self._run = None
+            if self._route is None and not self._parts:
+                self.membership.lanes[run.held.partition].decoding.proceed()
+        self.membership.check_drained(run.held)
+
+    def _settle(self, run: Run, piece: Piece, outcome: str) -> None:
+        tracker = run.held.tracker
+        assert tracker is not None
+        advanced = False
+        for chunk, count in run.counts(piece):
+            advanced = tracker.settle(chunk, **{outcome: count}) or advanced
+        self.membership.settled(run.held, advanced)
+
+    def _give_back(self, run: Run) -> None:
+        tracker = run.held.tracker
+        assert tracker is not None
+        for piece in run.attempts.pieces:
+            for chunk, count in run.counts(piece):
+                tracker.give_back(chunk, count)
+        self._run = None
+        self._due_ms = 0.0
+        self.membership.check_drained(run.held)
+
+    def _may_work(self, held: HeldPartition) -> bool:
+        # While the lease is in doubt, turns would only follow each other.
+        self._waits_for_lease = not self.membership.may_work(held)
+        return not self._waits_for_lease
+
+    def _wake(self) -> None:
+        self._waits_for_lease = False
+        if self.has_work():
+            self.schedule()
+
+    @staticmethod
+    def _is_paused(held: HeldPartition) -> bool:
+        return held.is_held_up and not held.is_draining
+
+    def resume(self) -> None:
+        """Have a turn if there is work. Under the lock."""
+        self._wake()
+
+    def drop(self, held: HeldPartition) -> None:
+        """Forget the records of a partition that is gone. Under the lock."""
+        self._parts = deque(part for part in self._parts if part.held is not held)
+        if self._run is not None and self._run.held is held and not self.is_inside:
+            self._run = None
+        self._wake()
 
 
 class PartitionLanes:
@@ -73,3 +497,223 @@ def desks_of(routes: Routes) -> dict[Route, Desk]:
         desk = Desk() if on_close is None else ClosingDesk(on_close)
         desks.setdefault(id(route.protected), desk)
     return {each: desks[id(each.protected)] for each in shared}
+
+
+# `DecodingLane`: makes records of what the reader fetched.
+
+
+_DECODED_TOGETHER = 1_024
+"""Records that are decoded before they are handed out. Those after a bad one are decoded again."""
+
+
+class DecodingLane(Lane):
+    """Decodes chunks, and hands their records to the lanes of their handlers.
+
+    After a record that cannot be decoded, or that no handler takes, it hands out nothing before
+    that record has ended: a sink that checks offsets would be past it (R18).
+    """
+
+    def __init__(self, membership: "Membership", partition: int) -> None:
+        super().__init__(membership, f"the codec of {membership.stream}/{partition}")
+        self._partition = partition
+        self._chunks: deque[tuple[HeldPartition, Chunk, Entries]] = deque()
+        self._waits_for: HeldPartition | None = None
+        self._entered_ms: float | None = None
+
+    def stuck_ms(self, now_ms: float) -> float:
+        """Return for how long it has been decoding a chunk; 0 while it is not. Under the lock."""
+        return 0.0 if self._entered_ms is None else now_ms - self._entered_ms
+
+    def drop(self, held: HeldPartition) -> None:
+        """Forget the chunks of a partition that is gone. Under the lock."""
+        self._chunks = deque(each for each in self._chunks if each[0] is not held)
+
+    def put(self, held: HeldPartition, chunk: Chunk, entries: Entries) -> None:
+        """Take a chunk and its entries. Under the lock."""
+        self._chunks.append((held, chunk, entries))
+        self._wake()
+
+    def proceed(self) -> None:
+        """Continue after a record that could not be handled. Under the lock."""
+        self._waits_for = None
+        self._wake()
+
+    def has_work(self) -> bool:
+        """Whether there are chunks that need not wait."""
+        if self._waits_for is not None and self._waits_for.is_over:
+            self._waits_for = None
+        return bool(self._chunks) and self._waits_for is None
+
+    def work(self) -> None:
+        """Decode a chunk, up to a record that cannot be handled."""
+        member = self.membership
+        with member.lock:
+            if not self.has_work():
+                return
+            held, chunk, entries = self._chunks.popleft()
+            if not chunk.waiting:
+                return  # dropped meanwhile
+            self._entered_ms = member.now_ms()
+        parts, rest = self._parts(held, chunk, entries)
+        with member.lock:
+            self._entered_ms = None
+            if chunk.waiting and not held.is_over:
+                self._hand_out(held, chunk, parts, rest)
+
+    def _hand_out(
+        self,
+        held: HeldPartition,
+        chunk: Chunk,
+        parts: dict[Route | None, Part],
+        rest: Entries | None,
+    ) -> None:
+        """Give parts to their lanes; what cannot be handled, and what follows, gets own chunks."""
+        tracker, bad = held.tracker, parts.get(None)
+        assert tracker is not None
+        if bad is not None:
+            self._waits_for = held
+            good = sum(len(part.records) for part in parts.values()) - len(bad.records)
+            if good:
+                last = max(part.records[-1].offset for part in parts.values() if part is not bad)
+                first = bad.records[0].offset
+                bad.chunk = _checked(tracker.split(bad.chunk, good, last, first))
+            if rest is not None:
+                last = bad.records[-1].offset
+                later = _checked(tracker.split(bad.chunk, len(bad.records), last, rest.first))
+                self._chunks.appendleft((held, later, rest))
+        for route, part in parts.items():
+            self.membership.lanes[self._partition].lane(route).put(part)
+
+    def _wake(self) -> None:
+        if self.has_work():
+            self.schedule()
+
+    def _parts(
+        self, held: HeldPartition, chunk: Chunk, entries: Entries
+    ) -> tuple[dict[Route | None, Part], Entries | None]:
+        """The records of each route, None for those that cannot be handled; and what is left.
+
+        It ends after the first records that cannot be handled.
+        """
+        codec, routes = self.membership.codec, self.membership.routes
+        parts: dict[Route | None, Part] = {}
+        place, count = 0, len(entries)
+        while place < count:
+            # After a record that cannot be handled, the first good one ends it.
+            several = 1 if None in parts else _DECODED_TOGETHER
+            records, error = entries[place : place + several].records(codec.decoded, codec.plain)
+            if routes.only is not None and None not in parts:
+                _part(parts, routes.only, held, chunk, entries).records.extend(records)
+                place += len(records)
+            else:
+                for record in records:
+                    route, routed = self._routed(record)
+                    if route is not None and None in parts:
+                        return parts, entries[place:]
+                    _part(parts, route, held, chunk, entries).records.append(routed)
+                    place += 1
+            if error is not None:
+                [record], _ = entries[place : place + 1].records(undecoded)
+                bad = _bad_record(record, error)
+                _part(parts, None, held, chunk, entries).records.append(bad)
+                place += 1
+        return parts, None
+
+    def _routed(self, record: Record[Any]) -> tuple[Route | None, Record[Any]]:
+        member = self.membership
+        try:
+            return member.routes.find(member.stream, self._partition, record), record
+        except UnhandledRecordError as error:
+            return None, _bad_record(record, error)
+
+
+def _part(
+    parts: dict[Route | None, Part],
+    route: Route | None,
+    held: HeldPartition,
+    chunk: Chunk,
+    entries: Entries,
+) -> Part:
+    part = parts.get(route)
+    if part is None:
+        part = parts[route] = Part(held, chunk, entries, [])
+    return part
+
+
+def _checked(chunk: Chunk | None) -> Chunk:
+    assert chunk is not None  # its partition is not over, and none of its records was started
+    return chunk
+
+
+def _bad_record(record: Record[Any], error: BaseException) -> Record[Any]:
+    return record._replace(value=BadValue(error))
+
+
+# What the log says when a handler raised, and what `run` raises. Under the lock.
+
+
+_REPEATED_LOG_S = 60.0
+_FIRST_REFUSAL_MS, _LONGEST_REFUSAL_MS = 50.0, 5_000.0
+"""The time between two refusals of a partition by its sink."""
+
+_BECOMES = {
+    Verdict.AGAIN: "it is tried again",
+    Verdict.BLOCKED: "the partition waits, and it is tried again",
+    Verdict.DEAD: "it goes to the dead letters",
+    Verdict.SKIPPED: "it is skipped",
+    Verdict.STOP: "the worker stops",
+}
+
+
+def note_failure(member: "Membership", batch: Batch, verdict: Verdict, text: str) -> None:
+    """Count and log that a handler raised."""
+    member.notes.failed += 1
+    if verdict is Verdict.HALVED:
+        return
+    key, now = f"{batch.partition}:{verdict.name}", member.now_ms()
+    skipped = member.notes.may_log(key, now, _REPEATED_LOG_S)
+    if skipped is None:
+        return
+    tries = "once" if batch.attempt == 1 else f"{batch.attempt} times"
+    _log.warning(
+        "%s/%d: offsets %d..%d failed %s (%s)%s, last: %s",
+        batch.stream,
+        batch.partition,
+        batch.first,
+        batch.last,
+        tries,
+        _BECOMES[verdict],
+        f"; {skipped} more like it since the last line" if skipped else "",
+        text,
+    )
+
+
+def stop_with(member: "Membership", batch: Batch, failure: CallFailure) -> None:
+    """Leave the group because a handler failed for good."""
+    if not isinstance(failure.error, Exception):
+        member.fail(failure.error)
+        return
+    error = HandlerFailedError(
+        batch.stream,
+        batch.partition,
+        first=batch.first,
+        last=batch.last,
+        tries=batch.attempt,
+        cause=failure.error,
+        reason=failure.reason,
+    )
+    member.fail(error)
+
+
+def refused_by_sink(member: "Membership", held: HeldPartition, error: StaleTokenError) -> None:
+    """A sink has seen a newer token: get a larger one, later if that has not helped before."""
+    refusals = member.refusals.get(held.partition, 0)
+    member.refusals[held.partition] = refusals + 1
+    if refusals == 0:
+        member.fenced(held, error.seen)
+        return
+    now = member.now_ms()
+    if member.notes.may_log(f"{held.partition}:stale", now, _REPEATED_LOG_S) is not None:
+        _log.warning("%s; refused %d times in a row", error, refusals + 1)
+    wait_ms = min(_FIRST_REFUSAL_MS * 2 ** min(refusals, 10), _LONGEST_REFUSAL_MS)
+    member.call_at(now + wait_ms, lambda: member.fenced(held, error.seen))

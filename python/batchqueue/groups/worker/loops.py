@@ -16,16 +16,24 @@ from functools import partial
 from typing import Any
 
 from batchqueue._background_log import BackgroundLog
-from batchqueue.groups.backend import Fetch, Fetched, SetAside, Unreadable
-from batchqueue.groups.errors import ReplacedError, StreamUnavailableError
-from batchqueue.groups.messages import CallKind, Failed, Fenced
-from batchqueue.groups.worker.gaps import check_gap
+from batchqueue.groups.backend import Fetch, Fetched, Opening, PartitionInfo, SetAside, Unreadable
+from batchqueue.groups.errors import ReplacedError, StreamUnavailableError, TruncatedError
+from batchqueue.groups.messages import CallKind, Failed, Fenced, Opened
+from batchqueue.groups.record import Assignment
+from batchqueue.groups.worker.handover import Task
 from batchqueue.groups.worker.held import HeldPartition
-from batchqueue.groups.worker.membership import Aside, Membership
-from batchqueue.groups.worker.opening import opened, to_open
-from batchqueue.groups.worker.refused import accepted, commit_refused, wait_after
+from batchqueue.groups.worker.membership import (
+    Aside,
+    Membership,
+    accepted,
+    commit_refused,
+    wait_after,
+)
+from batchqueue.groups.worker.settings import OnGap
+from batchqueue.groups.worker.tracker import PartitionTracker
 
 _log = BackgroundLog("batchqueue")
+
 
 _READ_WAIT_MS = 50
 """How long a read waits for records. A partition that comes meanwhile is read after it."""
@@ -336,3 +344,76 @@ def _commit(member: Membership, commits: list[tuple[HeldPartition, Any]]) -> Non
                 member.committed(held)
             elif not held.is_over:
                 commit_refused(member, held, reply)
+
+
+# Records that were trimmed from the stream before they were read. Under the lock.
+
+
+def check_gap(member: "Membership", held: HeldPartition, info: PartitionInfo) -> None:
+    """Notice records of a partition that were trimmed before they were read."""
+    tracker = held.tracker
+    if tracker is None or held.is_over or info.added is None:
+        return
+    seen = held.done_before + tracker.counts.fetched
+    is_at_end = info.end == tracker.position
+    lost = (info.added if is_at_end else info.added - info.length) - seen
+    if lost <= 0:
+        return
+    if not info.has_deletions:
+        skips(member, held, tracker.position, lost)
+    elif is_at_end:
+        held.done_before += lost  # deleted, not trimmed: the lag is right again from here on
+
+
+def skips(member: "Membership", held: HeldPartition, offset: int, lost: int) -> bool:
+    """Note that records are missing; return whether to continue without them."""
+    error = TruncatedError(member.stream, held.partition, offset, lost)
+    if member.settings.on_gap is OnGap.FAIL:
+        member.fail(error)
+        return False
+    held.done_before += lost
+    member.notes.lost_records += lost
+    _log.warning("%s", error)
+    return True
+
+
+# Partitions that were granted are opened under their tokens. Under the lock.
+
+
+def to_open(member: "Membership") -> list[tuple[HeldPartition, Opening]]:
+    """Return the partitions to open now."""
+    found = [(each, Opening(each.partition, each.token, each.session)) for each in member.to_open]
+    member.to_open = []
+    for held, _ in found:
+        held.is_opening = True
+    return [(held, opening) for held, opening in found if not held.is_over]
+
+
+def opened(member: "Membership", held: HeldPartition, reply: Opened | Fenced | Failed) -> None:
+    """Take the reply to an opening."""
+    held.is_opening = False
+    if held.is_over:
+        return
+    if isinstance(reply, Fenced):
+        member.fenced(held, reply.token)
+    elif held.is_draining:
+        member.release(held)
+    elif isinstance(reply, Failed):
+        wait_after(member, held, reply, partial(member.open, held))
+    else:
+        accepted(member, held)
+        _assign(member, held, reply)
+
+
+def _assign(member: "Membership", held: HeldPartition, reply: Opened) -> None:
+    held.done_before = reply.done
+    lost = max(0, reply.added - reply.length - reply.done)
+    if lost and not skips(member, held, reply.offset, lost):
+        return
+    position, settings = reply.offset, member.settings
+    held.tracker = PartitionTracker(
+        position, prefetch=settings.prefetch, prefetch_bytes=settings.prefetch_bytes
+    )
+    since = member.now_ms() - member.notes.started_ms + member.notes.started_at * 1_000
+    held.assignment = Assignment(held.partition, held.token, position, since / 1_000)
+    member.handover.put(Task.ASSIGN, held)

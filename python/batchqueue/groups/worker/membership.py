@@ -8,32 +8,37 @@ import heapq
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import Any
 
 from batchqueue._background_log import BackgroundLog
 from batchqueue.groups.backend import Connection
-from batchqueue.groups.codecs import codec_of
-from batchqueue.groups.control import Control
-from batchqueue.groups.errors import StreamUnavailableError
-from batchqueue.groups.messages import Entry
-from batchqueue.groups.orders import Loss, Order, OrderKind
-from batchqueue.groups.tracker import RecordCounts
+from batchqueue.groups.control import Control, Loss, Order, OrderKind
+from batchqueue.groups.errors import HandlerFailedError, StreamUnavailableError
+from batchqueue.groups.messages import Entry, Failed
+from batchqueue.groups.producer import codec_of
+from batchqueue.groups.skew import (
+    PartitionReading,
+    SkewDetectionConfig,
+    SkewDetector,
+    skew_report,
+    skew_warning,
+)
+from batchqueue.groups.worker.attempts import Attempts, Verdict
 from batchqueue.groups.worker.handover import Handover, Task
-from batchqueue.groups.worker.held import HeldPartition
+from batchqueue.groups.worker.held import HeldPartition, Notes
 from batchqueue.groups.worker.lanes import PartitionLanes, desks_of
-from batchqueue.groups.worker.letters import Described
 from batchqueue.groups.worker.load import LoadMeter
-from batchqueue.groups.worker.notes import Notes
-from batchqueue.groups.worker.refused import accepted, call_again
-from batchqueue.groups.worker.routes import Routes
-from batchqueue.groups.worker.settings import WorkerSettings
-from batchqueue.groups.worker.skew import SkewWatch
+from batchqueue.groups.worker.routes import Described, Routes, described
+from batchqueue.groups.worker.settings import OnFailure, WorkerSettings
+from batchqueue.groups.worker.tracker import RecordCounts
 from batchqueue.queue import BatchQueue
 
 _log = BackgroundLog("batchqueue")
 
 _REPEATED_LOG_S = 60.0
+
 
 Aside = tuple[HeldPartition, Entry, Callable[[], None], Callable[[], None]]
 """A dead letter to be stored, and what to call then, or if it is given up."""
@@ -395,3 +400,154 @@ class Membership:
 
     def _has_half(self, held: HeldPartition) -> bool:
         return held.tracker is not None and held.tracker.fill <= 0.5
+
+
+# What becomes of a partition for which the server refuses a call. Under the lock.
+#
+# The partition waits, as one whose handler has failed does: nothing of it is read or handled until
+# the call, made again with the pauses of the worker's `RetryPolicy`, has succeeded. The others
+# continue. A partition that is to be given up has one more attempt.
+
+
+def wait_after(
+    member: "Membership",
+    held: HeldPartition,
+    failure: Failed,
+    again: Callable[[], None],
+    on_failure: OnFailure = OnFailure.BLOCK,
+) -> Verdict:
+    """Let a partition wait, and make its call again later.
+
+    Args:
+        member: The membership.
+        held: The partition.
+        failure: What the server replied.
+        again: Makes the call again.
+        on_failure: What happens after the last attempt: BLOCK or STOP.
+    """
+    if held.refused is None:
+        held.refused = Attempts(1, member.settings.attempts, on_failure)
+    held.refused.begin()
+    verdict, wait_ms = held.refused.failed(failure.error)
+    held.again.append(again)
+    _note(member, held, failure.error)
+    if verdict is not Verdict.STOP:
+        member.call_at(member.now_ms() + wait_ms, partial(call_again, held))
+    return verdict
+
+
+def call_again(held: HeldPartition) -> None:
+    """Make the calls that were refused again."""
+    calls, held.again = held.again, []
+    if not held.is_over:
+        for call in calls:
+            call()
+
+
+def accepted(member: "Membership", held: HeldPartition) -> None:
+    """Let a partition continue after a call that was not refused, unless another one waits."""
+    if held.refused is not None and not held.again:
+        held.refused = None
+        member.resume(held)
+
+
+def commit_refused(member: "Membership", held: HeldPartition, failure: Failed) -> None:
+    """Take the reply to a commit that was refused.
+
+    Commands that ran are not sent again. Under `OnFailure.STOP` the worker stops after the last
+    attempt; otherwise the partition waits whatever `on_failure` says, because its records cannot
+    be set aside or skipped: their handler has returned, and some of their commands have run.
+    """
+    first, last = held.refuse(failure.ran)
+    if held.is_draining:
+        _note(member, held, failure.error)
+        held.is_given_up = True
+        member.check_drained(held)
+        return
+    held.waits_to_commit = True
+    is_stop = member.settings.on_failure is OnFailure.STOP
+    verdict = wait_after(
+        member,
+        held,
+        failure,
+        partial(_commit_again, member, held),
+        OnFailure.STOP if is_stop else OnFailure.BLOCK,
+    )
+    if verdict is Verdict.STOP:
+        assert held.refused is not None
+        tries = held.refused.pieces[0].tries
+        position = (member.stream, held.partition)
+        cause = failure.error
+        member.fail(HandlerFailedError(*position, first=first, last=last, tries=tries, cause=cause))
+
+
+def _commit_again(member: "Membership", held: HeldPartition) -> None:
+    held.waits_to_commit = False
+    member.dirty[held] = None
+    member.commits_due.notify()
+
+
+def _note(member: "Membership", held: HeldPartition, error: Exception) -> None:
+    key = f"{held.partition}:{'given up' if held.is_draining else 'refused'}"
+    skipped = member.notes.may_log(key, member.now_ms(), _REPEATED_LOG_S)
+    if skipped is None:
+        return
+    _log.warning(
+        "%s/%d: the partition %s%s: %s",
+        member.stream,
+        held.partition,
+        "is given up, and what was not committed comes again"
+        if held.is_draining
+        else "waits, and the call is made again",
+        f"; {skipped} more like it since the last line" if skipped else "",
+        described(error),
+    )
+
+
+# `SkewWatch`: partitions of a worker that lag behind its others get twice the credits.
+
+
+class SkewWatch:
+    """Reads the lags now and then, and warns when a partition has become hot.
+
+    All of it is used under the lock of the membership.
+    """
+
+    def __init__(self, config: SkewDetectionConfig) -> None:
+        """Begin without hot partitions."""
+        self._config = config
+        self._detector = SkewDetector(self._config)
+        self._next_ms = float("-inf")
+
+    @property
+    def hot(self) -> frozenset[int]:
+        """The partitions that are hot after the last reading."""
+        return self._detector.hot
+
+    def watch(self, member: "Membership") -> None:
+        """Take a reading, if it is time for one."""
+        now = member.now_ms()
+        if now < self._next_ms:
+            return
+        self._next_ms = now + self._config.check_interval_s * 1_000
+        loads = member.load.measure(list(member.held), now)
+        readings = [
+            PartitionReading(
+                partition=number,
+                lag=lag,
+                rate_per_s=loads[number].rate if number in loads else None,
+                owner=member.control.name,
+            )
+            for number, lag in member.lags.items()
+        ]
+        before = self._detector.hot
+        hot = self._detector.update(readings)
+        for number, held in member.held.items():
+            if held.tracker is not None:
+                factor = 2 if number in hot else 1
+                held.tracker.prefetch = factor * member.settings.prefetch
+                held.tracker.prefetch_bytes = factor * member.settings.prefetch_bytes
+        if hot - before:
+            named = [each for each in readings if each.partition in hot]
+            report = skew_report(readings, self._config)
+            _log.warning("%s", skew_warning(member.stream, report, named))

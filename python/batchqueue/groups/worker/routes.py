@@ -1,15 +1,136 @@
 """`Routes`: which handler gets a record."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import MethodType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from batchqueue._callbacks import check_result
+from batchqueue._words import counted
 from batchqueue.exceptions import BatchFailed, ConfigError
-from batchqueue.groups.errors import UnhandledRecordError
+from batchqueue.groups.errors import UnhandledRecordError, quoted_value, shortened
+from batchqueue.groups.messages import Command, Entry
 from batchqueue.groups.record import Assignment, Record
-from batchqueue.groups.worker.batch import Batch
 from batchqueue.handlers import HandlerMethods, Opening, blocking_methods
+
+# `Batch`: what a handler gets.
+
+
+class Batch:
+    """Records of one partition, in the order of their offsets.
+
+    A batch is made for one attempt: another attempt at the same records gets another batch.
+
+    Attributes:
+        group: The group of the worker.
+        stream: The stream.
+        assignment: The assignment of the partition.
+        records: The records, at least one.
+        kind: The first class or tag that its handler takes; empty for a handler of all records.
+        attempt: 1 in the first attempt at these records.
+    """
+
+    __slots__ = (
+        "_commands",
+        "_values",
+        "assignment",
+        "attempt",
+        "group",
+        "kind",
+        "records",
+        "stream",
+    )
+
+    def __init__(
+        self,
+        group: str,
+        stream: str,
+        assignment: Assignment,
+        records: list[Record[Any]],
+        *,
+        attempt: int = 1,
+        kind: str = "",
+    ) -> None:
+        self.group = group
+        self.stream = stream
+        self.assignment = assignment
+        self.records = records
+        self.attempt = attempt
+        self.kind = kind
+        self._values: list[Any] | None = None
+        self._commands: list[Command] = []
+
+    @property
+    def partition(self) -> int:
+        """The number of the partition, from 0."""
+        return self.assignment.partition
+
+    @property
+    def token(self) -> int:
+        """The token of the assignment: a sink should refuse those below the largest it has seen."""
+        return self.assignment.token
+
+    @property
+    def first(self) -> int:
+        """The offset of the first record."""
+        return self.records[0].offset
+
+    @property
+    def last(self) -> int:
+        """The offset of the last record."""
+        return self.records[-1].offset
+
+    @property
+    def values(self) -> list[Any]:
+        """The values of the records."""
+        if self._values is None:
+            self._values = [record.value for record in self.records]
+        return self._values
+
+    @property
+    def commands(self) -> tuple[Command, ...]:
+        """What `commit_with` was given."""
+        return tuple(self._commands)
+
+    def commit_with(self, *commands: Sequence[bytes | str | int]) -> None:
+        """Let the server run commands in the script that stores the offset of this batch.
+
+        They run if this attempt returns, in order, and not at all if the partition was lost. On
+        Redis their keys must be in the slot of the partition: make them with `key`. A command that
+        fails there ends the script after those before it, and the partition waits until the rest
+        has run; under `OnFailure.STOP` the worker stops after the last attempt.
+
+        Args:
+            commands: Each a sequence of its name and its arguments.
+
+        Raises:
+            ConfigError: A command is not a sequence of bytes, str and int, or it is empty.
+        """
+        for command in commands:
+            if (
+                isinstance(command, (str, bytes))
+                or not command
+                or not all(isinstance(word, (bytes, str, int)) for word in command)
+            ):
+                raise ConfigError(
+                    f"commit_with got {command!r}; give commands as sequences of bytes, str and "
+                    'int, for instance ("INCRBY", batch.key("total"), 5)'
+                )
+        self._commands += [tuple(command) for command in commands]
+
+    def key(self, name: str) -> str:
+        """Return a key for `commit_with`, in the slot of the partition on a Redis cluster."""
+        return f"bq:{{{self.stream}/{self.partition}}}:{name}"
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return len(self.records)
+
+    def __repr__(self) -> str:
+        """Say which records it holds."""
+        return (
+            f"<Batch {self.stream}/{self.partition} offsets {self.first}..{self.last}, "
+            f"{counted(len(self.records), 'record')}, attempt {self.attempt}>"
+        )
 
 
 class SupportsBatches(Protocol):
@@ -208,3 +329,71 @@ def _is_same(first: Any, second: Any) -> bool:
 def instance(handler: Any) -> Any:
     """Return the handler itself, or an instance if it is a class."""
     return handler() if isinstance(handler, type) else handler
+
+
+# `dead_letter`: a record that is set aside, with what is known about its failure.
+
+
+PREFIX = "dead-"
+"""What the names of the headers that a dead letter adds begin with."""
+
+
+def described(error: BaseException) -> str:
+    """Return the class and the text of an error, shortened."""
+    try:
+        return shortened(f"{type(error).__name__}: {error}")
+    except Exception:  # of a user's class
+        return f"{type(error).__name__}, whose text cannot be made"
+
+
+class Described:
+    """An error in a line of the log: its text is made when the line is written."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __str__(self) -> str:
+        """Return what `described` returns."""
+        return described(self._error)
+
+
+class CallFailure(NamedTuple):
+    """What a handler raised. Its texts are made by the program's code, so without the lock."""
+
+    error: BaseException
+    text: str
+    """What `described` returns."""
+    reason: str
+    """What `HandlerFailedError` says of it."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        """Return the failure of a call that has raised. Without the lock."""
+        return cls(error, described(error), quoted_value(error))
+
+
+def dead_letter(entry: Entry, batch: Batch, error: str) -> Entry:
+    """Return a record as it goes to the dead letters of its group.
+
+    It keeps its offset, value, key and headers. Headers are added, as text in UTF-8: `dead-stream`,
+    `dead-partition`, `dead-offset`, `dead-token`, `dead-tries` and `dead-error`. Those of an
+    earlier life of the record, before it was sent back, are left out.
+
+    Args:
+        entry: The record.
+        batch: The batch of its last attempt.
+        error: The text of what the handler raised in it.
+    """
+    about = {
+        "stream": batch.stream,
+        "partition": batch.partition,
+        "offset": entry.offset,
+        "token": batch.token,
+        "tries": batch.attempt,
+        "error": error,
+    }
+    kept = tuple(pair for pair in entry.headers if not pair[0].startswith(PREFIX))
+    added = tuple(
+        (PREFIX + name, str(value).encode("utf8", "replace")) for name, value in about.items()
+    )
+    return entry._replace(headers=kept + added)

@@ -1,5 +1,6 @@
 """`WorkerSettings`: the settings of a worker, checked."""
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -8,14 +9,50 @@ from typing import Any
 from batchqueue._core import ThreadPolicy
 from batchqueue._words import a_type
 from batchqueue.exceptions import ConfigError
-from batchqueue.groups.balancer import GroupBalancer
-from batchqueue.groups.codecs import Codec, codec_of
-from batchqueue.groups.count import check_name
-from batchqueue.groups.failure import OnFailure
-from batchqueue.groups.record import Assignment
+from batchqueue.groups.plan import GroupBalancer
+from batchqueue.groups.producer import Codec, codec_of
+from batchqueue.groups.record import Assignment, Start, check_name
 from batchqueue.groups.skew import SkewDetectionConfig
-from batchqueue.groups.start import Start
 from batchqueue.policies import RetryPolicy, check_finite
+
+# `OnFailure`: what becomes of records whose handler raised in their last attempt.
+
+
+class OnFailure(enum.Enum):
+    """What happens to records whose handler raised in every attempt of the `RetryPolicy`.
+
+    A record that does not decode is treated in the same way, alone. Other partitions continue in
+    any case.
+    """
+
+    BLOCK = "block"
+    """The batch is tried again, `max_backoff_ms` apart, until it succeeds. The default.
+
+    Its partition waits, and no record is skipped. The log and `blocked_partitions` name the
+    partition.
+    """
+
+    DEAD_LETTER = "dead_letter"
+    """The bad records are set aside in the group's dead letters, and the partition continues.
+
+    The batch is halved until the bad records stand alone. A half that succeeded is not called
+    again. A dead letter is stored together with the position that covers it, so neither is lost
+    without the other.
+    """
+
+    SKIP = "skip"
+    """The batch is counted and logged, and the partition continues without it: it is lost.
+
+    With `RetryPolicy(bisect=True)` it is halved until the bad records stand alone, and only these
+    are lost.
+    """
+
+    STOP = "stop"
+    """The worker leaves the group, and `run` raises HandlerFailedError.
+
+    The position stays before the batch, so that the next owner of the partition begins with it.
+    """
+
 
 Callback = Callable[[list[Assignment]], Any]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from batchqueue.groups.count import group_id, partition_count
+from batchqueue.groups.record import group_id, partition_count
 from batchqueue.pipeline.backpressure.states import PartitionState, StateMachine, partition_machine
 from batchqueue.pipeline.stage_config import StageConfig
 

@@ -8,7 +8,7 @@ import pytest
 from batchqueue import RetryPolicy
 from batchqueue.cli.groups import positions
 from batchqueue.groups import GroupMonitor, OnFailure, Start
-from batchqueue.groups.offsets import format_id
+from batchqueue.groups.record import format_id
 from core_support.waits import WAIT_S, eventually
 from groups_support.workers import Collected, owns, running, send, worker_of
 

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 
-from batchqueue.groups.orders import Phase
+from batchqueue.groups.control import Phase
 
 
 class BrokenPromiseError(AssertionError):

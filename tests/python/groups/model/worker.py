@@ -2,11 +2,9 @@
 random time.
 """
 
-from batchqueue.groups.control import Control
+from batchqueue.groups.control import Control, OrderKind, Phase, Seat, perform
 from batchqueue.groups.messages import Commit, Entry, Fenced, Opened
-from batchqueue.groups.orders import OrderKind, Phase, Seat
-from batchqueue.groups.perform import perform
-from batchqueue.groups.tracker import PartitionTracker
+from batchqueue.groups.worker.tracker import PartitionTracker
 
 POLL_US = 20_000
 LOST_CONNECTION = object()

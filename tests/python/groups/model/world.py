@@ -4,9 +4,9 @@ import copy
 import random as random_module
 from dataclasses import replace
 
+from batchqueue.groups.control import Seat
 from batchqueue.groups.memory import GroupScripts, PartitionScripts
 from batchqueue.groups.messages import Commit, Opened
-from batchqueue.groups.orders import Seat
 
 from .checks import Checks
 from .network import EPOCH_US, Network, Profile, Scheduler

@@ -11,8 +11,8 @@ from batchqueue.cli import main
 from batchqueue.groups import GroupMonitor, RedisStreams, StreamUnavailableError
 from batchqueue.groups.backend import CommitRequest, Fetch, NewRecord, Opening
 from batchqueue.groups.messages import Commit, Fenced
-from batchqueue.groups.redis.keys import PartitionKeys, control_keys
-from batchqueue.groups.start import Start
+from batchqueue.groups.record import Start
+from batchqueue.groups.redis.scripts import PartitionKeys, control_keys
 from core_support.waits import WAIT_S, eventually
 from groups_support.redis_cluster import Migration
 from groups_support.workers import Collected, owns, running, send, worker_of

@@ -3,7 +3,7 @@
 import pytest
 
 from batchqueue.groups import GroupMonitor, RedisStreams, TruncatedError, Worker
-from batchqueue.groups.offsets import format_id
+from batchqueue.groups.record import format_id
 from core_support.waits import eventually
 from groups_support.workers import Collected, running
 

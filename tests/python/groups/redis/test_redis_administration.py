@@ -4,7 +4,7 @@ import pytest
 
 from batchqueue.groups.backend import CommitRequest, Fetch, NewRecord, Opening, SetAside
 from batchqueue.groups.messages import Entry, EventKind, Incarnation, Member
-from batchqueue.groups.start import Start
+from batchqueue.groups.record import Start
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from batchqueue.groups import GroupMonitor, RedisStreams, StreamUnavailableError
 from batchqueue.groups.backend import CommitRequest, Fetch, NewRecord, Opening, SetAside
 from batchqueue.groups.control import Control
 from batchqueue.groups.messages import CallKind, Commit, Entry, Fenced, Joined
-from batchqueue.groups.offsets import parse_id
-from batchqueue.groups.start import Start
+from batchqueue.groups.record import Start, parse_id
 from core_support.waits import WAIT_S, eventually
 from groups_support.redis_server import RedisServer, skip_without_server
 from groups_support.workers import Collected, running, send, worker_of

@@ -11,9 +11,9 @@ import pytest
 from batchqueue._core import ReplyReader
 from batchqueue.groups import CodecError, OffsetError, RedisStreams, StreamUnavailableError
 from batchqueue.groups.backend import Fetch, NewRecord
-from batchqueue.groups.codecs import codec_of
-from batchqueue.groups.memory.entries import MemoryEntries
+from batchqueue.groups.memory import MemoryEntries
 from batchqueue.groups.messages import Entry
+from batchqueue.groups.producer import codec_of
 
 RECORDS = [
     (b"plain", None, ()),

@@ -12,7 +12,7 @@ from batchqueue import ConfigError
 from batchqueue._background_log import flush_log
 from batchqueue.exceptions import MissingPackageError
 from batchqueue.groups import RedisStreams
-from batchqueue.groups.redis.checks import warnings_of
+from batchqueue.groups.redis.client import warnings_of
 from core_support.waits import WAIT_S
 
 URL = "redis://user:secret@db.example:6380/3"

@@ -15,7 +15,7 @@ from batchqueue.groups.backend import (
     Unreadable,
 )
 from batchqueue.groups.messages import Commit, Entry, Failed
-from batchqueue.groups.start import Start
+from batchqueue.groups.record import Start
 
 LEASE_MS = 60_000
 

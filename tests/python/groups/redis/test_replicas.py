@@ -8,9 +8,9 @@ import pytest
 from batchqueue import ConfigError
 from batchqueue._background_log import flush_log
 from batchqueue.groups import RedisStreams
-from batchqueue.groups.backend import CommitRequest, Entry, NewRecord, Opening, SetAside
-from batchqueue.groups.messages import Commit
-from batchqueue.groups.start import Start
+from batchqueue.groups.backend import CommitRequest, NewRecord, Opening, SetAside
+from batchqueue.groups.messages import Commit, Entry
+from batchqueue.groups.record import Start
 from core_support.waits import WAIT_S, eventually
 from groups_support.redis_server import RedisServer, skip_without_server
 from groups_support.workers import Collected, running, send, worker_of

@@ -13,8 +13,8 @@ import redis
 
 from batchqueue.groups.memory import PartitionScripts
 from batchqueue.groups.messages import Beaten, Entry, EventKind, Incarnation, Member, Synced
-from batchqueue.groups.redis.library import _CONTROL, _PARTITION
-from batchqueue.groups.start import Start
+from batchqueue.groups.record import Start
+from batchqueue.groups.redis.client import _CONTROL, _PARTITION
 from groups_support.scripts import (
     EFFECTS,
     LIBRARY,

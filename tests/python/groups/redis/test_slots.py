@@ -8,11 +8,8 @@ from redis.exceptions import AskError, MovedError, ResponseError
 
 from batchqueue.groups.backend import CommitRequest, NewRecord, Opening, SetAside
 from batchqueue.groups.messages import Entry
-from batchqueue.groups.redis.group import RedisGroup
-from batchqueue.groups.redis.keys import PartitionKeys, control_keys
-from batchqueue.groups.redis.node import is_unavailable
-from batchqueue.groups.redis.partition import PartitionCalls
-from batchqueue.groups.redis.slots import (
+from batchqueue.groups.record import Start
+from batchqueue.groups.redis.cluster import (
     Batch,
     Place,
     SlotMap,
@@ -20,7 +17,8 @@ from batchqueue.groups.redis.slots import (
     redirected,
     without_asking,
 )
-from batchqueue.groups.start import Start
+from batchqueue.groups.redis.node import is_unavailable
+from batchqueue.groups.redis.scripts import PartitionCalls, PartitionKeys, RedisGroup, control_keys
 
 HERE = ("10.0.0.1", 7000)
 THERE = ("10.0.0.2", 7001)

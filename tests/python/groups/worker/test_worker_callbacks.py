@@ -166,6 +166,6 @@ class TestCallsFromInside:
         def refuse(*arguments, **settings):
             raise PermissionError("no permission for this command")
 
-        monkeypatch.setattr("batchqueue.groups.memory.group.GroupScripts.join", refuse)
+        monkeypatch.setattr("batchqueue.groups.memory.GroupScripts.join", refuse)
         with pytest.raises(PermissionError, match="no permission"):
             worker_of(streams, Collected()).run()

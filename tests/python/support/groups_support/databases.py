@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import psycopg
 
-from batchqueue.groups.fence import Fence
 from batchqueue.groups.record import Record
+from batchqueue.groups.sinks import Fence
 from core_support.waits import WAIT_S, eventually
 
 FENCE = Fence.sql()

@@ -16,22 +16,24 @@ from batchqueue.groups.memory import (
     PartitionState,
 )
 from batchqueue.groups.messages import Entry
-from batchqueue.groups.offsets import format_id, parse_id
-from batchqueue.groups.redis.client import Link
-from batchqueue.groups.redis.group import RedisGroup, _by_partition, _member, _texts
-from batchqueue.groups.redis.keys import PartitionKeys, control_keys
-from batchqueue.groups.redis.library import Library, _script
-from batchqueue.groups.redis.partition import (
+from batchqueue.groups.record import Start, format_id, parse_id
+from batchqueue.groups.redis.client import Library, Link, _script
+from batchqueue.groups.redis.node import Server
+from batchqueue.groups.redis.scripts import (
     PartitionCalls,
+    PartitionKeys,
+    RedisGroup,
+    _by_partition,
+    _member,
+    _texts,
     committed,
+    control_keys,
     info_of,
     letter_of,
     opened,
+    parts_of,
     was_set_aside,
 )
-from batchqueue.groups.redis.records import parts_of
-from batchqueue.groups.redis.server import Server
-from batchqueue.groups.start import Start
 
 STREAM = "orders"
 CLOCK_KEY = "clock of the test"

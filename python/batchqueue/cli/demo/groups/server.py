@@ -14,7 +14,7 @@ from pathlib import Path
 from batchqueue.cli.demo.groups import keeper
 from batchqueue.cli.demo.groups.folder import RunFolder
 from batchqueue.exceptions import BatchQueueError
-from batchqueue.groups.redis.checks import OLDEST
+from batchqueue.groups.redis.client import OLDEST
 
 HOW_TO_GET_ONE = (
     "to get one: apt install redis-server, dnf install redis, or brew install redis; any Redis "
