@@ -13,7 +13,7 @@ use crate::stages::gate::{Amount, Gate, Wish};
 use crate::stages::meters::{Counter, TimeMeter};
 use crate::sync::Instant;
 
-import_exception!(batchqueue.pipeline.runner.ending, RunEnded);
+import_exception!(batchqueue.pipeline.runner.stage, RunEnded);
 
 /// A place in the line of a gate.
 #[pyclass(frozen, module = "batchqueue._core")]

@@ -7,12 +7,7 @@ nothing.
 # First: it names a missing package before anything else imports that.
 from batchqueue.pipeline.requirements import MissingPackageError  # isort: split
 
-from batchqueue.pipeline.backpressure.config import BackpressureConfig
-from batchqueue.pipeline.backpressure.metric_names import PipelineMetric
-from batchqueue.pipeline.backpressure.metrics import PartitionMetrics, StageMetrics
-from batchqueue.pipeline.backpressure.signals import BackpressureSignal
-from batchqueue.pipeline.backpressure.states import BackpressureState, PartitionState, SkewState
-from batchqueue.pipeline.chunks.origin import ChunkOrigin, chunk_origin
+from batchqueue.pipeline.chunks import ChunkOrigin, chunk_origin
 from batchqueue.pipeline.contract import (
     Lag,
     Limit,
@@ -38,7 +33,8 @@ from batchqueue.pipeline.errors import (
     StageFailedError,
     StateError,
 )
-from batchqueue.pipeline.graph import Flow
+from batchqueue.pipeline.file_sink import FileSink
+from batchqueue.pipeline.graph import Flow, StageConfig
 from batchqueue.pipeline.pipeline import Pipeline
 from batchqueue.pipeline.runner import (
     PipelineRun,
@@ -47,7 +43,10 @@ from batchqueue.pipeline.runner import (
     SourceStats,
     StageStats,
 )
-from batchqueue.pipeline.sinks import FileSink, FunctionSink, MetricsSink
+from batchqueue.pipeline.runner.pressure import BackpressureConfig, BackpressureSignal
+from batchqueue.pipeline.runner.stage_flow import PartitionMetrics, PipelineMetric, StageMetrics
+from batchqueue.pipeline.runner.states import BackpressureState, PartitionState, SkewState
+from batchqueue.pipeline.sinks import FunctionSink, MetricsSink
 from batchqueue.pipeline.sources import (
     FileSource,
     IcebergSource,
@@ -56,8 +55,7 @@ from batchqueue.pipeline.sources import (
     PushSource,
     SparkFrameSource,
 )
-from batchqueue.pipeline.spark.spark_source import SparkSource
-from batchqueue.pipeline.stage_config import StageConfig
+from batchqueue.pipeline.spark.source import SparkSource
 
 __all__ = [
     "BackpressureConfig",

@@ -7,20 +7,21 @@ from dataclasses import dataclass, field, replace
 from batchqueue._words import counted
 from batchqueue.pipeline.contract import Source
 from batchqueue.pipeline.errors import GraphError
-from batchqueue.pipeline.graph import Graph
-from batchqueue.pipeline.operators import ChainStep, MergeAggregateStep, PartialAggregateStep
-from batchqueue.pipeline.stage_config import MAX_CHUNK_ROWS, StageConfig
-from batchqueue.pipeline.steps import (
+from batchqueue.pipeline.graph import (
+    MAX_CHUNK_ROWS,
     AggregateStep,
     FilterStep,
+    Graph,
     KeyByStep,
     MapStep,
     Node,
     SinkStep,
     SourceStep,
+    StageConfig,
     StageStep,
     StatefulStep,
 )
+from batchqueue.pipeline.operators import ChainStep, MergeAggregateStep, PartialAggregateStep
 
 
 class Route(enum.Enum):

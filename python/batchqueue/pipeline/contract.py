@@ -9,14 +9,20 @@ the position behind them is; `read` reads one of them. To pause is not to plan, 
 skip anything, and nothing is read ahead.
 """
 
+import inspect
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from types import CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from batchqueue.pipeline.errors import PositionError
+from batchqueue._words import a_type
+from batchqueue.pipeline.errors import PositionError, SinkError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 Position = dict[str, Any]
 """Where to continue in a source: JSON, less than 64 kB. Its fields are the source's own."""
@@ -288,3 +294,52 @@ def checked_position(position: Position, source: str) -> str:
             "only the place in it"
         )
     return text
+
+
+# Refuses sinks that return before they have written, such as coroutines and generators.
+
+
+def is_deferred(function: Callable[..., Any]) -> bool:
+    """Return whether calling a function only makes a coroutine or a generator."""
+    return any(
+        kind(function) or kind(type(function).__call__)
+        for kind in (
+            inspect.iscoroutinefunction,
+            inspect.isgeneratorfunction,
+            inspect.isasyncgenfunction,
+        )
+    )
+
+
+def write_to(sink: Sink, chunks: "list[pa.RecordBatch]") -> None:
+    """Have a sink write chunks, and check that it has.
+
+    Raises:
+        SinkError: It may not have written everything.
+    """
+    write: Callable[[list[pa.RecordBatch]], object] = sink.write
+    check_written(write(chunks))
+
+
+def check_written(result: object) -> None:
+    """Refuse what a call returned if the work may not be done yet.
+
+    Args:
+        result: What `write` of a sink, or the function of a sink, returned.
+
+    Raises:
+        SinkError: It is an awaitable, a generator or another lazy iterator, or a future.
+    """
+    if result is None or not (
+        inspect.isawaitable(result)
+        or inspect.isasyncgen(result)
+        or isinstance(result, (GeneratorType, map, filter, Future))
+    ):
+        return
+    if isinstance(result, (CoroutineType, GeneratorType)):
+        with suppress(Exception):
+            result.close()  # without it, Python warns of a coroutine that was never awaited
+    raise SinkError(
+        f"the sink returned {a_type(result)}, and may not have written everything; have it wait "
+        "for the end of what it begins, for instance by asyncio.run or Future.result"
+    )

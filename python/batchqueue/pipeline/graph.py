@@ -1,31 +1,213 @@
 """`Flow`: a graph from sources over operators to sinks, declared step by step."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from batchqueue.exceptions import ConfigError
-from batchqueue.pipeline.contract import Operator, Sink, Source
+from batchqueue.pipeline.contract import Operator, Sink, Source, is_deferred
 from batchqueue.pipeline.errors import GraphError
-from batchqueue.pipeline.sinks.writing import is_deferred
-from batchqueue.pipeline.stage_config import MAX_WORKERS, StageConfig, check_count
-from batchqueue.pipeline.steps import (
-    AggregateStep,
-    FilterStep,
-    KeyByStep,
-    MapStep,
-    Node,
-    SinkStep,
-    SourceStep,
-    StageStep,
-    StatefulStep,
-    Step,
-)
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     from batchqueue.aggregation import Aggregation
+
+
+# `StageConfig`: how the stages of a pipeline run.
+
+
+MAX_WORKERS = 1_024
+MAX_CHUNK_ROWS = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageConfig:
+    """How a stage runs: how many workers it has, and how large its chunks are.
+
+    Attributes:
+        partition_count: Partitions of the stage, 1 to 1024: those that the keys of `key_by` are
+            hashed to, and the most workers of any stage, since each needs one. Default: None, one
+            per worker.
+        min_workers: The least workers that a stage of operators may have, at most `max_workers` and
+            `partition_count`: a graph that gives one fewer is refused. Default: 1.
+        max_workers: The workers of a stage whose first step names no other number, 1 to 1024: each
+            is a thread with its own instances of the operators. More than one needs operators that
+            may run concurrently. Sinks, and aggregations without a key, have one. Default: 1.
+        chunk_rows: The most rows of a chunk, 1 to 1,000,000. Chunks also stay below 1 MB, except
+            for a single row that is larger. On Spark, see `Pipeline(stage=...)`. Default: 500.
+        keep_order: Whether several workers keep the order of each partition of the source, by
+            sending all its chunks to one worker. Default: False, chunks go to any worker.
+
+    Raises:
+        ConfigError: A number is out of range; the message names the setting and its limit.
+    """
+
+    partition_count: int | None = None
+    min_workers: int = 1
+    max_workers: int = 1
+    chunk_rows: int = 500
+    keep_order: bool = False
+
+    def __post_init__(self) -> None:
+        check_count("max_workers", self.max_workers, MAX_WORKERS)
+        check_count("min_workers", self.min_workers, self.max_workers)
+        check_count("chunk_rows", self.chunk_rows, MAX_CHUNK_ROWS)
+        if self.partition_count is not None:
+            check_count("partition_count", self.partition_count, MAX_WORKERS)
+            if self.partition_count < self.min_workers:
+                raise ConfigError(
+                    f"partition_count is {self.partition_count} and min_workers "
+                    f"{self.min_workers}; give each worker a partition"
+                )
+        if not isinstance(self.keep_order, bool):
+            raise ConfigError(f"keep_order is {self.keep_order!r}; give True or False")
+
+    @property
+    def workers(self) -> int:
+        """The workers of a stage that is given no other number: each has a partition."""
+        return min(self.max_workers, self.partition_count or self.max_workers)
+
+
+def check_count(name: str, value: object, most: int) -> None:
+    """Refuse what is not an int from 1 to `most`.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise ConfigError(f"{name} is {value!r}; give an int from 1 to {most}")
+
+
+# The steps of a graph, as they were declared. They do nothing; a runner gives them a meaning.
+
+
+@dataclass(frozen=True, eq=False)
+class SourceStep:
+    """The beginning: a source under the name that positions and statistics use."""
+
+    source: Source
+    name: str
+
+    def __str__(self) -> str:
+        return f"source {self.name!r}"
+
+
+@dataclass(frozen=True, eq=False)
+class MapStep:
+    """A function of a record batch, or an operator."""
+
+    operation: "Callable[[pa.RecordBatch], Any] | Operator"
+    workers: int | None
+    schema: "pa.Schema | None"
+
+    def __str__(self) -> str:
+        return f"map({_name_of(self.operation)})"
+
+
+@dataclass(frozen=True, eq=False)
+class FilterStep:
+    """Which rows stay: a pyarrow expression, or a function of a record batch."""
+
+    keep: "pc.Expression | Callable[[pa.RecordBatch], Any]"
+
+    def __str__(self) -> str:
+        return f"filter({_name_of(self.keep) if callable(self.keep) else self.keep})"
+
+
+@dataclass(frozen=True, eq=False)
+class KeyByStep:
+    """From here on, rows with equal values in these columns meet the same worker, in order."""
+
+    columns: tuple[str, ...]
+    partitions: int | None
+    partition: "Callable[[pa.RecordBatch], Any] | None"
+
+    def __str__(self) -> str:
+        return f"key_by({', '.join(self.columns) or _name_of(self.partition)})"
+
+
+@dataclass(frozen=True, eq=False)
+class AggregateStep:
+    """A row per group, with each cut."""
+
+    aggregation: "Aggregation"
+    spread: int
+
+    def __str__(self) -> str:
+        return f"aggregate({', '.join(self.aggregation.measures)})"
+
+
+@dataclass(frozen=True, eq=False)
+class StatefulStep:
+    """An operator with state, made once for each worker."""
+
+    make: Callable[[], Operator]
+    spark: Any
+
+    def __str__(self) -> str:
+        return f"stateful({_name_of(self.make)})"
+
+
+@dataclass(frozen=True, eq=False)
+class StageStep:
+    """The beginning of a named stage, with its settings."""
+
+    name: str
+    config: StageConfig | None
+
+    def __str__(self) -> str:
+        return f"stage({self.name!r})"
+
+
+@dataclass(frozen=True, eq=False)
+class SinkStep:
+    """The end."""
+
+    sink: Sink
+    name: str
+
+    def __str__(self) -> str:
+        return f"sink {self.name!r}"
+
+
+Step = (
+    SourceStep
+    | MapStep
+    | FilterStep
+    | KeyByStep
+    | AggregateStep
+    | StatefulStep
+    | StageStep
+    | SinkStep
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A step and the one before it; sources have none before them."""
+
+    step: Step
+    parent: "Node | None"
+
+    def path(self) -> "tuple[Node, ...]":
+        """Return the nodes from the source to this one."""
+        nodes: list[Node] = []
+        node: Node | None = self
+        while node is not None:
+            nodes.append(node)
+            node = node.parent
+        return tuple(reversed(nodes))
+
+
+def _name_of(value: object) -> str:
+    """Return a name that is the same in every run, because snapshots refer to it."""
+    if isinstance(value, partial):
+        return _name_of(value.func)
+    name = getattr(value, "__name__", None)
+    return name if isinstance(name, str) and name else type(value).__name__
 
 
 class Graph:

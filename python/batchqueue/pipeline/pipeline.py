@@ -5,18 +5,16 @@ from typing import TYPE_CHECKING, Any
 from batchqueue._paths import LocalPath, local_path
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.skew import SkewDetectionConfig
-from batchqueue.pipeline.backpressure.config import BackpressureConfig
 from batchqueue.pipeline.compiling import CompiledGraph, compile_graph
 from batchqueue.pipeline.contract import Source
-from batchqueue.pipeline.graph import Flow, Graph, check_name
-from batchqueue.pipeline.stage_config import StageConfig
+from batchqueue.pipeline.graph import Flow, Graph, StageConfig, check_name
+from batchqueue.pipeline.runner.pressure import BackpressureConfig
 from batchqueue.policies import check_finite
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from batchqueue.pipeline.runner.run import PipelineRun
-    from batchqueue.pipeline.runner.summary import RunSummary
+    from batchqueue.pipeline.runner.run import PipelineRun, RunSummary
     from batchqueue.pipeline.spark.pipeline import SparkPipeline
 
 _ELSEWHERE = (
@@ -176,7 +174,7 @@ class Pipeline:
             >>> total
             499500
         """
-        from batchqueue.pipeline.runner.foreground import run_in_foreground
+        from batchqueue.pipeline.runner.run import run_in_foreground
 
         return run_in_foreground(self, timeout, grace)
 

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 
 from batchqueue._requirements import require
 from batchqueue.metrics.names import families
-from batchqueue.pipeline.backpressure.metric_names import PipelineMetric
-from batchqueue.pipeline.backpressure.metrics import samples_of
-from batchqueue.pipeline.runner.flow_watch import PAUSE_REASON
+from batchqueue.pipeline.runner.assembly import PAUSE_REASON
 from batchqueue.pipeline.runner.run import PipelineRun
+from batchqueue.pipeline.runner.stage_flow import PipelineMetric, samples_of
 from batchqueue.pipeline.runner.stats import PipelineStats, SourceStats, StageStats
 
 if TYPE_CHECKING:

@@ -22,14 +22,14 @@ from batchqueue.aggregation import (
     TopN,
     Window,
 )
-from batchqueue.pipeline.chunks.cutter import ChunkCutter
+from batchqueue.pipeline.chunks import ChunkCutter
 from batchqueue.pipeline.errors import OperatorError
+from batchqueue.pipeline.graph import AggregateStep, FilterStep
 from batchqueue.pipeline.operators import (
     Chain,
     MergeAggregateStep,
     PartialAggregateStep,
 )
-from batchqueue.pipeline.steps import AggregateStep, FilterStep
 from pipeline_support.chains import mapped
 from pipeline_support.random_batches import values_of
 

@@ -4,7 +4,7 @@ import pytest
 
 from batchqueue import ConfigError
 from batchqueue.pipeline import BackpressureState, Limit, Plan, Split
-from batchqueue.pipeline.backpressure.stage_flow import FlowStage
+from batchqueue.pipeline.runner.stage_flow import FlowStage
 from pipeline_support.flow_support import WALL_S, CheckedFlow, chain, reading
 
 PUSH = {"has_credits": False}

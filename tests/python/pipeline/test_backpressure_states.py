@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchqueue.pipeline import BackpressureState
-from batchqueue.pipeline.backpressure.states import BACKPRESSURE_STEPS
+from batchqueue.pipeline.runner.states import BACKPRESSURE_STEPS
 from pipeline_support.flow_support import CheckedFlow, chain, reading
 
 

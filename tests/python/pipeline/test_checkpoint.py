@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from batchqueue.pipeline import CheckpointError, CutError, GraphError, Pipeline, StageConfig
-from batchqueue.pipeline.cuts.checkpoint import Checkpoint
+from batchqueue.pipeline.runner.checkpoint import Checkpoint
 from pipeline_support.numbers import Numbers
 from pipeline_support.sinks import Kept, Ledger
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchqueue.pipeline.chunks.cutter import ChunkCutter
-from batchqueue.pipeline.chunks.memory import RowsMeter
+from batchqueue.pipeline.chunks import ChunkCutter, RowsMeter
 from pipeline_support.random_batches import SCHEMAS, TYPES, VALUES, batches, of_each_type, values_of
 
 EACH_TYPE = of_each_type()

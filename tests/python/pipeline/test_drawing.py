@@ -18,8 +18,7 @@ from batchqueue.pipeline import (
     Pipeline,
     StageConfig,
 )
-from batchqueue.pipeline.drawing import Activity, svg
-from batchqueue.pipeline.drawing.layout import boxes_of
+from batchqueue.pipeline.drawing import Activity, boxes_of, svg
 from core_support.waits import eventually
 
 BY_CITY = Aggregation(keys=["city"], measures={"orders": Count()})

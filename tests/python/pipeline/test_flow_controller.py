@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from batchqueue.pipeline import GraphError
-from batchqueue.pipeline.backpressure.controller import FlowController
-from batchqueue.pipeline.backpressure.readings import PartitionProgress
-from batchqueue.pipeline.backpressure.stage_flow import FlowStage
+from batchqueue.pipeline.runner.controller import FlowController
+from batchqueue.pipeline.runner.pressure import PartitionProgress
+from batchqueue.pipeline.runner.stage_flow import FlowStage
 from core_support.waits import WAIT_S, eventually
 from pipeline_support.flow_support import CheckedFlow, chain, reading
 

@@ -6,8 +6,8 @@ import pytest
 
 from batchqueue._background_log import flush_log
 from batchqueue.groups import SkewDetectionConfig
-from batchqueue.pipeline.backpressure.flow_log import rounded_up
-from batchqueue.pipeline.backpressure.readings import PartitionProgress
+from batchqueue.pipeline.runner.controller import rounded_up
+from batchqueue.pipeline.runner.pressure import PartitionProgress
 from core_support.waits import WAIT_S
 from pipeline_support.flow_support import CheckedFlow, chain, reading
 

@@ -3,8 +3,7 @@
 import pytest
 
 from batchqueue.pipeline import Limit
-from batchqueue.pipeline.backpressure.gate import OPEN, GateDecision, decide
-from batchqueue.pipeline.backpressure.signals import EffectivePressure
+from batchqueue.pipeline.runner.pressure import OPEN, EffectivePressure, GateDecision, decide
 from pipeline_support.flow_support import CheckedFlow, chain
 
 FREE = EffectivePressure()

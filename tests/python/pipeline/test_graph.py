@@ -9,8 +9,7 @@ import pytest
 from batchqueue import ConfigError
 from batchqueue.aggregation import Aggregation, Count, Sum
 from batchqueue.pipeline import Flow, GraphError, Pipeline, StageConfig
-from batchqueue.pipeline.operators import MergeAggregateStep, PartialAggregateStep
-from batchqueue.pipeline.steps import (
+from batchqueue.pipeline.graph import (
     AggregateStep,
     FilterStep,
     KeyByStep,
@@ -21,6 +20,7 @@ from batchqueue.pipeline.steps import (
     StageStep,
     StatefulStep,
 )
+from batchqueue.pipeline.operators import MergeAggregateStep, PartialAggregateStep
 from pipeline_support.graph_parts import Kept, Nothing
 
 SALES = Aggregation(keys=["city"], measures={"orders": Count(), "cents": Sum("cents")})

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from batchqueue.pipeline.errors import OperatorError
-from batchqueue.pipeline.keying.partitioner import Partitioner
+from batchqueue.pipeline.runner.keying import Partitioner
 from pipeline_support.random_batches import of_each_type
 
 MANY = 1_000_003

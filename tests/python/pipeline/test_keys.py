@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from batchqueue import _core
 from batchqueue.pipeline import PipelineError
 from batchqueue.pipeline.errors import OperatorError
-from batchqueue.pipeline.keying.partitioner import Partitioner
+from batchqueue.pipeline.runner.keying import Partitioner
 from pipeline_support.random_batches import TYPES, batches, values_of
 
 KEY_TYPES = [kind for kind in TYPES if not pa.types.is_nested(kind)]
@@ -146,7 +146,7 @@ class TestStability:
 
     def test_other_processes_agree(self):
         script = (
-            "import pyarrow as pa; from batchqueue.pipeline.keying.partitioner import Partitioner;"
+            "import pyarrow as pa; from batchqueue.pipeline.runner.keying import Partitioner;"
             "batch = pa.record_batch({'k': ['Rome', 'Oslo', None], 'f': [0.5, 1.5, None]});"
             "print([n for n, _ in Partitioner(['k', 'f'], 1_000_003).split(batch)])"
         )

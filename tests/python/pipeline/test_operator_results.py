@@ -7,8 +7,8 @@ import pyarrow.compute as pc
 import pytest
 
 from batchqueue.pipeline.errors import OperatorError
+from batchqueue.pipeline.graph import FilterStep
 from batchqueue.pipeline.operators import Chain
-from batchqueue.pipeline.steps import FilterStep
 from pipeline_support.chains import error_of, found, mapped, numbers
 from pipeline_support.random_batches import of_each_type
 

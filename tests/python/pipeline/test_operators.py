@@ -9,8 +9,8 @@ import pytest
 
 from batchqueue.pipeline import GraphError
 from batchqueue.pipeline.errors import OperatorError
+from batchqueue.pipeline.graph import FilterStep, KeyByStep, StageStep
 from batchqueue.pipeline.operators import Chain
-from batchqueue.pipeline.steps import FilterStep, KeyByStep, StageStep
 from pipeline_support.chains import error_of, found, mapped, numbers, plus, stateful
 
 

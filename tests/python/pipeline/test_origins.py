@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchqueue.pipeline import ChunkOrigin, chunk_origin
-from batchqueue.pipeline.chunks.origin import Origin, with_origin
+from batchqueue.pipeline.chunks import Origin, with_origin
 
 BATCH = pa.record_batch({"n": [1, 2, 3]})
 POSITIONS = st.none() | st.dictionaries(st.text(), st.integers() | st.text(), max_size=3)

@@ -11,9 +11,8 @@ from batchqueue.pipeline import (
     SkewState,
     StageConfig,
 )
-from batchqueue.pipeline.backpressure.gate import GateDecision
-from batchqueue.pipeline.backpressure.partitions import StagePartitions
-from batchqueue.pipeline.backpressure.readings import PartitionProgress, lag_of
+from batchqueue.pipeline.runner.pressure import GateDecision, PartitionProgress, lag_of
+from batchqueue.pipeline.runner.stage_flow import StagePartitions
 from core_support.waits import WAIT_S, eventually
 from groups_support.workers import Blocker, Collected, owns, running, send, worker_of
 from pipeline_support.flow_support import CheckedFlow, chain, reading

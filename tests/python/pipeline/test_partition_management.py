@@ -9,9 +9,9 @@ import pytest
 from batchqueue import ConfigError
 from batchqueue.groups import GroupBalancer, GroupMonitor, MemoryStreams, Worker
 from batchqueue.pipeline import PartitionState, StageConfig, StateError
-from batchqueue.pipeline.backpressure.controller import FlowController
-from batchqueue.pipeline.backpressure.partitions import StagePartitions
-from batchqueue.pipeline.backpressure.states import StateMachine
+from batchqueue.pipeline.runner.controller import FlowController
+from batchqueue.pipeline.runner.stage_flow import StagePartitions
+from batchqueue.pipeline.runner.states import StateMachine
 from core_support.waits import WAIT_S, eventually
 from groups_support.backends import committed, lag
 from groups_support.workers import Blocker, Collected, owns, running, send, worker_of

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from batchqueue import ConfigError
 from batchqueue.pipeline import BackpressureConfig
-from batchqueue.pipeline.backpressure.pressure import (
+from batchqueue.pipeline.runner.pressure import (
     NO_PRESSURE,
     next_pressure,
     reason_of,

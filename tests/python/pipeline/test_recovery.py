@@ -3,7 +3,7 @@
 import pytest
 
 from batchqueue.pipeline import CutError
-from batchqueue.pipeline.cuts.recovery import StoredCut, recover
+from batchqueue.pipeline.runner.checkpoint import StoredCut, recover
 
 
 def cut(number):

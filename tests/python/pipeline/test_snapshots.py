@@ -11,8 +11,8 @@ import pytest
 from batchqueue.aggregation import Aggregation, Count
 from batchqueue.pipeline import CutError, GraphError
 from batchqueue.pipeline.errors import OperatorError
+from batchqueue.pipeline.graph import AggregateStep, FilterStep, MapStep, StatefulStep
 from batchqueue.pipeline.operators import Chain
-from batchqueue.pipeline.steps import AggregateStep, FilterStep, MapStep, StatefulStep
 
 COUNTED = AggregateStep(Aggregation(keys=["n"], measures={"rows": Count()}), 1)
 

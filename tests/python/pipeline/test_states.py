@@ -3,7 +3,7 @@
 import pytest
 
 from batchqueue.pipeline import BackpressureState, PartitionState, SkewState, StateError
-from batchqueue.pipeline.backpressure.states import (
+from batchqueue.pipeline.runner.states import (
     BACKPRESSURE_STEPS,
     PARTITION_STEPS,
     SKEW_STEPS,

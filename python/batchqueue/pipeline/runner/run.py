@@ -2,27 +2,36 @@
 
 import atexit
 import os
+import threading
 import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from batchqueue import _core
 from batchqueue._background_log import BackgroundLog, flush_log
 from batchqueue._paths import LocalPath, local_path
-from batchqueue._signals import wait_for
+from batchqueue._signals import Flag, signals, wait_for
 from batchqueue._words import counted
 from batchqueue.exceptions import ConfigError, QueueForkedError
-from batchqueue.pipeline.backpressure.metrics import PartitionMetrics, StageMetrics
-from batchqueue.pipeline.backpressure.signals import BackpressureSignal
-from batchqueue.pipeline.errors import StageFailedError
-from batchqueue.pipeline.runner.assembly import Assembly, OnStep, assemble, ignore
-from batchqueue.pipeline.runner.bottleneck import holder
-from batchqueue.pipeline.runner.coordinator import Coordinator
-from batchqueue.pipeline.runner.flow_watch import FlowWatch
-from batchqueue.pipeline.runner.process import sole_run, stop_at_exit
-from batchqueue.pipeline.runner.source_thread import SourceThread
-from batchqueue.pipeline.runner.stage import Stage
+from batchqueue.pipeline.errors import PipelineError, StageFailedError
+from batchqueue.pipeline.runner.assembly import (
+    LEAVE_S,
+    Assembly,
+    FlowWatch,
+    OnStep,
+    assemble,
+    ignore,
+)
+from batchqueue.pipeline.runner.cuts import holder
+from batchqueue.pipeline.runner.pressure import BackpressureSignal
+from batchqueue.pipeline.runner.source import SourceThread
+from batchqueue.pipeline.runner.stage import RunEnded, Stage
+from batchqueue.pipeline.runner.stage_flow import PartitionMetrics, StageMetrics
 from batchqueue.pipeline.runner.stats import PipelineStats, pipeline_stats
-from batchqueue.pipeline.runner.summary import RunSummary
 from batchqueue.pipeline.sources.push import PushSource
 from batchqueue.policies import check_finite
 
@@ -31,7 +40,34 @@ if TYPE_CHECKING:
 
     from batchqueue.pipeline.pipeline import Pipeline
 
+
 _log = BackgroundLog("batchqueue.pipeline")
+
+
+# `RunSummary`: what a run has done.
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a run has done.
+
+    Attributes:
+        rows_read: The rows that sources handed to the first stages, also those after the last cut.
+        rows_written: The rows that sinks took; with several sinks, of all together.
+        cuts: The cuts of this run.
+        seconds: How long it took.
+        complete: Whether all that was read is part of a cut. If False, time ran out; what came
+            after the last cut is read again by the next run.
+        waited_for: The stage or source that was waited for when time ran out; None if none.
+    """
+
+    rows_read: int
+    rows_written: int
+    cuts: int
+    seconds: float
+    complete: bool
+    waited_for: str | None = None
+
 
 GRACE_S = 30.0
 """Seconds that a run has to end by default."""
@@ -237,7 +273,8 @@ class PipelineRun:
         Raises:
             OSError: The file cannot be written.
         """
-        from batchqueue.pipeline.drawing import activity_of, svg
+        from batchqueue.pipeline.drawing import svg
+        from batchqueue.pipeline.runner.stats import activity_of
 
         text = svg(self._pipeline.name, self._pipeline.compiled(), activity_of(self.stats()))
         local_path("path", path).write_text(text, encoding="utf-8")
@@ -389,3 +426,255 @@ class PipelineRun:
                 f"pipeline {self._pipeline.name!r} was started before a fork, and runs in the "
                 "parent only; start it in this process"
             )
+
+
+# `Pipeline.run`: a run that the calling thread waits for, until a signal.
+
+
+_POLL_S = 0.05
+"""Seconds between two checks of the flags, which a signal handler cannot notify of."""
+
+
+def run_in_foreground(pipeline: "Pipeline", timeout: float | None, grace: float) -> RunSummary:
+    """Run a pipeline until its end; see `Pipeline.run`."""
+    if timeout is not None:
+        check_finite("timeout", timeout, 0, ", or leave it out")
+    check_finite("grace", grace, 0)
+    # Before the signals are handled: a sink that hangs while it is opened can be interrupted.
+    run = PipelineRun(pipeline)
+    try:
+        return _followed(run, pipeline.name, timeout, grace)
+    except BaseException:
+        # An interrupt that another handler raised, for instance: nothing may run behind the back of
+        # the caller.
+        if run.running:
+            run.abandon()
+        raise
+
+
+def _followed(run: PipelineRun, name: str, timeout: float | None, grace: float) -> RunSummary:
+    stop, give_up = Flag(), Flag()
+    with signals(stop, give_up, f"stopping pipeline {name}"):
+        end = None if timeout is None else time.monotonic() + timeout
+        while not stop.is_set and (end is None or time.monotonic() < end):
+            summary = run.wait(_POLL_S if end is None else min(_POLL_S, _left(end)))
+            if summary is not None:
+                return summary
+        run.request_stop()
+        end = time.monotonic() + grace
+        while not give_up.is_set and time.monotonic() < end:
+            summary = run.wait(min(_POLL_S, _left(end)))
+            if summary is not None:
+                return summary
+        return run.stop(0)
+
+
+def _left(end: float) -> float:
+    return max(0.0, end - time.monotonic())
+
+
+# What a run has to do with its process: other runs, forks, the end of the interpreter.
+
+
+_over: "weakref.WeakKeyDictionary[Pipeline, threading.Event]" = weakref.WeakKeyDictionary()
+"""By pipeline, what is set when its last run is over. Read and written under `_lock`."""
+
+_lock = threading.RLock()
+
+
+@contextmanager
+def sole_run(pipeline: "Pipeline") -> Iterator[Callable[[threading.Event], None]]:
+    """Refuse to run a pipeline twice: its sources and sinks would be called concurrently.
+
+    Args:
+        pipeline: What is to run.
+
+    Yields:
+        A function that takes the event which is set when the run is over.
+
+    Raises:
+        PipelineError: A run of the pipeline is not over.
+    """
+    _core.forget_parent()
+    starting = threading.Event()
+    with _lock:
+        before = _over.get(pipeline)
+        if before is not None and not before.is_set():
+            raise PipelineError(
+                f"pipeline {pipeline.name!r} runs already; stop that run first, or make another "
+                "pipeline with its own sources and sinks"
+            )
+        _over[pipeline] = starting
+
+    def admit(over: threading.Event) -> None:
+        with _lock:
+            _over[pipeline] = over
+
+    # Without the lock: to start calls sinks and operators, which may wait for another pipeline.
+    try:
+        yield admit
+    finally:
+        starting.set()
+
+
+def stop_at_exit(run: "PipelineRun") -> Callable[[], None]:
+    """Stop when the interpreter ends, unless the run has ended; return what does it."""
+    known = weakref.ref(run)
+
+    def stop() -> None:
+        found = known()
+        if found is not None and os.getpid() == found._pid and found.running:
+            try:
+                found.stop()
+            except StageFailedError as error:
+                _log.warning("%s", error)
+            except BaseException:  # Ctrl-C: the user does not want to wait
+                found.abandon()
+                raise
+
+    return atexit.register(stop)
+
+
+def _forget() -> None:
+    global _lock  # noqa: PLW0603 - a thread that does not exist here may hold the parent's lock
+    _lock = threading.RLock()
+    _over.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+# `Coordinator`: the thread that takes the cuts of a run, and ends it.
+
+
+_COORDINATOR_CLOSE_S = 5.0
+"""Seconds that each part of a run has to release what it holds, once it is idle or has failed."""
+
+
+class Coordinator:
+    """Takes a cut each interval, and the last one when the sources have ended or are stopped.
+
+    Attributes:
+        done: Set when the run is over and everything is closed.
+        is_complete: Whether all that was read is part of a cut.
+        is_stopping: Whether it is to stop.
+        ended_at: When the run was over, on the monotonic clock.
+    """
+
+    def __init__(self, parts: Assembly, interval_s: float, watch: FlowWatch) -> None:
+        self.done = threading.Event()
+        self.is_complete = False
+        self.is_stopping = False
+        self.ended_at: float | None = None
+        self._parts = parts
+        self._interval_s = interval_s
+        self._watch = watch
+        self._wake = threading.Event()
+        self._is_wanted = False
+        parts.ending.notify(self._wake.set)
+        for source in parts.sources:
+            source.on_finished = self._wake.set
+            if isinstance(source.source, PushSource):
+                source.on_split = self.cut_soon
+                source.source.open()
+
+    def start(self) -> None:
+        """Start the sources, and the thread."""
+        parts = self._parts
+        self._watch.start()
+        if parts.replay_to is not None:
+            for source in parts.sources:
+                source.control.hold()
+        for source in parts.sources:
+            replay_to = None if parts.replay_to is None else parts.replay_to.get(source.name)
+            source.start(parts.positions[source.name], replay_to)
+        name = f"pipeline {parts.pipeline}"[:60]
+        # A daemon: a sink that hangs must not keep the process alive.
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop the sources; the last cut follows."""
+        self.is_stopping = True
+        self._watch.stop()
+        for source in self._parts.sources:
+            source.control.stop()
+        self._wake.set()
+
+    def cut_soon(self) -> None:
+        """Take a cut without waiting for the interval; one follows a cut that is being taken."""
+        self._is_wanted = True
+        self._wake.set()
+
+    def _run(self) -> None:
+        parts = self._parts
+        try:
+            self._work()
+            self.is_complete = True
+        except RunEnded:
+            pass
+        except BaseException as error:
+            parts.ending.fail("checkpoint", error)
+        finally:
+            try:
+                self._close()
+            finally:
+                self._watch.end()
+                for source in parts.sources:
+                    if isinstance(source.source, PushSource):
+                        source.source.drop(parts.ending.failure)
+                self.ended_at = time.monotonic()
+                self.done.set()
+
+    def _work(self) -> None:
+        parts = self._parts
+        if parts.replay_to is not None:
+            for source in parts.sources:
+                source.control.wait_until_replayed()
+            parts.cutter.cut(skipping=parts.ahead)
+            parts.skip(frozenset())
+        while True:
+            is_last = self._wait()
+            if is_last:
+                parts.cutter.hold()
+            if parts.cutter.is_due:
+                parts.cutter.cut()
+            if is_last:
+                return
+
+    def _wait(self) -> bool:
+        """Wait for the time of the next cut; return whether it is the last one.
+
+        Raises:
+            RunEnded: The run ends early.
+        """
+        parts = self._parts
+        due = time.monotonic() + self._interval_s
+        while True:
+            # Cleared first: what is set from now on is seen by the checks, or ends the wait.
+            self._wake.clear()
+            if parts.ending.has_begun:
+                raise RunEnded
+            finished = all(source.control.has_finished for source in parts.sources)
+            if finished or self.is_stopping:
+                return True
+            left = due - time.monotonic()
+            if left <= 0 or self._is_wanted:
+                # A split that is complete from here on asks again.
+                self._is_wanted = False
+                return False
+            self._wake.wait(left)
+
+    def _close(self) -> None:
+        parts = self._parts
+        is_idle = self.is_complete
+        for source in parts.sources:
+            source.control.close()
+        for source in parts.sources:
+            source.join(_COORDINATOR_CLOSE_S if is_idle else 0.0)
+            source.control.end()
+        # After an error, what runs may finish; when time has run out, it is not waited for.
+        waits = is_idle or parts.ending.failure is not None
+        for name in parts.shut_down(_COORDINATOR_CLOSE_S if waits else LEAVE_S):
+            _log.warning("stage %s is still busy, and is left alone", name)
+        if parts.checkpoint is not None:
+            parts.checkpoint.close()

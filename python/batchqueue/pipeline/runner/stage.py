@@ -1,35 +1,136 @@
 """`Stage`: the queue of a stage, with its gate, its workers and its figures."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from batchqueue._core import (
     Counter,
     PartitionPolicy,
+    StageGate,
     ThreadPolicy,
     TimeMeter,
     partition_of_key,
 )
 from batchqueue._signals import wait_for
 from batchqueue.config import BatchQueueConfig
-from batchqueue.pipeline.chunks.cutter import SizedBatch
-from batchqueue.pipeline.chunks.memory import RowsMeter
-from batchqueue.pipeline.chunks.origin import Origin, with_origin
+from batchqueue.pipeline.chunks import ChunkCutter, Origin, RowsMeter, SizedBatch, with_origin
 from batchqueue.pipeline.compiling import Route, StagePlan
-from batchqueue.pipeline.keying.partitioner import Partitioner
-from batchqueue.pipeline.runner.chunks import Chunk, Order
-from batchqueue.pipeline.runner.ending import Ending, RunEnded
-from batchqueue.pipeline.runner.gate import Gate
-from batchqueue.pipeline.steps import StatefulStep
+from batchqueue.pipeline.contract import Limit, Sink, TransactionalSink, write_to
+from batchqueue.pipeline.errors import OperatorError, StageFailedError
+from batchqueue.pipeline.graph import StatefulStep
+from batchqueue.pipeline.operators import Chain
+from batchqueue.pipeline.runner.checkpoint import Positions, StoredCut
+from batchqueue.pipeline.runner.keying import Partitioner
 from batchqueue.policies import PartitionSelector
 from batchqueue.queue import BatchQueue
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from batchqueue.pipeline.runner.worker import Worker
+
+# What goes through the queue of a stage: chunks, and orders to one of its workers.
+
+
+class Chunk:
+    """A record batch on its way to a worker.
+
+    Attributes:
+        worker: The number of the worker.
+        batch: The rows.
+        size: Their bytes, as the gate counts them.
+        origin: Where they came from.
+    """
+
+    __slots__ = ("batch", "origin", "size", "worker")
+
+    def __init__(self, worker: int, batch: "pa.RecordBatch", size: int, origin: Origin) -> None:
+        self.worker = worker
+        self.batch = batch
+        self.size = size
+        self.origin = origin
+
+
+class Order:
+    """Something that a worker does after the chunks before it, on its own thread.
+
+    Attributes:
+        worker: The number of the worker.
+        result: What it returned, once it is done.
+        is_done: Set when it is done.
+    """
+
+    __slots__ = ("is_done", "result", "what", "worker")
+
+    def __init__(self, worker: int, what: Callable[[], Any]) -> None:
+        self.worker = worker
+        self.what = what
+        self.result: Any = None
+        self.is_done = threading.Event()
+
+
+# `Ending`: what ends a run before its time, and who has to know.
+
+
+class RunEnded(Exception):
+    """The run ends early: what has not been handled is dropped, and comes again with the next."""
+
+
+class Ending:
+    """The first error of a run, or that it is given up. Either way nothing more is handled.
+
+    Attributes:
+        failure: The first error, or None. Written once, before `has_begun`.
+        has_begun: Whether the run ends early. Read by all threads between two chunks.
+    """
+
+    def __init__(self) -> None:
+        self.failure: StageFailedError | None = None
+        self.has_begun = False
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], None]] = []
+
+    def notify(self, callback: Callable[[], None]) -> None:
+        """Have a function called when the run ends early, or now if it does already."""
+        with self._lock:
+            self._callbacks.append(callback)
+            is_late = self.has_begun
+        if is_late:
+            callback()
+
+    def fail(self, stage: str, error: BaseException, origin: Origin | None = None) -> None:
+        """End the run with an error. Later errors are not kept: they may follow from the first."""
+        cause = error
+        if isinstance(error, OperatorError) and isinstance(error.__cause__, Exception):
+            cause = error.__cause__
+        where = "" if origin is None else f", with {origin}"
+        text = (
+            str(error) if isinstance(error, OperatorError) else f"{type(cause).__name__}: {cause}"
+        )
+        failure = StageFailedError(
+            f"stage {stage!r} failed{where}: {text}; the run has ended, and the next one continues "
+            "behind the last cut",
+            stage,
+            None if origin is None else origin.position,
+        )
+        failure.__cause__ = cause
+        self._begin(failure)
+
+    def give_up(self) -> None:
+        """End the run without an error: there is no more time."""
+        self._begin(None)
+
+    def _begin(self, failure: StageFailedError | None) -> None:
+        with self._lock:
+            if self.has_begun:
+                return
+            self.failure = failure
+            self.has_begun = True
+            callbacks = list(self._callbacks)
+        for callback in callbacks:
+            callback()
+
 
 CHUNKS_PER_WORKER = 4
 """Full chunks that a worker holds, the one in hand included."""
@@ -361,3 +462,284 @@ class _Dispatcher:
     def _take(self, chunks: list[Chunk]) -> None:
         if chunks:
             self._workers[chunks[0].worker].take(chunks)
+
+
+# `Gate`: how much a stage holds, in rows and bytes; who wants to put more, waits here.
+
+
+class Gate(StageGate):
+    """Admits chunks into a stage, until they are completed.
+
+    A chunk enters if the stage then holds at most `max_bytes` and its worker at most `worker_rows`.
+    A stage that is empty admits any chunk, and a worker that is empty any number of rows. A chunk
+    overtakes only those that wait for rows of their worker, so a large one has its turn.
+
+    The thread that completes a chunk gives its room to those that wait, so that each wakes only
+    when its chunk is inside.
+    """
+
+    if TYPE_CHECKING:  # the core's, which returns the class that is called
+
+        def __new__(cls, workers: int, max_bytes: int, worker_rows: int) -> Self:
+            """Begin empty."""
+            ...
+
+    def enter(self, rows: int, size: int, worker: int | None = None) -> int:
+        """Wait for room, and take it.
+
+        Args:
+            rows: The rows of the chunk, at least 1.
+            size: Its bytes.
+            worker: The worker that must have it. Default: None, any.
+
+        Returns:
+            The worker that gets it.
+
+        Raises:
+            RunEnded: The run ends early.
+        """
+        lock = _locked()
+        ticket = self.line_up(rows, size, worker, lock)
+        lock.acquire()
+        found = self.entered(ticket)
+        assert found is not None, "the lock is released for those that are inside"
+        return found
+
+    def free(self) -> Limit:
+        """Wait until there is room for a row, and return the room.
+
+        Raises:
+            RunEnded: The run ends early.
+        """
+        room = self.room()
+        while room is None:
+            lock = _locked()
+            room = self.room(lock)
+            if room is None:
+                lock.acquire()
+        return Limit(*room)
+
+    def held(self) -> Limit:
+        """Return the rows and bytes that are accepted and not completed."""
+        return Limit(*self.held_amount())
+
+
+def _locked() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+# The workers of a stage: one applies operators, the other writes to a sink.
+
+
+class Worker:
+    """A worker of a stage. Its thread calls all methods.
+
+    Attributes:
+        number: Its number in the stage, from 0.
+    """
+
+    def __init__(self, stage: Stage, number: int) -> None:
+        self.number = number
+        self._stage = stage
+
+    def open(self) -> Any:
+        """Make ready what it works with."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release what it works with."""
+
+    def take(self, chunks: list[Chunk]) -> None:
+        """Handle chunks, in order; what that raises ends the run."""
+        raise NotImplementedError
+
+    def flush(self, cut: int) -> None:
+        """Emit what should not wait beyond a cut."""
+
+    def snapshot(self) -> bytes | None:
+        """Return the state; None if there is none."""
+        return None
+
+    def restore(self, state: bytes | None) -> None:
+        """Take the state of a former snapshot."""
+
+    def notify_of_pause(self, reason: str | None) -> None:
+        """Take note that the input pauses; with None, that it continues."""
+
+    def obey(self, order: Order) -> None:
+        """Carry out an order; what it raises ends the run."""
+        try:
+            if not self._stage.ending.has_begun:
+                order.result = order.what()
+        except RunEnded:
+            pass
+        except BaseException as error:
+            self._stage.ending.fail(self._stage.name, error)
+        finally:
+            self._stage.complete(order)
+
+
+class OperatorWorker(Worker):
+    """Applies operators, and hands on what they emit."""
+
+    def __init__(self, stage: Stage, number: int, chunk_rows: int) -> None:
+        super().__init__(stage, number)
+        self._cutter = ChunkCutter(chunk_rows)
+        self._chain: Chain | None = None
+        self._known_pause: str | None = None
+
+    def open(self) -> bool:
+        """Make the operators; return whether they have state."""
+        self._chain = Chain(self._stage.plan.steps)
+        return self._chain.has_state
+
+    @property
+    def chain(self) -> Chain:
+        """The operators, which `open` has made."""
+        assert self._chain is not None
+        return self._chain
+
+    def take(self, chunks: list[Chunk]) -> None:
+        """Apply the operators to each chunk."""
+        stage, number, chain = self._stage, self.number, self.chain
+        with stage.busy:
+            for chunk in chunks:
+                try:
+                    if not stage.ending.has_begun:
+                        self._emit(chain.outputs(chunk.batch), chunk.origin, chunk)
+                except RunEnded:
+                    pass
+                except BaseException as error:
+                    stage.chunks_failed.add(1)
+                    stage.ending.fail(stage.name, error, chunk.origin)
+                finally:
+                    # One by one: what comes before must not wait for the next call of an operator.
+                    stage.gate.leave(chunk.batch.num_rows, chunk.size, number)
+
+    def flush(self, cut: int) -> None:
+        """Emit what should not wait beyond a cut."""
+        if self.chain.keeps_rows:
+            place = f"{self._stage.name}/{self.number}"
+            with self._stage.busy:
+                self._emit(self.chain.flushed(), Origin(cut, place, None, 0))
+
+    def snapshot(self) -> bytes | None:
+        """Return the state of the operators; None if they have none."""
+        return self.chain.snapshot() if self.chain.has_state else None
+
+    def restore(self, state: bytes | None) -> None:
+        """Take the state of a former snapshot."""
+        if state is not None:
+            self.chain.restore(state)
+
+    def notify_of_pause(self, reason: str | None) -> None:
+        """Notify the operators that their input pauses; with None, that it continues."""
+        if reason is None and self._known_pause is not None:
+            self.chain.resume()
+        elif reason is not None and self._known_pause is None:
+            self.chain.pause(reason)
+        self._known_pause = reason
+
+    def _emit(
+        self, batches: "Iterable[pa.RecordBatch]", origin: Origin, chunk: Chunk | None = None
+    ) -> None:
+        """Hand on the batches that follow from a chunk, in chunks; all of this counts as work."""
+        # Most operators return one batch, which nothing later can be joined with.
+        is_alone = type(batches) is tuple
+        cut = self._cutter.all_of if is_alone else self._cutter.add
+        number = 0
+        for batch in batches:
+            # Operators often return what they were given, which has been measured.
+            size = chunk.size if chunk is not None and batch is chunk.batch else None
+            for piece in cut(batch, size):
+                self._hand_on(piece, origin.child(number))
+                number += 1
+        if not is_alone:
+            for piece in self._cutter.rest():
+                self._hand_on(piece, origin.child(number))
+                number += 1
+
+    def _hand_on(self, piece: SizedBatch, origin: Origin) -> None:
+        stage = self._stage
+        for outlet in stage.outlets:
+            outlet.put(piece, origin, stage.busy)
+        stage.rows_out.add(piece.batch.num_rows)
+        stage.bytes_out.add(piece.size)
+
+
+class SinkWorker(Worker):
+    """Writes to a sink, several chunks together if they are there.
+
+    Attributes:
+        sink: The sink.
+        skips: Whether it drops what comes, because the sink has it already. Written by orders.
+    """
+
+    def __init__(self, stage: Stage, sink: Sink, pipeline: str) -> None:
+        super().__init__(stage, 0)
+        self.sink = sink
+        self.skips = False
+        self._pipeline = pipeline
+
+    def open(self) -> StoredCut | None:
+        """Prepare the sink; return its last cut, None if it has none or is not transactional."""
+        begin = getattr(self.sink, "open", None)
+        if begin is not None:
+            begin(self._pipeline)
+        if not isinstance(self.sink, TransactionalSink):
+            return None
+        last = self.sink.last_cut()
+        return None if last is None else StoredCut(*last)
+
+    def close(self) -> None:
+        """Have the sink release what it holds."""
+        end = getattr(self.sink, "close", None)
+        if end is not None:
+            try:
+                end()
+            except BaseException as error:
+                self._stage.ending.fail(self._stage.name, error)
+
+    def take(self, chunks: list[Chunk]) -> None:
+        """Write the chunks, in groups of about the rows that the sink wants."""
+        for group in _groups(chunks, self.sink.batch_rows):
+            rows = size = 0
+            for chunk in group:
+                rows += chunk.batch.num_rows
+                size += chunk.size
+            try:
+                if not (self._stage.ending.has_begun or self.skips):
+                    self._write(group)
+                    self._stage.rows_out.add(rows)
+                    self._stage.bytes_out.add(size)
+            except BaseException as error:
+                self._stage.chunks_failed.add(len(group))
+                self._stage.ending.fail(self._stage.name, error, group[0].origin)
+            finally:
+                self._stage.gate.leave(rows, size, self.number, len(group))
+
+    def commit(self, cut: int, positions: Positions) -> None:
+        """Have the sink store what it was given, with the cut."""
+        assert isinstance(self.sink, TransactionalSink)
+        with self._stage.busy:
+            self.sink.commit(cut, positions)
+
+    def _write(self, group: list[Chunk]) -> None:
+        with self._stage.busy:
+            write_to(self.sink, [chunk.batch for chunk in group])
+
+
+def _groups(chunks: list[Chunk], batch_rows: int) -> Iterator[list[Chunk]]:
+    """Divide chunks into groups of at most `batch_rows` rows, or of a single chunk."""
+    group: list[Chunk] = []
+    rows = 0
+    for chunk in chunks:
+        if group and rows + chunk.batch.num_rows > batch_rows:
+            yield group
+            group, rows = [], 0
+        group.append(chunk)
+        rows += chunk.batch.num_rows
+    if group:
+        yield group

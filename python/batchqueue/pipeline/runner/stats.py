@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from batchqueue._background_log import log_lines_dropped, log_stuck_s
-from batchqueue.pipeline.backpressure.controller import FlowController
 from batchqueue.pipeline.contract import Lag, Position
-from batchqueue.pipeline.runner.bottleneck import root
-from batchqueue.pipeline.runner.cuts import Cutter
-from batchqueue.pipeline.runner.flow_watch import FlowWatch
-from batchqueue.pipeline.runner.lag_reader import LagReader
-from batchqueue.pipeline.runner.source_thread import SourceThread
+from batchqueue.pipeline.drawing import Activity
+from batchqueue.pipeline.runner.assembly import FlowWatch
+from batchqueue.pipeline.runner.controller import FlowController
+from batchqueue.pipeline.runner.cuts import Cutter, root
+from batchqueue.pipeline.runner.source import LagReader, SourceThread
 from batchqueue.pipeline.runner.stage import Stage
 
 
@@ -179,3 +178,31 @@ def _stage_stats(stage: Stage, controller: FlowController) -> StageStats:
         slow_down_factor=controller.effective(stage.name).slow_down_factor,
         chunks_failed_total=stage.chunks_failed.value,
     )
+
+
+# What a run does at a moment, for its picture.
+
+
+def activity_of(stats: PipelineStats) -> Mapping[str, Activity]:
+    """Return what the sources and stages of a run do, by name."""
+    roots = {source.held_up_by for source in stats.sources.values()}
+    activity = {
+        source.name: Activity(source.rows_per_s, note=_note(source))
+        for source in stats.sources.values()
+    }
+    for stage in stats.stages.values():
+        activity[stage.name] = Activity(
+            rows_per_s=stage.rows_per_s,
+            queue_rows=stage.queue_rows,
+            queue_limit_rows=stage.queue_limit_rows,
+            busy_ratio=stage.busy_ratio,
+            waited_for_ratio=stage.waited_for_ratio,
+            is_root=stage.name in roots,
+        )
+    return activity
+
+
+def _note(source: SourceStats) -> str:
+    if source.state == "paused":
+        return f"paused: {', '.join(source.paused_reasons)}"
+    return "waits for " + source.held_up_by if source.held_up_by else source.state

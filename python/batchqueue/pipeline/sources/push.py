@@ -10,7 +10,7 @@ from batchqueue._words import a_type, counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
 from batchqueue.pipeline.errors import PipelineError
-from batchqueue.pipeline.sources.planning import within
+from batchqueue.pipeline.sources.splits import within
 
 if TYPE_CHECKING:
     import pyarrow as pa

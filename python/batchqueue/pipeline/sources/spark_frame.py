@@ -13,8 +13,7 @@ from batchqueue.pipeline.errors import (
     SourceDataError,
     SourcePickleError,
 )
-from batchqueue.pipeline.sources._tables import check_position
-from batchqueue.pipeline.sources.planning import Step, until, within
+from batchqueue.pipeline.sources.splits import Step, check_position, until, within
 
 if TYPE_CHECKING:
     import pyarrow as pa

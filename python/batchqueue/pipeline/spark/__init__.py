@@ -17,8 +17,7 @@
 ```
 """
 
-from batchqueue.pipeline.spark.pipeline import SparkPipeline
-from batchqueue.pipeline.spark.run import SparkRun
-from batchqueue.pipeline.spark.spark_source import SparkSource
+from batchqueue.pipeline.spark.pipeline import SparkPipeline, SparkRun
+from batchqueue.pipeline.spark.source import SparkSource
 
 __all__ = ["SparkPipeline", "SparkRun", "SparkSource"]

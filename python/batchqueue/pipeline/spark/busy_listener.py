@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from batchqueue._background_log import BackgroundLog
-from batchqueue.pipeline.spark.control import EpochReport
-from batchqueue.pipeline.spark.live_control import RunControl
+from batchqueue.pipeline.spark.control import EpochReport, RunControl
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (

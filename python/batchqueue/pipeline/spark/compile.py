@@ -1,36 +1,19 @@
 """From a graph to queries of Spark: each sink becomes a query."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyspark
 
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.errors import NotOnSparkError
-from batchqueue.pipeline.graph import Graph
-from batchqueue.pipeline.operators import ChainStep
-from batchqueue.pipeline.sinks import MetricsSink
-from batchqueue.pipeline.spark.arrow_types import arrow_schema, spark_schema
-from batchqueue.pipeline.spark.frames import FrameMaker
-from batchqueue.pipeline.spark.options import SparkOptions
-from batchqueue.pipeline.spark.schemas import (
-    check_filter,
-    check_pickles,
-    schema_after_aggregate,
-    schema_after_map,
-)
-from batchqueue.pipeline.spark.sinks import SinkPlace, SparkSink, does_last_stage, spark_sink
-from batchqueue.pipeline.spark.stages import (
-    ArrowStage,
-    ShuffleStage,
-    SinkInput,
-    SparkStage,
-    StatefulStage,
-)
-from batchqueue.pipeline.steps import (
+from batchqueue.pipeline.graph import (
     AggregateStep,
     FilterStep,
+    Graph,
     KeyByStep,
     MapStep,
     SinkStep,
@@ -38,9 +21,118 @@ from batchqueue.pipeline.steps import (
     StageStep,
     StatefulStep,
 )
+from batchqueue.pipeline.operators import ChainStep
+from batchqueue.pipeline.sinks import MetricsSink
+from batchqueue.pipeline.spark.control import Control
+from batchqueue.pipeline.spark.epochs import EpochSettings
+from batchqueue.pipeline.spark.options import SparkOptions
+from batchqueue.pipeline.spark.pickled_source import PickledSource
+from batchqueue.pipeline.spark.sinks import SinkPlace, SparkSink, does_last_stage, spark_sink
+from batchqueue.pipeline.spark.source import SparkSource
+from batchqueue.pipeline.spark.stages import (
+    ArrowStage,
+    ShuffleStage,
+    SinkInput,
+    SparkStage,
+    StatefulStage,
+    arrow_schema,
+    check_filter,
+    check_pickles,
+    schema_after_aggregate,
+    schema_after_map,
+    spark_schema,
+)
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+
+# The rows of a source as a DataFrame.
+
+
+_NO_LETTER = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True)
+class FrameMaker:
+    """Makes DataFrames of the rows of one source.
+
+    Attributes:
+        step: The source, under its name in the graph.
+        pickled: The source as it is sent to Spark's processes; None for a DataFrame.
+    """
+
+    step: SourceStep
+    pickled: PickledSource | None
+
+    @classmethod
+    def of(cls, step: SourceStep) -> "FrameMaker":
+        """Check that Spark can read a source.
+
+        Raises:
+            NotOnSparkError: This pyspark cannot, or not these columns.
+            SourcePickleError: It does not pickle.
+        """
+        if isinstance(step.source, SparkSource):
+            return cls(step, None)
+        try:
+            from pyspark.sql.streaming.datasource import ReadLimit  # noqa: F401
+        except ImportError as error:
+            raise NotOnSparkError(
+                f"{step} needs pyspark 4.2 or later, and here is {pyspark.__version__}, whose "
+                "Python data sources cannot limit an epoch; use Spark's own reader: "
+                "SparkSource(spark.readStream...)"
+            ) from error
+        spark_schema(step.source.schema(), str(step))
+        return cls(step, PickledSource.of(step.source, step.name))
+
+    @property
+    def text(self) -> str:
+        """What the source is on Spark, for `explain`."""
+        if isinstance(self.step.source, SparkSource):
+            kind = "a stream" if self.step.source.df.isStreaming else "a table"
+            return f"DataFrame, {kind}; Spark's own reader and limits"
+        return "data source in Python; a task reads one or more splits"
+
+    def frame(
+        self, spark: "SparkSession", epochs: EpochSettings, control: Control, *, stream: bool
+    ) -> "DataFrame":
+        """Return the rows, not yet read.
+
+        Args:
+            spark: The session.
+            epochs: How to plan epochs; the name of the query is part of the name of the format.
+            control: The directory of the run.
+            stream: A stream, or else all that is there as one batch.
+
+        Raises:
+            NotOnSparkError: It is a DataFrame of the other kind.
+        """
+        source = self.step.source
+        if isinstance(source, SparkSource):
+            if source.df.isStreaming != stream:
+                raise NotOnSparkError(
+                    f"{self.step} is "
+                    + (
+                        "a table; use run_batch(), or spark.readStream"
+                        if stream
+                        else "a stream; use start() or run(), or spark.read"
+                    )
+                )
+            return source.df
+        from batchqueue.pipeline.spark.reader import ReaderSettings, data_source
+
+        assert self.pickled is not None
+        settings = ReaderSettings(
+            source=self.pickled,
+            struct=spark_schema(source.schema(), str(self.step)),
+            epochs=epochs,
+            control=control,
+        )
+        made: Any = data_source(_NO_LETTER.sub("-", f"batchqueue-{epochs.query}"), settings)
+        spark.dataSource.register(made)
+        reader = spark.readStream if stream else spark.read
+        return reader.format(made.name()).load()
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,3 +361,35 @@ def _struct_of(output: Any, where: str) -> Any:
     if isinstance(output, pa.Schema):
         return spark_schema(output, where)
     return output if isinstance(output, StructType) else StructType.fromDDL(output)
+
+
+# The text of `SparkPipeline.explain`.
+
+
+def explain(name: str, queries: "Sequence[CompiledQuery]", options: SparkOptions) -> str:
+    """Return what each step of each query is on Spark, side by side."""
+    lines = [f"pipeline {name!r} on pyspark {pyspark.__version__}: {_counted(len(queries))}"]
+    for query in queries:
+        rows = [
+            (str(query.source_step), query.source.text),
+            *([("", _epochs(options))] if query.source.pickled is not None else []),
+            *query.texts,
+            *((step, "in the tasks of the sink") for step in query.sink.steps),
+            (f"sink {query.name!r}", query.sink.text),
+            ("", f"checkpoint {options.checkpoint_of(query.name) or 'is missing'}"),
+        ]
+        width = max(len(left) for left, _ in rows)
+        lines += ["", *(f"  {left:<{width}}  {right}" for left, right in rows)]
+    return "\n".join(lines)
+
+
+def _counted(queries: int) -> str:
+    return "1 query" if queries == 1 else f"{queries} queries, each reads its source for itself"
+
+
+def _epochs(options: SparkOptions) -> str:
+    trigger = f", one each {options.trigger_ms:,.0f} ms" if options.trigger_ms else ""
+    return (
+        f"epochs of about {options.target_epoch_ms:,.0f} ms, from {options.first_epoch_rows:,} to "
+        f"{options.max_epoch_rows:,} rows{trigger}"
+    )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from batchqueue.pipeline.contract import Limit, Plan, Position, Source, Split, checked_position
-from batchqueue.pipeline.sources.planning import within
+from batchqueue.pipeline.sources.splits import within
 from batchqueue.pipeline.spark.control import Control
 from batchqueue.pipeline.spark.epoch_size import EpochGoal, EpochSize
 

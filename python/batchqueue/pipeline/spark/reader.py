@@ -27,10 +27,10 @@ from pyspark.sql.types import StructType
 from batchqueue._exact_cast import exact_cast
 from batchqueue.pipeline.contract import Position, Split
 from batchqueue.pipeline.errors import SourceDataError
-from batchqueue.pipeline.spark.arrow_types import arrow_schema
 from batchqueue.pipeline.spark.control import Control
 from batchqueue.pipeline.spark.epochs import Epochs, EpochSettings, all_splits, grouped
 from batchqueue.pipeline.spark.pickled_source import PickledSource
+from batchqueue.pipeline.spark.stages import arrow_schema
 
 
 @dataclass(frozen=True, kw_only=True)

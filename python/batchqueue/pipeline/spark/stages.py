@@ -5,17 +5,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import cloudpickle
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from batchqueue._exact_cast import exact_cast_batch
-from batchqueue.pipeline.chunks.cutter import ChunkCutter
-from batchqueue.pipeline.errors import OperatorError
-from batchqueue.pipeline.operators import Chain, ChainStep
-from batchqueue.pipeline.spark.arrow_types import arrow_schema, spark_schema
-from batchqueue.pipeline.steps import KeyByStep, StatefulStep
+from batchqueue.aggregation import Aggregation, Aggregator
+from batchqueue.pipeline.chunks import ChunkCutter
+from batchqueue.pipeline.errors import NotOnSparkError, OperatorError
+from batchqueue.pipeline.graph import FilterStep, KeyByStep, MapStep, StatefulStep
+from batchqueue.pipeline.operators import Chain, ChainStep, FilterOperator, batches_of
 from batchqueue.spark.task.arrow import map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -207,3 +212,162 @@ def quoted(column: str) -> str:
     """Return the name of a column so that Spark takes it literally."""
     doubled = column.replace("`", "``")
     return f"`{doubled}`"
+
+
+# Arrow schemas and those of Spark, which has fewer types.
+#
+# A column travels through Spark in the nearest type that holds all of its values, and has its own
+# type again in the operators.
+
+
+_WIDER = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.date64(): pa.timestamp("ms"),
+    pa.time32("s"): pa.time64("us"),
+    pa.time32("ms"): pa.time64("us"),
+    pa.string_view(): pa.string(),
+    pa.binary_view(): pa.binary(),
+}
+
+
+def spark_schema(schema: pa.Schema, where: str) -> "StructType":
+    """Return the schema of Spark that holds the values of an Arrow schema.
+
+    Args:
+        schema: The columns.
+        where: Whose columns they are, for the error, such as "source 'orders'".
+
+    Raises:
+        NotOnSparkError: A column has a type that Spark does not have, or two have one name.
+    """
+    if len(set(schema.names)) < len(schema.names):
+        twice = next(name for name in schema.names if schema.names.count(name) > 1)
+        raise NotOnSparkError(
+            f"{where} has two columns {twice!r}, and Spark goes by name; rename one of them"
+        )
+    columns = []
+    for field in schema:
+        column = pa.field(field.name, _wider(field.type), field.nullable)
+        try:
+            from_arrow_schema(pa.schema([column]))
+        # Raised by pyspark in different classes, depending on its version.
+        except Exception as error:
+            raise NotOnSparkError(
+                f"{where}: Spark has no type for column {field.name!r}, {field.type} ({error}); "
+                "convert or leave out the column in the source"
+            ) from error
+        columns.append(column)
+    return from_arrow_schema(pa.schema(columns))
+
+
+def arrow_schema(struct: "StructType") -> pa.Schema:
+    """Return the Arrow schema in which Spark's Python workers take and give rows."""
+    convert: Any = to_arrow_schema
+    try:
+        schema = convert(struct, timezone="UTC")
+    except TypeError:  # before pyspark 4.1 it is always UTC
+        schema = convert(struct)
+    return pa.schema(list(schema))
+
+
+def _wider(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return _wider(kind.value_type)
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return _WIDER.get(kind, kind)
+
+
+# The schema behind each step. Spark has to know it before any row comes.
+
+
+def schema_after_map(step: MapStep, before: pa.Schema) -> pa.Schema:
+    """Return the schema of what a map returns: the declared one, or that for an empty batch.
+
+    Raises:
+        NotOnSparkError: It is not declared, and the operation fails on an empty batch or returns
+            nothing.
+    """
+    if step.schema is not None:
+        return step.schema
+    remedy = "declare its result with .map(..., schema=pa.schema(...))"
+    try:
+        # A copy, because an object may count its calls.
+        operation = cloudpickle.loads(_dumps(step.operation))
+        process = getattr(operation, "process", operation)
+        results = list(batches_of(str(step), process(_no_rows(before))))
+    # The operation is the user's, and may raise anything.
+    except Exception as error:
+        raise NotOnSparkError(
+            f"Spark needs the schema of {step}, which fails on an empty batch "
+            f"({type(error).__name__}: {error}); {remedy}"
+        ) from error
+    if not results:
+        raise NotOnSparkError(
+            f"Spark needs the schema of {step}, which returns nothing for an empty batch; {remedy}"
+        )
+    return results[0].schema.remove_metadata()
+
+
+def check_filter(step: FilterStep, before: pa.Schema) -> None:
+    """Check an expression against the columns; a function is not called.
+
+    Raises:
+        NotOnSparkError: The expression does not fit.
+    """
+    if not isinstance(step.keep, pc.Expression):
+        return
+    try:
+        FilterOperator(str(step), step.keep).process(_no_rows(before))
+    except Exception as error:
+        raise NotOnSparkError(
+            f"{step} does not fit the columns {', '.join(before.names)} ({error}); change the "
+            "expression, or the step before it"
+        ) from error
+
+
+def schema_after_aggregate(aggregation: Aggregation, before: pa.Schema) -> pa.Schema:
+    """Return the schema of the groups of an aggregation.
+
+    Raises:
+        NotOnSparkError: The aggregation does not fit the columns.
+    """
+    aggregator = Aggregator(aggregation)
+    # Without any row there would be no result. Columns that may not be null do not matter here.
+    columns = [pa.nulls(1, field.type) for field in before]
+    try:
+        aggregator.update(pa.RecordBatch.from_arrays(columns, names=before.names))
+        return aggregator.result().schema
+    except Exception as error:
+        raise NotOnSparkError(
+            f"aggregate({', '.join(aggregation.measures)}) does not fit the columns "
+            f"{', '.join(before.names)} ({error}); change it, or the step before it"
+        ) from error
+
+
+def check_pickles(value: Any, what: str) -> None:
+    """Check that something can be sent to the tasks.
+
+    Raises:
+        NotOnSparkError: It does not pickle.
+    """
+    try:
+        _dumps(value)
+    except Exception as error:
+        raise NotOnSparkError(
+            f"{what} has to be sent to Spark's tasks and does not pickle ({error}); make "
+            "connections, locks and files with the first call, in the task"
+        ) from error
+
+
+def _dumps(value: Any) -> bytes:
+    data: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+    return data
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=schema)

@@ -4,8 +4,7 @@ import threading
 
 import pytest
 
-from batchqueue.pipeline.runner.ending import RunEnded
-from batchqueue.pipeline.runner.gate import Gate
+from batchqueue.pipeline.runner.stage import Gate, RunEnded
 from core_support.waits import WAIT_S, eventually
 
 

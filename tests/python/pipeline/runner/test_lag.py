@@ -6,7 +6,7 @@ import pytest
 
 from batchqueue.groups import SkewDetectionConfig
 from batchqueue.pipeline import BackpressureConfig, Lag, Pipeline, SkewState
-from batchqueue.pipeline.runner import lag_reader
+from batchqueue.pipeline.runner import source as lag_reader
 from core_support.held_log import calling_log
 from core_support.scripts import run_script
 from core_support.waits import WAIT_S, eventually

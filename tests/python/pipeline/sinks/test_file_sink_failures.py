@@ -17,7 +17,7 @@ import pytest
 from pyarrow import dataset
 
 from batchqueue.pipeline import FileSink, SinkError
-from batchqueue.pipeline.sinks.files import commits
+from batchqueue.pipeline import file_sink as commits
 from core_support.scripts import run_script
 from outputs_support.users import give_up_root
 

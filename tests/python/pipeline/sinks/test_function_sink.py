@@ -16,7 +16,7 @@ from batchqueue.pipeline import (
     StageFailedError,
     chunk_origin,
 )
-from batchqueue.pipeline.spark.task_sink import write_task
+from batchqueue.pipeline.spark.sinks import write_task
 from core_support.waits import WAIT_S, eventually
 from pipeline_support.numbers import Numbers
 from pipeline_support.sinks import Kept

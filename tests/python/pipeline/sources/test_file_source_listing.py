@@ -16,8 +16,8 @@ from pyarrow import fs
 from batchqueue._background_log import flush_log
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline import FileSource, Limit, PositionError, SourceChangedError
-from batchqueue.pipeline.sources.files import listings
-from batchqueue.pipeline.sources.files.scan import scan
+from batchqueue.pipeline.sources import file_listings as listings
+from batchqueue.pipeline.sources.file_scan import scan
 from core_support.waits import WAIT_S
 
 ONE = Limit(1, 1)

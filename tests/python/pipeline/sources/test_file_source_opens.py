@@ -150,7 +150,7 @@ def test_a_file_is_opened_anew_after_a_long_pause(
     found = splits(source)
     before = len(files.opened)
     numbers(source.read(found[0]))
-    monkeypatch.setattr("batchqueue.pipeline.sources.files.reader._KEEP_S", 0.0)
+    monkeypatch.setattr("batchqueue.pipeline.sources.files._KEEP_S", 0.0)
     assert [each for split in found[1:] for each in numbers(source.read(split))] == NUMBERS[3:]
     assert len(files.opened) == before + PIECES
     assert files.still_open() == 0

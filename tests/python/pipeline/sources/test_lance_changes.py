@@ -12,7 +12,7 @@ import pytest
 from batchqueue._background_log import flush_log
 from batchqueue.pipeline.contract import Limit
 from batchqueue.pipeline.errors import SourceChangedError
-from batchqueue.pipeline.sources._lance_history import Fragment
+from batchqueue.pipeline.sources.lance import Fragment
 from core_support.waits import WAIT_S
 from pipeline_support.tables import (
     ALL,

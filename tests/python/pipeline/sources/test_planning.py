@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batchqueue.pipeline import Limit, Split
-from batchqueue.pipeline.sources.planning import within
+from batchqueue.pipeline.sources.splits import within
 
 SIZES = st.lists(st.tuples(st.none() | st.integers(0, 50), st.none() | st.integers(0, 50)))
 

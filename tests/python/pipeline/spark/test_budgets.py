@@ -7,12 +7,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from batchqueue.pipeline import Source
-from batchqueue.pipeline.spark.arrow_types import spark_schema
 from batchqueue.pipeline.spark.control import Control
 from batchqueue.pipeline.spark.epoch_size import EpochGoal, EpochSize
 from batchqueue.pipeline.spark.epochs import EpochSettings
 from batchqueue.pipeline.spark.pickled_source import PickledSource
-from batchqueue.pipeline.spark.run import SparkRun
+from batchqueue.pipeline.spark.pipeline import SparkRun
+from batchqueue.pipeline.spark.stages import spark_schema
 from pipeline_support.numbered_tables import numbered
 from spark_support.pyspark_version import VERSION
 from spark_support.retried import started

@@ -9,8 +9,7 @@ import pytest
 from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryProgress
 
 from batchqueue.pipeline.spark.busy_listener import BusyListener
-from batchqueue.pipeline.spark.control import EpochReport
-from batchqueue.pipeline.spark.live_control import LiveControl, RunControl
+from batchqueue.pipeline.spark.control import EpochReport, LiveControl, RunControl
 
 
 @pytest.fixture

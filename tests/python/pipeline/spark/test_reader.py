@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 
 from batchqueue.outputs import SqliteStore
 from batchqueue.pipeline import FunctionSink, IterableSource, MetricsSink, Pipeline
-from batchqueue.pipeline.spark.arrow_types import spark_schema
 from batchqueue.pipeline.spark.control import Control
 from batchqueue.pipeline.spark.epoch_size import EpochGoal
 from batchqueue.pipeline.spark.epochs import EpochSettings
 from batchqueue.pipeline.spark.pickled_source import PickledSource
-from batchqueue.pipeline.spark.run import SparkRun
+from batchqueue.pipeline.spark.pipeline import SparkRun
+from batchqueue.pipeline.spark.stages import spark_schema
 from spark_support.numbered_rows import (
     BY_CITY,
     ORDERS,

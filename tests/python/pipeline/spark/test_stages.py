@@ -6,10 +6,9 @@ import pyarrow as pa
 import pytest
 
 from batchqueue.pipeline.errors import OperatorError
-from batchqueue.pipeline.spark.arrow_types import arrow_schema, spark_schema
-from batchqueue.pipeline.spark.stages import run_chain
-from batchqueue.pipeline.spark.task_sink import write_task
-from batchqueue.pipeline.steps import AggregateStep, MapStep
+from batchqueue.pipeline.graph import AggregateStep, MapStep
+from batchqueue.pipeline.spark.sinks import write_task
+from batchqueue.pipeline.spark.stages import arrow_schema, run_chain, spark_schema
 from spark_support.numbered_rows import BY_CITY, SCHEMA, rows_of
 
 ODD = pa.schema(

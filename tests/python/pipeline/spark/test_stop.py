@@ -13,8 +13,8 @@ from pyspark.sql.functions import window
 
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline import FunctionSink, Pipeline, SparkSource
-from batchqueue.pipeline.spark.live_control import LiveControl
-from batchqueue.pipeline.spark.run import SparkRun
+from batchqueue.pipeline.spark.control import LiveControl
+from batchqueue.pipeline.spark.pipeline import SparkRun
 from spark_support.numbered_rows import NumberedRows
 from spark_support.pyspark_version import VERSION
 from spark_support.retried import retried, started
@@ -245,7 +245,7 @@ def test_an_interrupted_stop_stops_the_queries(
     def interrupt(_: object) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("batchqueue.pipeline.spark.run._is_at_work", interrupt)
+    monkeypatch.setattr("batchqueue.pipeline.spark.pipeline._is_at_work", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run.stop()
     assert not run.isActive

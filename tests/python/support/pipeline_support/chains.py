@@ -5,7 +5,7 @@ import pyarrow.compute as pc
 import pytest
 
 from batchqueue.pipeline.errors import OperatorError
-from batchqueue.pipeline.steps import MapStep, StatefulStep
+from batchqueue.pipeline.graph import MapStep, StatefulStep
 from pipeline_support.random_batches import values_of
 
 

@@ -1,9 +1,8 @@
 """A controller of pressure whose clock a test moves, and readings for it."""
 
-from batchqueue.pipeline.backpressure.config import BackpressureConfig
-from batchqueue.pipeline.backpressure.controller import FlowController
-from batchqueue.pipeline.backpressure.readings import StageReading
-from batchqueue.pipeline.backpressure.stage_flow import FlowStage
+from batchqueue.pipeline.runner.controller import FlowController
+from batchqueue.pipeline.runner.pressure import BackpressureConfig, StageReading
+from batchqueue.pipeline.runner.stage_flow import FlowStage
 
 WALL_S = 1_790_000_000.0
 

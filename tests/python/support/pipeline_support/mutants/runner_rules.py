@@ -2,15 +2,15 @@
 
 from pipeline_support.mutants.mutant import Mutant
 
-GATE = "pipeline/runner/gate.py"
-SOURCE_THREAD = "pipeline/runner/source_thread.py"
-CONTROL = "pipeline/runner/source_control.py"
+GATE = "pipeline/runner/stage.py"
+SOURCE_THREAD = "pipeline/runner/source.py"
+CONTROL = "pipeline/runner/source.py"
 CUTS = "pipeline/runner/cuts.py"
-WORKER = "pipeline/runner/worker.py"
+WORKER = "pipeline/runner/stage.py"
 STAGE = "pipeline/runner/stage.py"
 ASSEMBLY = "pipeline/runner/assembly.py"
-CHECKPOINT = "pipeline/cuts/checkpoint.py"
-RECOVERY = "pipeline/cuts/recovery.py"
+CHECKPOINT = "pipeline/runner/checkpoint.py"
+RECOVERY = "pipeline/runner/checkpoint.py"
 
 ROOM = (
     Mutant(
@@ -279,7 +279,7 @@ CUT = (
     ),
     Mutant(
         "EffectsAndCutTogether",
-        "pipeline/sinks/metrics.py",
+        "pipeline/sinks.py",
         "            if stored != cut - 1:",
         "            if False:",
         ("pipeline/sinks/test_pipeline_metrics_sink.py -k not_the_next_one",),

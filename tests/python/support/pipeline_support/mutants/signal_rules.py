@@ -2,11 +2,11 @@
 
 from pipeline_support.mutants.mutant import Mutant
 
-PRESSURE = "pipeline/backpressure/pressure.py"
-SIGNALS = "pipeline/backpressure/signals.py"
-CONTROLLER = "pipeline/backpressure/controller.py"
-GATE = "pipeline/backpressure/gate.py"
-STAGE_FLOW = "pipeline/backpressure/stage_flow.py"
+PRESSURE = "pipeline/runner/pressure.py"
+SIGNALS = "pipeline/runner/pressure.py"
+CONTROLLER = "pipeline/runner/controller.py"
+GATE = "pipeline/runner/pressure.py"
+STAGE_FLOW = "pipeline/runner/stage_flow.py"
 SKEW = "groups/skew.py"
 TESTS = "pipeline/test_backpressure.py"
 
@@ -221,7 +221,7 @@ SOURCES = (
     ),
     Mutant(
         "PauseByHandOutlastsTheSignal",
-        "pipeline/runner/flow_watch.py",
+        "pipeline/runner/assembly.py",
         "self._parts.resume(source, PAUSE_REASON)",
         "self._parts.resume(source)",
         ("pipeline/test_partition_backpressure_integration.py -k pause_by_hand",),
@@ -231,14 +231,14 @@ SOURCES = (
 STATES_AND_LOG = (
     Mutant(
         "StatesFollowTheTable",
-        "pipeline/backpressure/states.py",
+        "pipeline/runner/states.py",
         "        if following not in allowed:",
         "        if False:",
         ("pipeline/test_states.py -k states_follow_the_table",),
     ),
     Mutant(
         "WrongPathChangesNothing",
-        "pipeline/backpressure/states.py",
+        "pipeline/runner/states.py",
         "        for state, following in zip(path, states, strict=False):\n"
         "            self._check(state, following)\n"
         "        self._path = path\n",
@@ -249,14 +249,14 @@ STATES_AND_LOG = (
     ),
     Mutant(
         "OneLineAMinute",
-        "pipeline/backpressure/change_log.py",
+        "pipeline/runner/controller.py",
         "if state == known.logged or now - known.logged_at < self._interval_s:",
         "if state == known.logged:",
         ("pipeline/test_flow_log.py -k changes_within_a_minute",),
     ),
     Mutant(
         "LogOnChangeOnly",
-        "pipeline/backpressure/change_log.py",
+        "pipeline/runner/controller.py",
         "if state == known.logged or now - known.logged_at < self._interval_s:",
         "if now - known.logged_at < self._interval_s:",
         ("pipeline/test_flow_log.py -k nothing_is_logged_while_nothing_changes",),

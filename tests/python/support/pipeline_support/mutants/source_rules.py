@@ -2,13 +2,13 @@
 
 from pipeline_support.mutants.mutant import Mutant
 
-PLANNING = "pipeline/sources/planning.py"
+PLANNING = "pipeline/sources/splits.py"
 LANCE = "pipeline/sources/lance.py"
-HISTORY = "pipeline/sources/_lance_history.py"
+HISTORY = "pipeline/sources/lance.py"
 ICEBERG = "pipeline/sources/iceberg.py"
-LISTING = "pipeline/sources/files/listing.py"
+LISTING = "pipeline/sources/file_listings.py"
 CONTRACT = "pipeline/contract.py"
-CUTTER = "pipeline/chunks/cutter.py"
+CUTTER = "pipeline/chunks.py"
 
 SOURCE_MUTANTS = (
     Mutant(
@@ -62,14 +62,14 @@ SOURCE_MUTANTS = (
     ),
     Mutant(
         "PositionFitsTheListOfFiles",
-        "pipeline/sources/files/source.py",
+        "pipeline/sources/files.py",
         "if place.file > len(listing.files) or place.at != listing.at(place.file, place.piece):",
         "if False:",
         ("pipeline/sources/test_file_source_listing.py -k position_of_another_source",),
     ),
     Mutant(
         "ParquetReadsNothingAhead",
-        "pipeline/sources/files/parquet.py",
+        "pipeline/sources/file_formats.py",
         "pre_buffer=False, buffer_size=_BUFFER_BYTES",
         "pre_buffer=True",
         ("pipeline/sources/test_file_source_sizes.py -k paused_reader_of_a_large_file",),

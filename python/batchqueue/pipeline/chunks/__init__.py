@@ -1,1 +1,0 @@
-"""Chunks: how they are cut, measured and traced back to where they came from."""

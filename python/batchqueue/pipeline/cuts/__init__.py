@@ -1,1 +1,0 @@
-"""Cuts: what is kept of them, and which one a run continues from."""

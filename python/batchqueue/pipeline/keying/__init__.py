@@ -1,1 +1,0 @@
-"""Keys: which partition a row belongs to."""

@@ -1,0 +1,432 @@
+"""`FlowController`: from readings of the stages to what each source may do."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from batchqueue._background_log import BackgroundLog
+from batchqueue.exceptions import ConfigError
+from batchqueue.groups.skew import SkewDetectionConfig
+from batchqueue.pipeline.errors import GraphError
+from batchqueue.pipeline.runner.pressure import (
+    OPEN,
+    BackpressureConfig,
+    BackpressureSignal,
+    EffectivePressure,
+    GateDecision,
+    Partition,
+    Propagated,
+    StageReading,
+    decide,
+    downstream_first,
+    is_gated,
+    propagate,
+    readings_of,
+)
+from batchqueue.pipeline.runner.stage_flow import (
+    FlowStage,
+    PartitionMetrics,
+    StageFlow,
+    StageMetrics,
+    partition_metrics_of,
+    sources_before,
+    stage_metrics_of,
+)
+from batchqueue.pipeline.runner.states import PartitionState, StateMachine, partition_machine
+
+_STALE_INTERVALS = 3
+
+
+@dataclass(frozen=True)
+class _View:
+    """The result of a check. It never changes, so other threads read it without a lock."""
+
+    checked_at: float
+    timestamp: float
+    propagated: Mapping[str, Propagated]
+    decisions: Mapping[str, GateDecision]
+    missing: tuple[str, ...]
+
+
+class FlowController:
+    """Decides at each check how much every source may plan, and says why.
+
+    One thread calls `check`, about each `check_interval_s`. All other methods may be called by any
+    thread; they answer for the last check. When the checks cease for three intervals, nothing is
+    held back any more: memory is bounded by other means, and a check that hangs should not stop
+    the pipeline.
+
+    Attributes:
+        partition_states: The state of the partitions of each stage, by name. The runner advances
+            it, see `StagePartitions`.
+
+    Example:
+        >>> orders = FlowStage(
+        ...     name="orders", downstream=("totals",), is_source=True, has_credits=False
+        ... )
+        >>> controller = FlowController([orders, FlowStage(name="totals")])
+        >>> controller.check({"totals": StageReading(lag=6_000, queue_rows=10)})
+        >>> controller.decision("orders").may_plan, controller.signal("orders").cause
+        (False, 'totals')
+    """
+
+    def __init__(
+        self,
+        stages: Iterable[FlowStage],
+        config: BackpressureConfig | None = None,
+        skew_config: SkewDetectionConfig | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Begin without readings.
+
+        Args:
+            stages: All stages and sources. They may feed stages that are not among them, whose
+                pressure is never known.
+            config: The thresholds. Default: None, those of `BackpressureConfig()`.
+            skew_config: When partitions are hot. Default: None, `SkewDetectionConfig()`.
+            clock: Returns the time in seconds, for intervals. Default: `time.monotonic`.
+            wall_clock: Returns the seconds since 1970, for signals. Default: `time.time`.
+
+        Raises:
+            GraphError: Two stages have one name, or a stage follows itself.
+        """
+        self._config = config or BackpressureConfig()
+        self._skew_config = skew_config or SkewDetectionConfig()
+        self._clock, self._wall_clock = clock, wall_clock
+        self._flows: dict[str, StageFlow] = {}
+        for stage in stages:
+            if stage.name in self._flows:
+                raise GraphError(f"two stages are named {stage.name!r}; give each a different name")
+            self._flows[stage.name] = StageFlow(stage, self._config, self._skew_config, clock)
+        given = [flow.stage for flow in self._flows.values()]
+        self._downstream = {stage.name: stage.downstream for stage in given}
+        self._order = downstream_first(self._downstream)
+        self._sources_before = sources_before(given, self._order)
+        self._followers = frozenset(name for stage in given for name in stage.downstream)
+        self.partition_states: dict[str, StateMachine[PartitionState]] = {
+            name: partition_machine(name, clock) for name in self._flows
+        }
+        self._paused: dict[str, dict[str, float]] = {each.name: {} for each in given}
+        self._log = FlowLog(self._config, clock)
+        self._nothing_known = self._view_without_readings()
+        self._view = self._nothing_known
+
+    def check(self, readings: Mapping[str, StageReading]) -> None:
+        """Take readings, and decide what each source may do until the next check.
+
+        Args:
+            readings: By name. A stage that is left out keeps its pressure for three intervals;
+                then it counts as missing.
+
+        Raises:
+            ConfigError: A reading is of a stage that does not exist. Nothing has changed.
+        """
+        taken = [(self._flow(name), reading) for name, reading in readings.items()]
+        now = self._clock()
+        self._count_pauses(now)
+        for flow, reading in taken:
+            flow.take(reading, now)
+        own = {
+            name: flow.own()
+            for name, flow in self._flows.items()
+            if now - flow.last.read_at <= self._patience_s
+        }
+        propagated = propagate(self._downstream, own, self._order)
+        decisions = {
+            name: self._decision(flow.stage, propagated[name].heard)
+            for name, flow in self._flows.items()
+            if flow.stage.is_source
+        }
+        for flow, _ in taken:
+            before = self._sources_before[flow.stage.name]
+            flow.advance(
+                has_upstream=flow.stage.name in self._followers,
+                pauses_source=any(not decisions[each.name].may_plan for each in before),
+            )
+            self._log.stage(flow, is_gating=any(map(self._is_gated, before)))
+        for name, decision in decisions.items():
+            self._log.source(name, decision)
+        missing = tuple(sorted(set(self._order).difference(own)))
+        self._view = _View(now, self._wall_clock(), propagated, decisions, missing)
+
+    def decision(self, source: str) -> GateDecision:
+        """Return what a source may do until the next check.
+
+        Raises:
+            ConfigError: There is no such source.
+        """
+        decision = self._fresh_view().decisions.get(source)
+        if decision is None:
+            sources = [name for name, flow in self._flows.items() if flow.stage.is_source]
+            raise ConfigError(f"there is no source {source!r}; the sources are {sources}")
+        return decision
+
+    def effective(self, stage: str) -> EffectivePressure:
+        """Return the pressure of a stage and all stages after it.
+
+        Raises:
+            ConfigError: There is no such stage.
+        """
+        self._flow(stage)
+        return self._fresh_view().propagated[stage].effective
+
+    def signal(self, stage: str) -> BackpressureSignal | None:
+        """Return the signal of a stage to what comes before it.
+
+        Returns None if backpressure is active neither at the stage nor at one after it.
+
+        Raises:
+            ConfigError: There is no such stage.
+        """
+        self._flow(stage)
+        view = self._fresh_view()
+        effective = view.propagated[stage].effective
+        if not effective.is_active or effective.cause is None:
+            return None
+        factor, reason, cause = effective.slow_down_factor, effective.reason, effective.cause
+        return BackpressureSignal(stage, factor, reason, view.timestamp, cause)
+
+    def check_backpressure_before_produce(self, source: str) -> bool:
+        """Return whether a source should pause: a stage after it is under pressure, or warns.
+
+        It asks all stages after the source, whatever the `gate` is, so that a producer that the
+        pipeline does not run can ask before it produces. `decision` is what the pipeline does with
+        its own sources.
+
+        Raises:
+            ConfigError: There is no such source or stage.
+        """
+        self._flow(source)
+        return self._fresh_view().propagated[source].heard.asks_to_pause
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The stages whose pressure is not known, because there is no reading or it is too old."""
+        return self._fresh_view().missing
+
+    def hot_partitions(self, stage: str) -> frozenset[Partition]:
+        """Return the partitions of a stage that lag behind the others.
+
+        Raises:
+            ConfigError: There is no such stage.
+        """
+        return self._flow(stage).skew.hot
+
+    def get_partition_metrics(self, stage: str) -> dict[Partition, PartitionMetrics]:
+        """Return the metrics of all partitions of a stage, by number or name.
+
+        Raises:
+            ConfigError: There is no such stage.
+        """
+        flow = self._flow(stage)
+        return partition_metrics_of(flow.last.reading.partitions, flow.skew.hot)
+
+    def metrics(self, stage: str) -> StageMetrics:
+        """Return what is known of a stage.
+
+        Raises:
+            ConfigError: There is no such stage.
+        """
+        return stage_metrics_of(
+            self._flow(stage),
+            self.effective(stage),
+            self._skew_config,
+            partition_state=self.partition_states[stage].settled,
+            paused_seconds=self._paused[stage],
+            is_missing=stage in self.missing,
+        )
+
+    @property
+    def _patience_s(self) -> float:
+        return _STALE_INTERVALS * self._config.check_interval_s
+
+    def _decision(self, source: FlowStage, heard: EffectivePressure) -> GateDecision:
+        return decide(heard, self._config.gate, has_credits=source.has_credits)
+
+    def _is_gated(self, source: FlowStage) -> bool:
+        return self._config.enabled and is_gated(self._config.gate, has_credits=source.has_credits)
+
+    def _count_pauses(self, now: float) -> None:
+        view = self._view
+        for name, decision in view.decisions.items():
+            if not decision.may_plan and decision.cause is not None:
+                # Checks that came late do not count as a pause: the source continued meanwhile.
+                seconds = min(now - view.checked_at, self._patience_s)
+                paused = self._paused[name]
+                total = paused.get(decision.cause, 0.0) + seconds
+                self._paused[name] = {**paused, decision.cause: total}
+
+    def _fresh_view(self) -> _View:
+        view = self._view
+        is_stale = self._clock() - view.checked_at > self._patience_s
+        return self._nothing_known if is_stale else view
+
+    def _view_without_readings(self) -> _View:
+        sources = [name for name, flow in self._flows.items() if flow.stage.is_source]
+        propagated = propagate(self._downstream, {}, self._order)
+        missing = tuple(sorted(self._order))
+        return _View(float("-inf"), 0.0, propagated, dict.fromkeys(sources, OPEN), missing)
+
+    def _flow(self, stage: str) -> StageFlow:
+        flow = self._flows.get(stage)
+        return self._unknown(stage) if flow is None else flow
+
+    def _unknown(self, stage: str) -> NoReturn:
+        raise ConfigError(f"there is no stage {stage!r}; the stages are {list(self._flows)}")
+
+
+# `FlowLog`: what the log says of backpressure, pauses, skew and thresholds that are too low.
+
+
+_THRESHOLDS = ("lag_threshold", "queue_size_threshold")
+
+
+class FlowLog:
+    """Writes a line when something has changed, at most one a minute of each kind and stage."""
+
+    def __init__(self, config: BackpressureConfig, clock: Callable[[], float]) -> None:
+        """Begin with nothing logged."""
+        self._config = config
+        self._changes = ChangeLog(clock)
+        self._advised: dict[str, int] = {}
+
+    def stage(self, flow: StageFlow, *, is_gating: bool) -> None:
+        """Take note of a stage after a reading.
+
+        Args:
+            flow: The stage.
+            is_gating: Whether its signal can slow a source down.
+        """
+        name, is_active, hot = flow.stage.name, flow.last.pressure.is_active, flow.skew.hot
+        # A full queue that slows no source down by the signal is how a slow sink looks.
+        level = logging.WARNING if is_active and is_gating else logging.INFO
+        self._changes.note((name, "active"), is_active, False, level, lambda: _activity(flow))
+        level = logging.WARNING if hot else logging.INFO
+        self._changes.note((name, "skew"), hot, frozenset(), level, flow.skew.line)
+        if is_gating and flow.last.reading.rate_per_s:
+            self._advise(name, flow.last.reading.rate_per_s)
+
+    def source(self, name: str, decision: GateDecision) -> None:
+        """Take note of what a source may do."""
+        self._changes.note(
+            (name, "pause"), decision.may_plan, True, logging.INFO, lambda: _pause(name, decision)
+        )
+
+    def _advise(self, name: str, rate_per_s: float) -> None:
+        """Name the thresholds that a stage passes between two checks."""
+        needed = 2 * rate_per_s * self._config.check_interval_s
+        low = [each for each in _THRESHOLDS if getattr(self._config, each) < needed]
+        if low:
+            # Rounded up, so that a rate that varies a little gives the same advice.
+            wanted = max(rounded_up(needed), self._advised.get(name, 0))
+            self._advised[name] = wanted
+        self._changes.note(
+            (name, "thresholds"),
+            self._advised.get(name, 0),
+            0,
+            logging.WARNING,
+            lambda: self._advice(name, rate_per_s, low),
+        )
+
+    def _advice(self, name: str, rate_per_s: float, low: list[str]) -> str:
+        config, wanted = self._config, self._advised[name]
+        given = ", ".join(f"{each} {getattr(config, each)}" for each in low)
+        setting = ", ".join(f"{each}={wanted}" for each in low)
+        return (
+            f"Backpressure of {name}: {given} is less than {name} completes in two checks "
+            f"({rate_per_s:.0f} rows/s, every {config.check_interval_s} s), so it would run dry "
+            f"while its sources pause; set {setting}"
+        )
+
+
+def rounded_up(rows: float) -> int:
+    """Return a number of rows, rounded up to two digits.
+
+    Example:
+        >>> rounded_up(20_000.0), rounded_up(20_001.0), rounded_up(7.2)
+        (20000, 21000, 8)
+    """
+    whole = math.ceil(rows)
+    unit: int = 10 ** max(0, len(str(whole)) - 2)
+    return -(-whole // unit) * unit
+
+
+def _activity(flow: StageFlow) -> str:
+    name, pressure = flow.stage.name, flow.last.pressure
+    if pressure.is_active:
+        return f"Backpressure activated: {name} ({flow.own().reason})"
+    return f"Backpressure deactivated: {name} ({readings_of(pressure)})"
+
+
+def _pause(name: str, decision: GateDecision) -> str:
+    if decision.may_plan:
+        return f"resuming {name}"
+    return f"pausing {name}: {decision.cause} ({decision.reason})"
+
+
+# `ChangeLog`: lines for the log when something has changed, and not too often.
+
+
+_log = BackgroundLog("batchqueue.pipeline")
+
+
+@dataclass
+class _Subject:
+    logged: Hashable
+    seen: Hashable
+    logged_at: float
+    changes: int = 0
+
+
+class ChangeLog:
+    """Logs the state of a subject when it differs from the state that was logged last.
+
+    A subject has at most one line per `interval_s`. What changes sooner is logged when the time
+    has come, if it is still different, and the line says how many changes were left out.
+    """
+
+    def __init__(self, clock: Callable[[], float], interval_s: float = 60.0) -> None:
+        """Begin without subjects.
+
+        Args:
+            clock: Returns the time, in seconds.
+            interval_s: Seconds between two lines of a subject. Default: 60.
+        """
+        self._clock = clock
+        self._interval_s = interval_s
+        self._subjects: dict[Hashable, _Subject] = {}
+
+    def note(
+        self,
+        subject: Hashable,
+        state: Hashable,
+        initial: Hashable,
+        level: int,
+        line: Callable[[], str],
+    ) -> None:
+        """Take note of a state.
+
+        Args:
+            subject: What it is the state of.
+            state: The state.
+            initial: The state that needs no line, if it is the first.
+            level: The level of the line, as in `logging`.
+            line: Returns the line that says what the state is.
+        """
+        known = self._subjects.get(subject)
+        if known is None:
+            known = self._subjects[subject] = _Subject(initial, initial, float("-inf"))
+        if state != known.seen:
+            known.seen = state
+            known.changes += 1
+        now = self._clock()
+        if state == known.logged or now - known.logged_at < self._interval_s:
+            return
+        left_out = known.changes - 1
+        _log.log(level, "%s%s", line(), f" ({left_out} changes not logged)" if left_out else "")
+        known.logged, known.logged_at, known.changes = state, now, 0

@@ -1,0 +1,614 @@
+"""`FlowStage`: a stage as signals see it. `StageFlow`: what its controller knows of it."""
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, cast
+
+from batchqueue.groups.record import group_id, partition_count
+from batchqueue.groups.skew import (
+    PartitionReading,
+    SkewDetectionConfig,
+    SkewDetector,
+    SkewReport,
+    skew_report,
+    skew_warning,
+)
+from batchqueue.metrics.names import MetricSpec
+from batchqueue.pipeline.graph import StageConfig
+from batchqueue.pipeline.runner.pressure import (
+    NO_PRESSURE,
+    BackpressureConfig,
+    EffectivePressure,
+    Partition,
+    PartitionProgress,
+    Pressure,
+    StagePressure,
+    StageReading,
+    next_pressure,
+    reason_of,
+)
+from batchqueue.pipeline.runner.states import (
+    BackpressureState,
+    PartitionState,
+    Settled,
+    SkewState,
+    StateMachine,
+    backpressure_machine,
+    partition_machine,
+    skew_machine,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowStage:
+    """A stage or source, as far as signals are concerned.
+
+    Attributes:
+        name: Its name.
+        downstream: The names of the stages that it feeds. Default: none.
+        is_source: Whether it reads input, and can be paused. Default: False.
+        has_credits: Whether something else than the signal holds the source back: in one process,
+            the bounded queue and the limit on bytes. Default: True.
+    """
+
+    name: str
+    downstream: tuple[str, ...] = ()
+    is_source: bool = False
+    has_credits: bool = True
+
+
+class Last(NamedTuple):
+    """The last reading of a stage, and what followed from it."""
+
+    reading: StageReading
+    pressure: Pressure
+    read_at: float
+
+
+class StageFlow:
+    """What a controller knows of a stage.
+
+    One thread calls the methods. Others may read `last`, which is replaced and never changed.
+    """
+
+    def __init__(
+        self,
+        stage: FlowStage,
+        config: BackpressureConfig,
+        skew_config: SkewDetectionConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin without a reading."""
+        self.stage = stage
+        self.last = Last(StageReading(lag=None, queue_rows=None), NO_PRESSURE, float("-inf"))
+        self.machine = backpressure_machine(stage.name, clock)
+        self.skew = StageSkew(stage.name, skew_config, skew_machine(stage.name, clock))
+        self._config = config
+
+    def take(self, reading: StageReading, now: float) -> None:
+        """Take a reading."""
+        pressure = self.last.pressure
+        if self._config.enabled:
+            # A source that is behind has to read more, not less: its lag is not a pressure.
+            lag = 0 if self.stage.is_source else reading.lag
+            pressure = next_pressure(pressure, lag, reading.queue_rows, self._config)
+        self.last = Last(reading, pressure, now)
+        self.skew.check(reading.partitions, now)
+
+    def own(self) -> StagePressure:
+        """Return what the stage says about itself."""
+        reading, pressure, _ = self.last
+        reason = reason_of(pressure, self._config, reading.busy_ratio)
+        return StagePressure(
+            pressure.slow_down_factor, pressure.is_active, pressure.early_warning, reason
+        )
+
+    def advance(self, *, has_upstream: bool, pauses_source: bool) -> None:
+        """Move the state of the backpressure to where the last reading leads.
+
+        Args:
+            has_upstream: Whether there is a stage or source that can hear the signal.
+            pauses_source: Whether a source before the stage is paused.
+        """
+        state, pressure = BackpressureState, self.last.pressure
+        if self.machine.state is state.BACKPRESSURE_ACTIVE:
+            if not pressure.is_active:
+                self.machine.advance(state.NORMAL)
+            return
+        path = [state.MONITORING] if self.machine.state is state.SOURCE_PAUSED else []
+        path.append(state.CHECKING)
+        if not pressure.is_active:
+            path.append(state.NORMAL)
+        elif not has_upstream:
+            path.append(state.BACKPRESSURE_ACTIVE)
+        elif pressure.ratio is not None and pressure.ratio > 1:
+            path += [state.BACKPRESSURE_ACTIVE, state.PROPAGATING]
+            path.append(state.SOURCE_PAUSED if pauses_source else state.MONITORING)
+        else:
+            path.append(state.MONITORING)
+        self.machine.advance(*path)
+
+
+def sources_before(
+    stages: Iterable[FlowStage], order: Sequence[str]
+) -> dict[str, tuple[FlowStage, ...]]:
+    """Return the sources before each stage.
+
+    Args:
+        stages: The stages and sources.
+        order: Their names, each behind those that follow it.
+    """
+    by_name = {stage.name: stage for stage in stages}
+    before: dict[str, dict[str, FlowStage]] = {name: {} for name in order}
+    for name in reversed(order):
+        stage = by_name.get(name)
+        if stage is None:
+            continue
+        passed_on = {name: stage, **before[name]} if stage.is_source else before[name]
+        for following in stage.downstream:
+            before[following].update(passed_on)
+    return {name: tuple(found.values()) for name, found in before.items()}
+
+
+# `StageSkew`: which partitions of a stage are hot, decided by `batchqueue.groups.skew`.
+
+
+class StageSkew:
+    """Takes a reading of the partitions of a stage now and then, and moves its state machine."""
+
+    def __init__(
+        self, stage: str, config: SkewDetectionConfig, machine: StateMachine[SkewState]
+    ) -> None:
+        """Begin without hot partitions."""
+        self.machine = machine
+        self._stage = stage
+        self._config = config
+        self._detector = SkewDetector(config)
+        self._readings: list[PartitionReading] = []
+        self._next_at = float("-inf")
+
+    @property
+    def hot(self) -> frozenset[Partition]:
+        """The partitions that are hot after the last reading."""
+        return frozenset(self._detector.hot)
+
+    def check(self, partitions: Mapping[Partition, PartitionProgress], now: float) -> None:
+        """Take a reading, if it is time for one.
+
+        Args:
+            partitions: All partitions of the stage.
+            now: The time, in seconds.
+        """
+        # Two readings in a row count only if there is time for a change between them.
+        if not (self._config.enabled and partitions) or now < self._next_at:
+            return
+        self._next_at = now + self._config.check_interval_s
+        self._readings = readings_of(partitions)
+        self._detector.update(self._readings)
+        self._advance(any(each.lag is not None for each in self._readings))
+
+    def line(self) -> str:
+        """Return the line for the log that says which partitions are hot."""
+        hot = [each for each in self._readings if each.partition in self._detector.hot]
+        if not hot:
+            return f"Partition skew ended in {self._stage}"
+        return skew_warning(self._stage, skew_report(self._readings, self._config), hot)
+
+    def _advance(self, is_known: bool) -> None:
+        path = [] if self.machine.state is SkewState.MONITORING else [SkewState.MONITORING]
+        path.append(SkewState.COLLECTING_METRICS)
+        if not is_known:
+            path.append(SkewState.MONITORING)
+        elif self._detector.hot:
+            path += [SkewState.CALCULATING_LAG, SkewState.SKEW_DETECTED]
+            path += [SkewState.LOGGING_ALERT, SkewState.MITIGATING]
+        else:
+            path += [SkewState.CALCULATING_LAG, SkewState.NO_SKEW]
+        self.machine.advance(*path)
+
+
+def report_of(
+    partitions: Mapping[Partition, PartitionProgress], config: SkewDetectionConfig
+) -> SkewReport:
+    """Return the figures of the lags of a stage."""
+    return skew_report(readings_of(partitions), config)
+
+
+def readings_of(partitions: Mapping[Partition, PartitionProgress]) -> list[PartitionReading]:
+    """Return partitions as the detector takes them."""
+    return [
+        PartitionReading(
+            # The detector compares partitions with each other only, so names will do as well.
+            partition=cast(int, partition),
+            lag=progress.lag,
+            rate_per_s=progress.rate_per_s,
+            owner=progress.owner,
+            seconds=progress.seconds,
+        )
+        for partition, progress in partitions.items()
+    ]
+
+
+# `StagePartitions`: how many partitions a stage has, in which group, and where they are.
+
+
+class StagePartitions:
+    """The partitions of a stage, from the start of the stage to its end.
+
+    The runner of the stage says what happens; this says which state that is.
+
+    Attributes:
+        count: The number of partitions.
+        machine: The state.
+
+    Example:
+        >>> partitions = StagePartitions("revenue", "totals", StageConfig(max_workers=4))
+        >>> partitions.count, partitions.group, partitions.machine.state.value
+        (4, 'revenue_totals', 'multi_partition')
+    """
+
+    def __init__(
+        self,
+        pipeline: str,
+        stage: str,
+        config: StageConfig,
+        machine: StateMachine[PartitionState] | None = None,
+        *,
+        count: int | None = None,
+    ) -> None:
+        """Compute the number of partitions.
+
+        Args:
+            pipeline: The name of the pipeline.
+            stage: The name of the stage.
+            config: Its settings.
+            machine: The state, before the start. Default: None, a new one.
+            count: The number of partitions, if the graph decides it. Default: None,
+                `partition_count` of the config, or one per worker up to `max_workers`. How many
+                workers run now does not matter.
+        """
+        self.machine = machine or partition_machine(stage)
+        self.count = count or partition_count(config.partition_count, config.max_workers)
+        self._names = pipeline, stage
+        self._min_workers = config.min_workers
+        self._members: frozenset[str] = frozenset()
+        kind = (
+            PartitionState.SINGLE_PARTITION if self.count == 1 else PartitionState.MULTI_PARTITION
+        )
+        self.machine.advance(PartitionState.COMPUTING_PARTITION_COUNT, kind)
+
+    @property
+    def group(self) -> str:
+        """The name of the group of workers that shares them, where these are processes.
+
+        Raises:
+            ConfigError: A name cannot be part of the name of a group.
+        """
+        return group_id(*self._names)
+
+    def queue_created(self) -> None:
+        """Take note that the queue or topic exists, with `count` partitions."""
+        self.machine.advance(PartitionState.QUEUE_CREATED)
+
+    def workers_spawning(self) -> None:
+        """Take note that workers are started."""
+        self.machine.advance(PartitionState.WORKERS_SPAWNING)
+
+    def observe(self, members: Collection[str], owners: Mapping[int, str | None]) -> None:
+        """Take note of who has which partition.
+
+        The stage runs as soon as `min_workers` share all partitions. When the members are others
+        than before, or a partition has no owner among them, it rebalances until they share again.
+
+        Args:
+            members: The names of the workers.
+            owners: The owner of each partition; None if it has none.
+        """
+        present = frozenset(members)
+        shared = set(owners.values())
+        is_shared = bool(owners) and shared <= present
+        is_shared = is_shared and len(shared) == min(len(present), len(owners))
+        if self.machine.state is PartitionState.WORKERS_SPAWNING:
+            if not is_shared or len(present) < self._min_workers:
+                return
+            self.machine.advance(PartitionState.RUNNING)
+        elif self.machine.state is PartitionState.RUNNING and (
+            present != self._members or not is_shared
+        ):
+            self.machine.advance(PartitionState.REBALANCING)
+        if self.machine.state is PartitionState.REBALANCING and is_shared:
+            self.machine.advance(PartitionState.RUNNING)
+        self._members = present
+
+    def stop(self) -> None:
+        """Take note that the stage is to end."""
+        self.machine.advance(PartitionState.STOPPING)
+
+    def stopped(self) -> None:
+        """Take note that the stage has ended."""
+        self.machine.advance(PartitionState.STOPPED)
+
+
+# The metrics of a pipeline: the single list of their names, types, units, and when they change.
+
+
+_CHECK = "each check of backpressure"
+_CUT = "each cut"
+
+
+def _counter(
+    name: str, unit: str, what: str, changes: str, labels: tuple[str, ...] = ()
+) -> MetricSpec:
+    return MetricSpec(f"batchqueue_pipeline_{name}_total", "counter", labels, unit, what, changes)
+
+
+def _gauge(
+    name: str, unit: str, what: str, changes: str, labels: tuple[str, ...] = ()
+) -> MetricSpec:
+    return MetricSpec(f"batchqueue_pipeline_{name}", "gauge", labels, unit, what, changes)
+
+
+_P = ("partition",)
+
+
+class PipelineMetric(Enum):
+    """The metrics of a stage or source. What is not known is missing, never 0."""
+
+    ROWS_IN = _counter("rows_in", "rows", "rows that it accepted", "each chunk that comes in")
+    ROWS_OUT = _counter("rows_out", "rows", "rows that it emitted or stored", "each chunk it ends")
+    BYTES_IN = _counter("bytes_in", "bytes", "bytes that it accepted", "each chunk that comes in")
+    BYTES_OUT = _counter(
+        "bytes_out", "bytes", "bytes that it emitted or stored", "each chunk it ends"
+    )
+    QUEUE_ROWS = _gauge(
+        "queue_rows", "rows", "rows accepted and not completed", "each chunk in or completed"
+    )
+    QUEUE_BYTES = _gauge(
+        "queue_bytes", "bytes", "bytes accepted and not completed", "each chunk in or completed"
+    )
+    LAG_RECORDS = _gauge("lag_records", "rows", "rows that are not done", _CHECK, _P)
+    LAG_SECONDS = _gauge(
+        "lag_seconds", "seconds", "time that the lag takes at the present rate", _CHECK, _P
+    )
+    BUSY_RATIO = _gauge("busy_ratio", "0 to 1", "share of time its workers are busy", _CHECK)
+    SLOW_DOWN_FACTOR = _gauge(
+        "slow_down_factor", "0 to 1", "least factor of it and all stages after it", _CHECK
+    )
+    BACKPRESSURE_ACTIVE = _gauge(
+        "backpressure_active", "1 or 0", "whether backpressure is active at it", _CHECK
+    )
+    EARLY_WARNING = _gauge("early_warning", "1 or 0", "whether it is near its thresholds", _CHECK)
+    STATE = _gauge(
+        "state",
+        "1 or 0",
+        "whether a state machine (partition, backpressure or skew) is in this state",
+        "each change of state",
+        ("machine", "state"),
+    )
+    PAUSED_SECONDS = _counter(
+        "paused_seconds",
+        "seconds",
+        "time that a source was paused, by the stage that was the cause, or the reason given",
+        "each check while it is paused",
+        ("cause",),
+    )
+    SKEW_RATIO = _gauge("skew_ratio", "ratio", "largest lag divided by the mean lag", _CHECK)
+    HOT_PARTITIONS = _gauge(
+        "hot_partitions", "partitions", "partitions that lag behind", "each reading of skew"
+    )
+    CUTS = _counter("cuts", "cuts", "cuts that were committed", _CUT)
+    CUT_SECONDS = _gauge("cut_seconds", "seconds", "time that the last cut took", _CUT)
+    CHUNKS_FAILED = _counter(
+        "chunks_failed", "chunks", "chunks whose operator or sink raised", "each failure"
+    )
+
+
+# `StageMetrics`: a stage at one moment, for programs, dashboards and autoscalers.
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionMetrics:
+    """A partition of a stage at one moment. What is not known is None.
+
+    Attributes:
+        partition: Its number or name.
+        latest_offset: The rows that were ever added, or the next offset to be written.
+        committed_offset: The rows that are done, or the next offset to be read; None if nothing
+            was committed.
+        lag: Rows that are not done.
+        lag_seconds: Seconds that it is behind, by its source or at the present rate; infinite at
+            rate 0.
+        rate_per_s: Rows that are done per second.
+        owner: The worker that reads it.
+        is_hot: Whether it lags behind the others, see `batchqueue.groups.SkewDetector`.
+    """
+
+    partition: Partition
+    latest_offset: int | None
+    committed_offset: int | None
+    lag: int | None
+    lag_seconds: float | None
+    rate_per_s: float | None
+    owner: str | None
+    is_hot: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageMetrics:
+    """A stage at one moment. What is not known is None.
+
+    The figures of skew are over the partitions whose lag is known. `skew_detected` is a rule of
+    thumb that one row among four partitions fulfils; `hot_partitions` is the decision that the
+    stage acts on.
+
+    Attributes:
+        stage: Its name.
+        lag: Rows that it has still to read.
+        queue_rows: Rows that it has accepted and not completed.
+        rate_per_s: Rows that it completes per second.
+        busy_ratio: The share of the time in which its workers are busy, from 0 to 1.
+        pressure: The larger of lag and queue, each divided by its threshold.
+        backpressure_active: Whether backpressure is active at this stage.
+        early_warning: Whether this stage warns.
+        slow_down_factor: The effective factor: the least of this stage and all stages after it.
+        reason: Why it is below 1, or why backpressure is active; empty if neither.
+        cause: The stage where that began; None if there is none.
+        partitions: The metrics of its partitions.
+        partition_lags: Rows that are not done, by partition.
+        avg_lag: The mean lag of a partition.
+        max_lag: The largest.
+        min_lag: The smallest.
+        lag_deviation: The standard deviation of the lags, of the whole population.
+        skew_ratio: `max_lag / avg_lag`; 0.0 if the mean is 0 or not known.
+        skew_detected: Whether the ratio is above `skew_threshold`.
+        skewed_partitions: Partitions whose lag is above the threshold times the mean.
+        hot_partitions: Partitions that lag behind the others, in rows and, where that is known, in
+            time.
+        partition_state: The state of its partitions.
+        backpressure_state: The state of its backpressure.
+        skew_state: The state of its skew.
+        paused_seconds: For how long it was not to plan, by the stage that was the cause; of a
+            source only.
+        is_missing: Whether its last reading is too old or there is none.
+    """
+
+    stage: str
+    lag: int | None
+    queue_rows: int | None
+    rate_per_s: float | None
+    busy_ratio: float | None
+    pressure: float | None
+    backpressure_active: bool
+    early_warning: bool
+    slow_down_factor: float
+    reason: str
+    cause: str | None
+    partitions: Mapping[Partition, PartitionMetrics]
+    partition_lags: Mapping[Partition, int | None]
+    avg_lag: float | None
+    max_lag: int | None
+    min_lag: int | None
+    lag_deviation: float | None
+    skew_ratio: float
+    skew_detected: bool
+    skewed_partitions: tuple[Partition, ...]
+    hot_partitions: frozenset[Partition]
+    partition_state: Settled[PartitionState]
+    backpressure_state: Settled[BackpressureState]
+    skew_state: Settled[SkewState]
+    paused_seconds: Mapping[str, float]
+    is_missing: bool
+
+
+def partition_metrics_of(
+    partitions: Mapping[Partition, PartitionProgress], hot: Iterable[Partition]
+) -> dict[Partition, PartitionMetrics]:
+    """Return the metrics of the partitions of a stage."""
+    found = frozenset(hot)
+    return {
+        partition: PartitionMetrics(
+            partition=partition,
+            latest_offset=progress.latest,
+            committed_offset=progress.committed,
+            lag=progress.lag,
+            lag_seconds=progress.lag_seconds,
+            rate_per_s=progress.rate_per_s,
+            owner=progress.owner,
+            is_hot=partition in found,
+        )
+        for partition, progress in partitions.items()
+    }
+
+
+def stage_metrics_of(
+    flow: StageFlow,
+    effective: EffectivePressure,
+    skew_config: SkewDetectionConfig,
+    *,
+    partition_state: Settled[PartitionState],
+    paused_seconds: Mapping[str, float],
+    is_missing: bool,
+) -> StageMetrics:
+    """Return the metrics of a stage.
+
+    Args:
+        flow: What its controller knows of it.
+        effective: The pressure of it and all stages after it.
+        skew_config: Its `skew_threshold` counts.
+        partition_state: The state of its partitions.
+        paused_seconds: As in `StageMetrics`.
+        is_missing: As in `StageMetrics`.
+    """
+    reading, pressure, _ = flow.last
+    hot = flow.skew.hot
+    report = report_of(reading.partitions, skew_config)
+    return StageMetrics(
+        stage=flow.stage.name,
+        lag=reading.lag,
+        queue_rows=reading.queue_rows,
+        rate_per_s=reading.rate_per_s,
+        busy_ratio=reading.busy_ratio,
+        pressure=pressure.ratio,
+        backpressure_active=pressure.is_active,
+        early_warning=pressure.early_warning,
+        slow_down_factor=effective.slow_down_factor,
+        reason=effective.reason,
+        cause=effective.cause,
+        partitions=partition_metrics_of(reading.partitions, hot),
+        partition_lags={name: each.lag for name, each in reading.partitions.items()},
+        avg_lag=report.avg_lag,
+        max_lag=report.max_lag,
+        min_lag=report.min_lag,
+        lag_deviation=report.std,
+        skew_ratio=report.skew_ratio,
+        skew_detected=report.seed_skewed,
+        skewed_partitions=report.skewed_partitions,
+        hot_partitions=hot,
+        partition_state=partition_state,
+        backpressure_state=flow.machine.settled,
+        skew_state=flow.skew.machine.settled,
+        paused_seconds=paused_seconds,
+        is_missing=is_missing,
+    )
+
+
+Sample = tuple[PipelineMetric, tuple[str, ...], float]
+"""A metric, the values of its labels but `pipeline` and `stage`, and its value."""
+
+
+def samples_of(metrics: StageMetrics) -> Iterator[Sample]:
+    """Return the samples of a stage. What is not known has none.
+
+    Example:
+        for metric, labels, value in samples_of(controller.metrics("totals")):
+            print(metric.value.name, labels, value)
+    """
+    for metric, value in (
+        (PipelineMetric.QUEUE_ROWS, metrics.queue_rows),
+        (PipelineMetric.BUSY_RATIO, metrics.busy_ratio),
+        (PipelineMetric.SLOW_DOWN_FACTOR, metrics.slow_down_factor),
+        (PipelineMetric.BACKPRESSURE_ACTIVE, metrics.backpressure_active),
+        (PipelineMetric.EARLY_WARNING, metrics.early_warning),
+        (PipelineMetric.SKEW_RATIO, metrics.skew_ratio),
+        (PipelineMetric.HOT_PARTITIONS, len(metrics.hot_partitions)),
+    ):
+        if value is not None:
+            yield metric, (), float(value)
+    for machine, settled in (
+        ("partition", metrics.partition_state),
+        ("backpressure", metrics.backpressure_state),
+        ("skew", metrics.skew_state),
+    ):
+        for state in type(settled.state):
+            yield PipelineMetric.STATE, (machine, state.value), float(state is settled.state)
+    for cause, seconds in metrics.paused_seconds.items():
+        yield PipelineMetric.PAUSED_SECONDS, (cause,), seconds
+    for partition in metrics.partitions.values():
+        labels = (str(partition.partition),)
+        if partition.lag is not None:
+            yield PipelineMetric.LAG_RECORDS, labels, float(partition.lag)
+        if partition.lag_seconds is not None and partition.lag_seconds < math.inf:
+            yield PipelineMetric.LAG_SECONDS, labels, partition.lag_seconds

@@ -1,0 +1,274 @@
+"""Sinks of pipelines."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from batchqueue._words import a_type
+from batchqueue.exceptions import ConfigError
+from batchqueue.pipeline.contract import Position, check_written, is_deferred
+from batchqueue.pipeline.errors import CutError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from batchqueue.aggregation import MergeBuffer, Metrics
+    from batchqueue.outputs import MetricsStore
+
+
+__all__ = ["FunctionSink", "MetricsSink"]
+
+
+# `FunctionSink`: calls a function with chunks, at least once for each.
+
+
+_MOST_ROWS = 1_000_000
+
+
+class FunctionSink:
+    """A sink that calls a function with a list of chunks.
+
+    After a crash, chunks since the last cut come again. `chunk_origin` says where a chunk came
+    from, so that the function can recognise it.
+
+    Attributes:
+        batch_rows: The rows that a call should have, if they are there.
+
+    Example:
+        >>> from batchqueue.pipeline import FunctionSink, IterableSource, Pipeline
+        >>> def show(chunks):
+        ...     for chunk in chunks:
+        ...         print(chunk.to_pylist())
+        >>> flow = Pipeline("cities")
+        >>> cities = IterableSource(lambda: [{"city": "Rome"}, {"city": "Oslo"}])
+        >>> flow.source(cities).to(FunctionSink(show))
+        >>> _ = flow.run()
+        [{'city': 'Rome'}, {'city': 'Oslo'}]
+    """
+
+    def __init__(
+        self, function: "Callable[[list[pa.RecordBatch]], Any]", batch_rows: int = 500
+    ) -> None:
+        """Make a sink.
+
+        Args:
+            function: Gets one or more chunks, in order. Calls are never concurrent. What it raises
+                ends the run.
+            batch_rows: The rows that a call gets if they are there already, 1 to 1,000,000. A call
+                never waits for them. Default: 500.
+
+        Raises:
+            ConfigError: An argument is invalid.
+        """
+        if not callable(function):
+            raise ConfigError(
+                f"function is {function!r}; give a function that takes a list of record batches"
+            )
+        if is_deferred(function):
+            raise ConfigError(
+                f"function is {function!r}, and a call of it would write nothing; give a plain "
+                "function, for instance one that calls asyncio.run"
+            )
+        if not isinstance(batch_rows, int) or not 1 <= batch_rows <= _MOST_ROWS:
+            raise ConfigError(f"batch_rows is {batch_rows!r}; give an int from 1 to {_MOST_ROWS:,}")
+        self.batch_rows = batch_rows
+        self._function = function
+
+    def write(self, chunks: "list[pa.RecordBatch]") -> None:
+        """Call the function."""
+        if chunks:
+            check_written(self._function(chunks))
+
+    def __repr__(self) -> str:
+        name = getattr(self._function, "__name__", type(self._function).__name__)
+        return f"FunctionSink({name}, batch_rows={self.batch_rows})"
+
+
+# `MetricsSink`: merges chunks as metrics into a store, each exactly once.
+#
+# The store has a mark with the number of the last cut, and in the description of the sink the
+# positions of it. Both are raised in the transaction that stores the metrics.
+
+
+_MARK = "pipeline"
+_POSITIONS = "positions"
+
+
+class MetricsSink:
+    """A sink that merges chunks as metrics into a store, so that each counts exactly once.
+
+    What comes between two cuts is merged in memory, a partial per metric and key, and is stored
+    with the cut, in one transaction. What a crash leaves over comes again, and counts once.
+
+    A sink id belongs to one pipeline. Others are refused, because their metrics would count beside
+    those that are stored; so are metrics whose columns have changed.
+
+    Example:
+        >>> from batchqueue.aggregation import Aggregation, Count, CountMetrics, metric_type
+        >>> from batchqueue.outputs import SqliteStore
+        >>> from batchqueue.pipeline import IterableSource, MetricsSink, Pipeline
+        >>> ORDERS = metric_type("orders", CountMetrics)
+        >>> def to_metrics(groups):
+        ...     for group in groups.to_pylist():
+        ...         yield ORDERS(group["city"], 0, group["orders"])
+        >>> cities = IterableSource(lambda: [{"city": "Rome"}, {"city": "Oslo"}, {"city": "Rome"}])
+        >>> store = SqliteStore("orders.db")
+        >>> flow = Pipeline("orders")
+        >>> by_city = Aggregation(keys=["city"], measures={"orders": Count()})
+        >>> flow.source(cities).aggregate(by_city).to(MetricsSink(store, to_metrics))
+        >>> _ = flow.run()
+        >>> _ = flow.run()  # resumes behind the last cut
+        >>> [(found.entity, found.count) for found in store.read(ORDERS)]
+        [('Oslo', 1), ('Rome', 2)]
+    """
+
+    batch_rows = 1_000
+    needs_origins = False
+
+    def __init__(
+        self,
+        store: "MetricsStore",
+        to_metrics: "Callable[[pa.RecordBatch], Iterable[Metrics]]",
+        *,
+        sink_id: str = "default",
+        metrics: "Sequence[type[Metrics]]" = (),
+    ) -> None:
+        """Make a sink; the store is opened with the run.
+
+        Args:
+            store: Where to write, for instance a `SqliteStore`.
+            to_metrics: Gets a chunk, and returns its metrics, in any number. Take their time from
+                the rows, not from the clock: a chunk that comes again must give the same metrics.
+            sink_id: The sink to write for; "default" by default. Several sinks may share a store.
+            metrics: The types of metrics that `to_metrics` returns. Only Spark needs them. Default:
+                none.
+
+        Raises:
+            ConfigError: The store is not a store, or `to_metrics` is not callable.
+        """
+        if not hasattr(store, "transaction"):
+            raise ConfigError(
+                f"store is {store!r}; give a store of metrics, for instance "
+                'SqliteStore("metrics.db")'
+            )
+        if not callable(to_metrics):
+            raise ConfigError(
+                f"to_metrics is {to_metrics!r}; give a function that takes a record batch and "
+                "returns a list of metrics"
+            )
+        self._store = store
+        self._to_metrics = to_metrics
+        self._sink_id = sink_id
+        self._metrics = tuple(metrics)
+        self._pipeline = ""
+        self._buffer: MergeBuffer | None = None
+
+    @property
+    def store(self) -> "MetricsStore":
+        """Where it writes."""
+        return self._store
+
+    @property
+    def to_metrics(self) -> "Callable[[pa.RecordBatch], Iterable[Metrics]]":
+        """What turns chunks into metrics."""
+        return self._to_metrics
+
+    @property
+    def sink_id(self) -> str:
+        """The sink that it writes for."""
+        return self._sink_id
+
+    @property
+    def metrics(self) -> "tuple[type[Metrics], ...]":
+        """The types of metrics that were named."""
+        return self._metrics
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_buffer": None}
+
+    def __repr__(self) -> str:
+        return f"MetricsSink({self._store!r}, sink_id={self._sink_id!r})"
+
+    def open(self, pipeline: str) -> None:
+        """Prepare for a run of a pipeline, and forget what a former run did not commit."""
+        self._pipeline = pipeline
+        self._buffer = None
+
+    def write(self, chunks: "list[pa.RecordBatch]") -> None:
+        """Merge the metrics of chunks in memory.
+
+        Raises:
+            TypeError: `to_metrics` did not return metrics.
+        """
+        from batchqueue.aggregation import MergeBuffer
+
+        if self._buffer is None:
+            self._buffer = MergeBuffer()
+        for chunk in chunks:
+            self._buffer.accept_all(_checked(self._to_metrics(chunk)))
+
+    def commit(self, cut: int, positions: Mapping[str, Position]) -> None:
+        """Store what was written, and the cut.
+
+        Raises:
+            ConfigError: The sink id belongs to another pipeline, group or job, or a metric has
+                changed its columns. Nothing was changed.
+            CutError: The store does not have the cut before: another run of the pipeline writes, or
+                the store was replaced. Nothing was changed.
+            StoreError: The store cannot be written.
+        """
+        from batchqueue.outputs.ledger import admit_metrics, admit_owner
+
+        partials = [] if self._buffer is None else self._buffer.drain()
+        with self._store.transaction(self._sink_id) as transaction:
+            description = admit_owner(transaction, self._name, self._owner)
+            stored = transaction.last_batch(_MARK) or 0
+            if stored != cut - 1:
+                raise CutError(
+                    f"{self._name} has cut {stored} and is to store cut {cut}, which must be the "
+                    f"next one: run pipeline {self._pipeline!r} once at a time, and give it the "
+                    "store that it has written"
+                )
+            description = admit_metrics(transaction, self._name, description, partials)
+            if partials:
+                transaction.merge(partials)
+            transaction.describe({**description, _POSITIONS: dict(positions)})
+            transaction.raise_mark(_MARK, cut)
+
+    def last_cut(self) -> tuple[int, Mapping[str, Position]] | None:
+        """Return the newest cut that is stored, with its positions; None if there is none.
+
+        Raises:
+            ConfigError: The sink id belongs to another pipeline, group or job.
+            StoreError: The store cannot be used.
+        """
+        from batchqueue.outputs.ledger import check_owner
+
+        with self._store.transaction(self._sink_id) as transaction:
+            description = check_owner(transaction, self._name, self._owner)
+            stored = transaction.last_batch(_MARK)
+        if description is None or stored is None:
+            return None
+        return stored, description[_POSITIONS]
+
+    @property
+    def _name(self) -> str:
+        return f"sink {self._sink_id!r} of {self._store!r}"
+
+    @property
+    def _owner(self) -> dict[str, str]:
+        return {"kind": "pipeline", "pipeline": self._pipeline}
+
+
+def _checked(made: object) -> "Iterable[Metrics]":
+    from batchqueue.aggregation import Metrics
+
+    if not isinstance(made, Iterable):
+        raise TypeError(
+            f"to_metrics returned {a_type(made)}; return a list of metrics, an empty one for none"
+        )
+    for item in made:
+        if not isinstance(item, Metrics):
+            raise TypeError(
+                f"to_metrics gave {a_type(item)}; give metrics, which metric_type makes classes of"
+            )
+        yield item
