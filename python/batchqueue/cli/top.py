@@ -8,9 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from batchqueue._words import counted
-from batchqueue.cli.command import OK, Command
-from batchqueue.cli.numbers import whole_number
-from batchqueue.cli.text import UNKNOWN, count, table
+from batchqueue.cli.command import OK, UNKNOWN, Command, count, table, whole_number
 from batchqueue.display.text import duration
 from batchqueue.exceptions import BatchQueueError
 from batchqueue.top.reading import ProcessReading, read_all

@@ -8,7 +8,8 @@ import tomllib
 import pytest
 
 import batchqueue
-from batchqueue.cli import app, main
+from batchqueue import cli as app
+from batchqueue.cli import main
 from batchqueue.cli.command import Command
 from batchqueue.exceptions import ConfigError, MissingPackageError
 from pages import ROOT

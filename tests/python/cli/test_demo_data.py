@@ -8,7 +8,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from batchqueue.cli.demo.data import ALL_FLIGHTS, FlightFiles, read_source, write_flights
+from batchqueue.cli.demo import ALL_FLIGHTS
+from batchqueue.cli.demo_job import FlightFiles, read_source, write_flights
 from batchqueue.exceptions import ConfigError
 
 

@@ -11,15 +11,15 @@ from subprocess import PIPE
 import pytest
 from pyspark.sql import SparkSession
 
+from batchqueue.cli import demo_folder as folder
 from batchqueue.cli import main
-from batchqueue.cli.demo import folder
-from batchqueue.cli.demo.groups import feed
-from batchqueue.cli.demo.groups.command import run
-from batchqueue.cli.demo.groups.folder import claimed
-from batchqueue.cli.demo.groups.options import GroupsOptions
-from batchqueue.cli.demo.groups.processes import ProcessWorkers
-from batchqueue.cli.demo.groups.server import ServerMissingError, find_program
-from batchqueue.cli.demo.groups.workers import WorkerEndedError
+from batchqueue.cli.demo_groups import feed
+from batchqueue.cli.demo_groups.command import run
+from batchqueue.cli.demo_groups.folder import claimed
+from batchqueue.cli.demo_groups.options import GroupsOptions
+from batchqueue.cli.demo_groups.processes import ProcessWorkers
+from batchqueue.cli.demo_groups.server import ServerMissingError, find_program
+from batchqueue.cli.demo_groups.workers import WorkerEndedError
 from batchqueue.exceptions import ConfigError
 from core_support.waits import eventually
 from groups_support.redis_server import skip_without_server

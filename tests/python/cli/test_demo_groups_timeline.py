@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from batchqueue.cli.demo.groups.conductor import Story
-from batchqueue.cli.demo.groups.figure import draw
-from batchqueue.cli.demo.groups.journal import Entry, Journal, Note, read_journal
-from batchqueue.cli.demo.groups.timeline import Call, Gap, Span, Timeline, make_timeline
+from batchqueue.cli.demo_groups.conductor import Story
+from batchqueue.cli.demo_groups.figure import draw
+from batchqueue.cli.demo_groups.journal import Entry, Journal, Note, read_journal
+from batchqueue.cli.demo_groups.timeline import Call, Gap, Span, Timeline, make_timeline
 from batchqueue.groups import Assignment
 
 STORY = Story(

@@ -7,10 +7,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from batchqueue.cli import main
-from batchqueue.cli.demo.pipeline.check import compare, stored_values
-from batchqueue.cli.demo.pipeline.command import run
-from batchqueue.cli.demo.pipeline.flow import DEPARTURES
-from batchqueue.cli.demo.pipeline.options import PipelineOptions
+from batchqueue.cli.demo_pipeline.check import compare, stored_values
+from batchqueue.cli.demo_pipeline.command import run
+from batchqueue.cli.demo_pipeline.flow import DEPARTURES
+from batchqueue.cli.demo_pipeline.options import PipelineOptions
 from batchqueue.outputs import SqliteStore
 
 ROWS = 6_000

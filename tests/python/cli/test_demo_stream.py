@@ -10,13 +10,22 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from batchqueue.cli.demo.check import Comparison, compare_with_spark_sql
-from batchqueue.cli.demo.data import FlightFiles, write_flights
-from batchqueue.cli.demo.epochs import EpochTotals, read_epochs
-from batchqueue.cli.demo.figure import delays_by_day, draw
-from batchqueue.cli.demo.job import flight_items, flights_job
-from batchqueue.cli.demo.results import Results
-from batchqueue.cli.demo.stream import StreamFailedError, run_stream
+from batchqueue.cli.demo_figure import delays_by_day, draw
+from batchqueue.cli.demo_job import (
+    FlightFiles,
+    StreamFailedError,
+    flight_items,
+    flights_job,
+    run_stream,
+    write_flights,
+)
+from batchqueue.cli.demo_report import (
+    Comparison,
+    EpochTotals,
+    Results,
+    compare_with_spark_sql,
+    read_epochs,
+)
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob
 

@@ -43,7 +43,7 @@ def test_wheel_holds_the_library_the_stubs_and_the_licence_but_no_tests(wheel: P
         "_core.pyi",
         "py.typed",
         "__init__.py",
-        "cli/app.py",
+        "cli/__init__.py",
         "groups/redis/scripts/join.lua",
         "spark/driver/format.py",
     }

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from batchqueue import RetryPolicy
-from batchqueue.cli.groups import positions
+from batchqueue.cli import groups_reset as positions
 from batchqueue.groups import GroupMonitor, OnFailure, Start
 from batchqueue.groups.record import format_id
 from core_support.waits import WAIT_S, eventually

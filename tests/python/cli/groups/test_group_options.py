@@ -8,9 +8,9 @@ import types
 import pytest
 
 from batchqueue import ConfigError
+from batchqueue.cli import groups_options as source
 from batchqueue.cli import main
-from batchqueue.cli.groups import source
-from batchqueue.cli.groups.commands import GROUP_COMMANDS
+from batchqueue.cli.groups import GROUP_COMMANDS
 from batchqueue.exceptions import MissingPackageError
 from batchqueue.groups import MemoryStreams
 from pages import ROOT

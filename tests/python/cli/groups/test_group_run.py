@@ -10,8 +10,14 @@ import textwrap
 
 import pytest
 
-from batchqueue.cli.groups.link import Report, read_report, send_report
-from batchqueue.cli.groups.restarts import LONGEST_S, STEADY_S, Restarts
+from batchqueue.cli.groups_run import (
+    LONGEST_S,
+    STEADY_S,
+    Report,
+    Restarts,
+    read_report,
+    send_report,
+)
 from core_support.waits import HANG_S, eventually
 
 PROGRAM = """

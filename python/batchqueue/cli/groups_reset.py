@@ -1,0 +1,328 @@
+"""`groups redrive`: send dead letters back."""
+
+import argparse
+import sys
+from dataclasses import dataclass
+
+from batchqueue._words import counted
+from batchqueue.cli.command import FAILED, OK, Command, whole_number
+from batchqueue.cli.groups_options import (
+    Target,
+    add_partition,
+    add_target,
+    members_of,
+    partitions_of,
+    target_of,
+)
+from batchqueue.exceptions import BatchQueueError, ConfigError
+from batchqueue.groups.backend import (
+    Administration,
+    Connection,
+    Fetch,
+    PartitionInfo,
+    Source,
+    Unreadable,
+)
+from batchqueue.groups.messages import Entry
+from batchqueue.groups.record import parse_id, undecoded
+from batchqueue.groups.worker.routes import PREFIX
+
+_BLOCK = 500
+"""Letters that are sent back with one call of the server."""
+
+_REFUSALS = 5
+"""Calls in a row that send nothing, because the letters are others by then, before it ends."""
+
+
+def add_redrive_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.description = (
+        "Send dead letters back to their partitions as new records, the oldest first, without the "
+        "headers dead-*. Those that fail again while it runs stay in the dead letters."
+    )
+    add_target(parser)
+    add_partition(parser)
+    parser.add_argument(
+        "--limit", type=whole_number(1), metavar="N", help="at most N of them (default: all)"
+    )
+
+
+def run_redrive(arguments: argparse.Namespace) -> int:
+    """Send them back."""
+    target = target_of(arguments)
+    sent = wanted = 0
+    with target.administration() as administration:
+        partitions = partitions_of(arguments, administration)
+        infos = administration.infos(partitions)
+        try:
+            for partition, info in zip(partitions, infos, strict=True):
+                # No more than there are now: what fails again would come round without an end.
+                left = info.dead
+                if arguments.limit is not None:
+                    left = min(left, arguments.limit - wanted)
+                wanted += left
+                refused = 0
+                while left > 0 and refused < _REFUSALS:
+                    returned = _send_back(administration, partition, min(left, _BLOCK))
+                    if returned is None:
+                        break
+                    refused = 0 if returned else refused + 1
+                    sent, left = sent + returned, left - returned
+        finally:
+            print(f"{counted(sent, 'dead letter')} of {target} sent back")
+    if sent < wanted:
+        print(
+            f"{counted(wanted - sent, 'dead letter')} less than there were: another redrive or a "
+            "reset is under way; run it again",
+            file=sys.stderr,
+        )
+        return FAILED
+    return OK
+
+
+def _send_back(administration: Administration, partition: int, limit: int) -> int | None:
+    """Return how many were sent, None if there are none."""
+    letters = administration.dead_letters(partition, limit)
+    if not letters:
+        return None
+    return administration.send_back(partition, [_plain(letter) for letter in letters])
+
+
+def _plain(letter: Entry) -> Entry:
+    kept = tuple(pair for pair in letter.headers if not pair[0].startswith(PREFIX))
+    return letter._replace(headers=kept)
+
+
+REDRIVE = Command(
+    name="redrive",
+    help="send dead letters back as new records",
+    add_arguments=add_redrive_arguments,
+    run=run_redrive,
+)
+
+
+# Where `groups reset` lets a group continue, and how many records are done up to there.
+
+
+_SEARCHED_ENTRIES = 1_000
+"""Records that are read with one call while they are counted."""
+
+_LEASE_MS = 60_000
+"""Only for the timeouts of the connection that counts: it joins nothing."""
+
+
+class TrimmedMeanwhileError(BatchQueueError, RuntimeError):
+    """Records were trimmed while they were counted."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a group continues in a partition.
+
+    Attributes:
+        partition: The partition.
+        offset: The last record that counts as done.
+        done: The number of records up to there, counted from the beginning of the stream.
+        again: Records that the group had done, and gets again.
+        skipped: Records that the group had not done, and never gets.
+    """
+
+    partition: int
+    offset: int
+    done: int
+    again: int
+    skipped: int
+
+
+def wanted_offset(to: str) -> int | None:
+    """Return the offset of `--to`; None for earliest and latest.
+
+    Raises:
+        ConfigError: It is neither of these.
+    """
+    if to in ("earliest", "latest"):
+        return None
+    if to.isascii() and to.isdigit() and len(to) <= 19:
+        return int(to)
+    try:
+        return parse_id(to)
+    except BatchQueueError as error:
+        raise ConfigError(
+            f"--to is {to!r}; give earliest, latest, an offset, or an id of Redis such as "
+            "1760000000000-0"
+        ) from error
+
+
+class Positions:
+    """Computes positions. Counting in the middle of a partition reads what comes after."""
+
+    def __init__(self, source: Source, group: str, administration: Administration) -> None:
+        self._source = source
+        self._group = group
+        self._administration = administration
+
+    def of(self, to: str, partitions: list[int]) -> list[Position]:
+        """Return the positions that `--to` means.
+
+        Raises:
+            ConfigError: It is invalid, or an offset after the last record of all of them.
+            TrimmedMeanwhileError: Records were trimmed while they were counted.
+        """
+        offset = wanted_offset(to)
+        infos = dict(zip(partitions, self._administration.infos(partitions), strict=True))
+        if offset is None:
+            place = _earliest if to == "earliest" else _latest
+            return [_position(each, info, *place(info)) for each, info in infos.items()]
+        last = max(info.end for info in infos.values())
+        if offset > last:
+            raise ConfigError(
+                f"--to is {offset}, after the last record, which has the offset {last}: later "
+                "records would be skipped; give a smaller one, or latest"
+            )
+        connection = self._source.connect(self._group, lease_ms=_LEASE_MS, name="reset")
+        try:
+            connection.partitions(None)
+            return [
+                _position(each, info, *self._middle(connection, each, info, offset))
+                for each, info in infos.items()
+            ]
+        finally:
+            connection.close()
+
+    def _middle(
+        self, connection: Connection, partition: int, info: PartitionInfo, offset: int
+    ) -> tuple[int, int]:
+        if offset >= info.end:
+            return _latest(info)
+        done = _added(info) - _count(connection, partition, offset, info.end)
+        # Otherwise the next worker would find a gap where the group is said to continue.
+        [now] = self._administration.infos([partition])
+        if _trimmed(now) > done:
+            raise TrimmedMeanwhileError(
+                f"partition {partition}: records after offset {offset} were trimmed while they "
+                "were counted; nothing was reset; run it again"
+            )
+        return offset, done
+
+
+def _earliest(info: PartitionInfo) -> tuple[int, int]:
+    return 0, _trimmed(info)
+
+
+def _latest(info: PartitionInfo) -> tuple[int, int]:
+    return info.end, _added(info)
+
+
+def _position(partition: int, info: PartitionInfo, offset: int, done: int) -> Position:
+    before = max(info.done, _trimmed(info))
+    return Position(partition, offset, done, max(0, before - done), max(0, done - before))
+
+
+def _added(info: PartitionInfo) -> int:
+    # A server that does not count what was added has no lags either, so this number is never used.
+    return info.length if info.added is None else info.added
+
+
+def _trimmed(info: PartitionInfo) -> int:
+    return max(0, _added(info) - info.length)
+
+
+def _count(connection: Connection, partition: int, after: int, end: int) -> int:
+    """Read the records after an offset up to another one, and return how many there are."""
+    total = 0
+    while after < end:
+        found = connection.read([Fetch(partition, after, _SEARCHED_ENTRIES)], 0)
+        if not found:
+            break
+        [block] = found
+        if isinstance(block, Unreadable):
+            raise block.failure.error
+        entries = block.entries
+        if entries.last <= end:
+            total += len(entries)
+        else:
+            records, _ = entries.records(undecoded)
+            total += sum(record.offset <= end for record in records)
+        after = entries.last
+    return total
+
+
+# `groups reset`: let a group continue elsewhere.
+
+
+def add_reset_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.description = (
+        "Let a group without members continue elsewhere. With an offset, the records after it are "
+        "read to count them, which takes a while if there are many. Dead letters stay. An offset "
+        "of Redis begins with a time, so that the same one suits all partitions."
+    )
+    add_target(parser)
+    add_partition(parser)
+    parser.add_argument(
+        "--to",
+        required=True,
+        metavar="earliest|latest|OFFSET",
+        help="before the oldest record that is left, after the newest, or after an offset: a "
+        "number, or an id of Redis",
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def run_reset(arguments: argparse.Namespace) -> int:
+    """Reset it."""
+    wanted_offset(arguments.to)
+    target = target_of(arguments)
+    with target.administration() as administration:
+        partitions = list(partitions_of(arguments, administration))
+        _check_empty(target, administration)
+        positions = Positions(target.source, target.group, administration)
+        places = positions.of(arguments.to, partitions)
+        print(
+            f"{target}, {counted(len(places), 'partition')}, to {arguments.to}: {_effect(places)}"
+        )
+        if not (arguments.yes or _is_confirmed()):
+            print("nothing was reset", file=sys.stderr)
+            return FAILED
+        # A worker that joined since then has its commits refused, and opens the partition again.
+        _check_empty(target, administration)
+        for place in places:
+            administration.reset(place.partition, place.offset, place.done)
+    print("reset")
+    return OK
+
+
+def _check_empty(target: Target, administration: Administration) -> None:
+    names = sorted(each.member.name for each in members_of(administration).values())
+    if names:
+        raise ConfigError(
+            f"{target} has members: {', '.join(names)}; let them leave before, for instance with "
+            "`batchqueue groups drain`"
+        )
+
+
+def _effect(places: list[Position]) -> str:
+    again = sum(place.again for place in places)
+    skipped = sum(place.skipped for place in places)
+    effects = []
+    if again:
+        effects.append(f"{counted(again, 'record')} will be handled again")
+    if skipped:
+        effects.append(f"{counted(skipped, 'record')} will be skipped")
+    return ", ".join(effects) or "no record is skipped or handled again"
+
+
+def _is_confirmed() -> bool:
+    try:
+        return input("Reset? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        print("\nno answer; --yes resets without a question", file=sys.stderr)
+        return False
+
+
+RESET = Command(
+    name="reset",
+    help="let a group without members continue elsewhere",
+    add_arguments=add_reset_arguments,
+    run=run_reset,
+)
