@@ -6,18 +6,8 @@ partitions, group them by class, and pass each batch to the handler of its class
 
 from typing import TYPE_CHECKING, Any
 
-import batchqueue._subinterpreter_guard  # noqa: F401 - must run before the core is imported
+import batchqueue.subinterpreter  # noqa: F401 - must run before the core is imported
 from batchqueue._core import __version__
-from batchqueue.config import (
-    BatchQueueConfig,
-    BufferStrategy,
-    DrainBalancer,
-    PartitionPolicy,
-    PartitionSelector,
-    RetryPolicy,
-    ThreadPolicy,
-)
-from batchqueue.dead_letters import DeadLetter
 from batchqueue.exceptions import (
     BatchFailed,
     BatchQueueError,
@@ -27,12 +17,27 @@ from batchqueue.exceptions import (
     QueueForkedError,
     ReentrantProduceError,
 )
-from batchqueue.handlers import HandlerConsumer, SupportsConsume
-from batchqueue.manager import BatchQueueManager
-from batchqueue.queue import BatchQueue
-from batchqueue.rates import BatchQueueRates
+from batchqueue.queues.config import (
+    BatchQueueConfig,
+    BufferStrategy,
+    DrainBalancer,
+    PartitionPolicy,
+    PartitionSelector,
+    RetryPolicy,
+    ThreadPolicy,
+)
+from batchqueue.queues.dead_letters import DeadLetter
+from batchqueue.queues.handlers import HandlerConsumer, SupportsConsume
+from batchqueue.queues.manager import BatchQueueManager
+from batchqueue.queues.queue import BatchQueue
+from batchqueue.queues.stats import (
+    BatchQueueRates,
+    BatchQueueStats,
+    DrainThreadStats,
+    HandlerStats,
+    PartitionStats,
+)
 from batchqueue.service import run_until_signal
-from batchqueue.stats import BatchQueueStats, DrainThreadStats, HandlerStats, PartitionStats
 
 __all__ = [
     "AsyncBatchQueue",
@@ -66,14 +71,14 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from batchqueue.aio import AsyncBatchQueue
+    from batchqueue.aio.queue import AsyncBatchQueue
     from batchqueue.metrics import serve_metrics
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use what imports modules that take longer than all the rest."""
     if name == "AsyncBatchQueue":
-        from batchqueue.aio import AsyncBatchQueue
+        from batchqueue.aio.queue import AsyncBatchQueue
 
         return AsyncBatchQueue
     if name == "serve_metrics":

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from operator import index
 from typing import Any
 
-from batchqueue._words import a_type
+from batchqueue.base.words import a_type
 
 
 class BatchQueueError(Exception):

@@ -7,14 +7,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from batchqueue import _core
-from batchqueue._arguments import Timeout, seconds_of
-from batchqueue._signals import STOP_SIGNALS, AwaitedFlag, Flag, signals
-from batchqueue._words import a_type
+from batchqueue.base.signals import STOP_SIGNALS, AwaitedFlag, Flag, signals
+from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
-from batchqueue.queue import BatchQueue
+from batchqueue.queues.queue import BatchQueue, Timeout, seconds_of
 
 if TYPE_CHECKING:
-    from batchqueue.aio import AsyncBatchQueue
+    from batchqueue.aio.queue import AsyncBatchQueue
 
 __all__ = ["run_until_signal"]
 

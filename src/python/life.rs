@@ -155,7 +155,7 @@ impl Life {
             core.close();
             run_inline(py, core, None)?;
         }
-        py.import("batchqueue._callbacks")?.call_method0("queue_restarted")?;
+        py.import("batchqueue.queues.callbacks")?.call_method0("queue_restarted")?;
         Ok(self.last().next.get_or_init(|| Box::new(life)))
     }
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchqueue._exact_cast import exact_cast, exact_cast_batch
+from batchqueue.base.exact_cast import exact_cast, exact_cast_batch
 
 WIDE = Decimal("613601318631385075249268")
 STORED = pa.decimal128(38, 18)

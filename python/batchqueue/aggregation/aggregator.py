@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self, cast
 
 from batchqueue import _core
-from batchqueue._words import a_type
 from batchqueue.aggregation.kinds import lg_registers
 from batchqueue.aggregation.windows import Window
+from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
 
 # What an `Aggregation` can compute for a group: counts, sums, extremes, quantiles, top rows.

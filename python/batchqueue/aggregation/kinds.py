@@ -15,8 +15,8 @@ from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple, Self
 
 from batchqueue import _core
-from batchqueue._words import a_type
 from batchqueue.aggregation.metrics import Entity, Metrics, Row
+from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
 
 Number = int | float | Decimal

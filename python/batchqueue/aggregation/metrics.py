@@ -7,7 +7,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, ClassVar, Self
 
-from batchqueue._words import a_type, counted
+from batchqueue.base.words import a_type, counted
 from batchqueue.exceptions import ConfigError
 
 # Entities of several key columns: their values as a text, and back.

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, TypeVar
 
-from batchqueue._words import a_type
 from batchqueue.aggregation.metrics import VALUE_TYPES, MetricClass, Metrics, check_key_columns
+from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
 
 M = TypeVar("M", bound=Metrics)

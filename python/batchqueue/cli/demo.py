@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from batchqueue._paths import local_path
-from batchqueue._requirements import install_command
+from batchqueue.base.checks import install_command
+from batchqueue.base.paths import local_path
 from batchqueue.cli.command import FAILED, OK, Command, whole_number
 from batchqueue.cli.demo_groups import options as groups
 from batchqueue.cli.demo_pipeline import options as pipeline

@@ -29,7 +29,6 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from batchqueue._requirements import install_command
 from batchqueue.aggregation import (
     Aggregation,
     Count,
@@ -48,6 +47,7 @@ from batchqueue.aggregation import (
     Window,
     metric_type,
 )
+from batchqueue.base.checks import install_command
 from batchqueue.cli.demo import ALL_FLIGHTS
 from batchqueue.exceptions import BatchQueueError, ConfigError
 from batchqueue.outputs import MetricsStore

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from batchqueue._words import counted
+from batchqueue.base.words import counted
 from batchqueue.cli.command import (
     FAILED,
     OK,

@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
-from batchqueue._requirements import require
-from batchqueue._words import a_type
+from batchqueue.base.checks import require
+from batchqueue.base.words import a_type
 from batchqueue.cli.command import whole_number
 from batchqueue.exceptions import BatchQueueError, ConfigError
 from batchqueue.groups.backend import Administration, MemberInfo, Source

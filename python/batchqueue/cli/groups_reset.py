@@ -4,7 +4,7 @@ import argparse
 import sys
 from dataclasses import dataclass
 
-from batchqueue._words import counted
+from batchqueue.base.words import counted
 from batchqueue.cli.command import FAILED, OK, Command, whole_number
 from batchqueue.cli.groups_options import (
     Target,

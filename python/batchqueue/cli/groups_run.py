@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from types import FrameType
 
-from batchqueue._words import counted
+from batchqueue.base.words import counted
 from batchqueue.cli.command import FAILED, INVALID_USE, OK, Command, duration, seconds, whole_number
 from batchqueue.cli.groups_options import load_worker
 from batchqueue.exceptions import BatchQueueError, ConfigError

@@ -20,10 +20,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchqueue._paths import local_path
-from batchqueue._words import counted
 from batchqueue.aggregation import Metrics
 from batchqueue.aggregation.metrics import Row
+from batchqueue.base.paths import local_path
+from batchqueue.base.words import counted
 from batchqueue.cli.command import (
     FAILED,
     OK,

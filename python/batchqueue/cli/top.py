@@ -7,11 +7,10 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from batchqueue._words import counted
+from batchqueue.base.words import counted, duration
 from batchqueue.cli.command import OK, UNKNOWN, Command, count, table, whole_number
-from batchqueue.display.text import duration
 from batchqueue.exceptions import BatchQueueError
-from batchqueue.top.reading import ProcessReading, read_all
+from batchqueue.top import ProcessReading, read_all
 
 _REFRESH_S = 1.0
 _CLEAR = "\x1b[H\x1b[2J"

@@ -9,7 +9,7 @@ import pickle
 from functools import partial
 from typing import Any
 
-from batchqueue._words import counted
+from batchqueue.base.words import counted
 from batchqueue.exceptions import BatchQueueError
 
 _LONGEST_QUOTE = 200

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
-from batchqueue._words import counted
+from batchqueue.base.words import counted
 from batchqueue.exceptions import BatchQueueError, ConfigError
 from batchqueue.groups.backend import (
     CommitRequest,

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from batchqueue._words import counted
+from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError
 
 _Held = tuple[float, int]

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from batchqueue import _core
-from batchqueue._requirements import require
-from batchqueue._words import counted
+from batchqueue.base.checks import require
+from batchqueue.base.words import counted
 from batchqueue.exceptions import BatchQueueError, ConfigError, QueueClosedError
 from batchqueue.groups.backend import NewRecord
 from batchqueue.groups.errors import CodecError, RecordTooLargeError, StreamFullError, shortened

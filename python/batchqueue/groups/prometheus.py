@@ -5,8 +5,8 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from batchqueue._background_log import BackgroundLog
-from batchqueue._requirements import require
+from batchqueue.base.background_log import BackgroundLog
+from batchqueue.base.checks import require
 from batchqueue.groups.monitor import GroupMetrics, GroupMonitor
 from batchqueue.metrics.names import families
 

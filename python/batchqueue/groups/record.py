@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from batchqueue._words import a_type
+from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.errors import OffsetError
 

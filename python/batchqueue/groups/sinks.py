@@ -15,7 +15,7 @@ from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
-from batchqueue._words import with_article
+from batchqueue.base.words import with_article
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.errors import StaleTokenError, quoted_value
 from batchqueue.groups.record import Record

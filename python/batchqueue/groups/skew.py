@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from statistics import fmean, pstdev
 
 from batchqueue.exceptions import ConfigError
-from batchqueue.policies import check_finite
+from batchqueue.queues.config import check_finite
 
 _CALM_RATIO = 0.7
 """A hot partition is calm again below this share of a limit."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from batchqueue import __version__
-from batchqueue._requirements import require
+from batchqueue.base.checks import require
 from batchqueue.exceptions import ConfigError
 from batchqueue.metrics.names import QueueMetric
 from batchqueue.metrics.reading import Buckets, Reading, read_queues

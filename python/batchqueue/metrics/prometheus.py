@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from batchqueue._requirements import require
+from batchqueue.base.checks import require
 from batchqueue.exceptions import ConfigError
 from batchqueue.metrics.names import QueueMetric, families
 from batchqueue.metrics.reading import Reading, read_queues

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from batchqueue import _core
-from batchqueue._live_queues import live_stats
-from batchqueue._type_names import type_name
+from batchqueue.base.words import type_name
 from batchqueue.exceptions import QueueForkedError
 from batchqueue.metrics.names import (
     LIMITS_ITEMS,
@@ -14,7 +13,8 @@ from batchqueue.metrics.names import (
     OTHER_TYPES,
     QueueMetric,
 )
-from batchqueue.stats import BatchQueueStats
+from batchqueue.queues.queue import live_stats
+from batchqueue.queues.stats import BatchQueueStats
 
 _OF_THE_LONGEST = (QueueMetric.OLDEST_AGE, QueueMetric.LOG_IN_LINE)
 """Times, of which the longest counts where queues have one name."""

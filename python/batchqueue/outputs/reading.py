@@ -8,10 +8,10 @@ from functools import cache
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
-from batchqueue._requirements import require
-from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
 from batchqueue.aggregation.metrics import Entity, KeyValue, Row, checked_value, key_values
+from batchqueue.base.checks import require
+from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.layout import Layout, table_layout
 from batchqueue.outputs.store import bucket_limit

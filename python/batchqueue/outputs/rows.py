@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from batchqueue._exact_cast import exact_cast
+from batchqueue.base.exact_cast import exact_cast
 from batchqueue.outputs.layout import DECIMAL_DIGITS, DECIMAL_PLACES, FITTING, Layout, plain_in
 from batchqueue.outputs.store import StoreError
 

@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from batchqueue._paths import LocalPath, local_path
 from batchqueue.aggregation.metrics import Row, key_values
+from batchqueue.base.paths import LocalPath, local_path
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.base import StoreBase
 from batchqueue.outputs.layout import quoted

@@ -4,7 +4,7 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from batchqueue._words import counted
+from batchqueue.base.words import counted
 from batchqueue.pipeline.contract import Source
 from batchqueue.pipeline.errors import GraphError
 from batchqueue.pipeline.graph import (

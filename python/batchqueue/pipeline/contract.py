@@ -17,7 +17,7 @@ from contextlib import suppress
 from types import CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from batchqueue._words import a_type
+from batchqueue.base.words import a_type
 from batchqueue.pipeline.errors import PositionError, SinkError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
-from batchqueue._words import counted
+from batchqueue.base.words import counted
 from batchqueue.pipeline.compiling import CompiledGraph, Route, StagePlan
 from batchqueue.pipeline.contract import Source, TransactionalSink
 

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchqueue._paths import LocalPath, local_path
-from batchqueue._requirements import require
+from batchqueue.base.checks import require
+from batchqueue.base.paths import LocalPath, local_path
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Position
 from batchqueue.pipeline.errors import CutError, SinkError

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchqueue._words import a_type
 from batchqueue.aggregation import Aggregation, Aggregator
+from batchqueue.base.words import a_type
 from batchqueue.pipeline.chunks import filtered
 from batchqueue.pipeline.errors import CutError, GraphError, OperatorError
 from batchqueue.pipeline.graph import AggregateStep, FilterStep, MapStep, StatefulStep

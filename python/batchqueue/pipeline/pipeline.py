@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-from batchqueue._paths import LocalPath, local_path
+from batchqueue.base.paths import LocalPath, local_path
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.skew import SkewDetectionConfig
 from batchqueue.pipeline.compiling import CompiledGraph, compile_graph
 from batchqueue.pipeline.contract import Source
 from batchqueue.pipeline.graph import Flow, Graph, StageConfig, check_name
 from batchqueue.pipeline.runner.pressure import BackpressureConfig
-from batchqueue.policies import check_finite
+from batchqueue.queues.config import check_finite
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from batchqueue._requirements import require
+from batchqueue.base.checks import require
 from batchqueue.metrics.names import families
 from batchqueue.pipeline.runner.assembly import PAUSE_REASON
 from batchqueue.pipeline.runner.run import PipelineRun

@@ -1,6 +1,6 @@
 """Checks that pyarrow is here and new enough, before anything that imports it."""
 
-from batchqueue._requirements import install_command
+from batchqueue.base.checks import install_command
 from batchqueue.exceptions import MissingPackageError
 
 __all__ = ["MissingPackageError"]

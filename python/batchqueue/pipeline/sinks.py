@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from batchqueue._words import a_type
+from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Position, check_written, is_deferred
 from batchqueue.pipeline.errors import CutError

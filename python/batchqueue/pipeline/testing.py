@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle, islice, pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from batchqueue._words import counted
+from batchqueue.base.words import counted
 from batchqueue.pipeline.contract import (
     Limit,
     Plan,

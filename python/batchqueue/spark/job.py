@@ -13,8 +13,8 @@ import pyarrow.compute
 from pyspark import cloudpickle
 
 from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError, RetryPolicy, ThreadPolicy
-from batchqueue._words import a_type, with_article
 from batchqueue.aggregation import Metrics, Window, bucket_start
+from batchqueue.base.words import a_type, with_article
 from batchqueue.outputs import BadRows, ChangedKeys, MetricsStore
 from batchqueue.outputs.layout import table_layout
 from batchqueue.outputs.reading import MetricsReader

@@ -1,7 +1,7 @@
 """Checks that pyspark and pyarrow are here and new enough, before anything that imports them."""
 
 from batchqueue import BatchQueueError
-from batchqueue._requirements import install_command
+from batchqueue.base.checks import install_command
 from batchqueue.exceptions import MissingPackageError
 
 __all__ = ["MissingPackageError", "require_data_sources"]

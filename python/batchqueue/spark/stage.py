@@ -19,7 +19,7 @@ from batchqueue import (
     _core,
 )
 from batchqueue.aggregation import Aggregator
-from batchqueue.handlers import HandlerMethods, Opening, blocking_methods
+from batchqueue.queues.handlers import HandlerMethods, Opening, blocking_methods
 from batchqueue.spark.requirements import SinkError
 
 # The counts with which a stage ends.

@@ -7,7 +7,6 @@ from typing import Any, Literal, TypeGuard, cast
 import pyarrow as pa
 
 from batchqueue import ConfigError, SupportsConsume
-from batchqueue._words import a_type
 from batchqueue.aggregation import (
     Aggregation,
     Count,
@@ -31,6 +30,7 @@ from batchqueue.aggregation import (
     Window,
     metric_type,
 )
+from batchqueue.base.words import a_type
 
 # Declared metrics: what an `ArrowAggregation` computes and stores, without a function of yours.
 

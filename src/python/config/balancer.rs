@@ -97,7 +97,7 @@ impl Assign for PyAssign {
                 return Ok(None);
             }
             let prepare = || {
-                let assign = py.import("batchqueue._callbacks")?.getattr("assign")?;
+                let assign = py.import("batchqueue.queues.callbacks")?.getattr("assign")?;
                 let (load, owner) = (PyList::new(py, load)?, PyList::new(py, owner)?);
                 let threads = threads.into_pyobject(py)?;
                 Ok((

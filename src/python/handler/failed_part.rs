@@ -91,7 +91,7 @@ fn keep_failed<'py>(
         None => Some(copy_of(py, batch)?),
     };
     let args = (error.value(py), list, &original, given.count, sizes).into_pyobject(py)?;
-    let positions = py.import("batchqueue._callbacks")?.getattr("failed_positions")?;
+    let positions = py.import("batchqueue.queues.callbacks")?.getattr("failed_positions")?;
     let positions: Vec<usize> = guarded_call(&positions, &args)?.extract()?;
     release(args.into_any());
     let is_in_batch = original.is_some();

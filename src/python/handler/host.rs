@@ -40,7 +40,7 @@ impl Interpreter {
         let py = class.py();
         let handled = self.entries.lock().handled_classes(py);
         let args = PyTuple::new(py, [class.as_any(), PyList::new(py, handled).ok()?.as_any()]);
-        let find = py.import("batchqueue._callbacks").ok()?.getattr("virtual_base").ok()?;
+        let find = py.import("batchqueue.queues.callbacks").ok()?.getattr("virtual_base").ok()?;
         // A hook of the user that raises knows no base either.
         guarded_call(&find, &args.ok()?).ok()?.extract().ok()?
     }

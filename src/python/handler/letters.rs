@@ -15,7 +15,7 @@ pub(super) fn list_of_letters<'py>(
     queue: &str,
     letters: &mut Vec<DeadLetters<PyItem>>,
 ) -> PyResult<Bound<'py, PyList>> {
-    let write = py.import("batchqueue._callbacks")?.getattr("add_dead_letters")?;
+    let write = py.import("batchqueue.queues.callbacks")?.getattr("add_dead_letters")?;
     let list = PyList::empty(py);
     for mut letter in letters.drain(..) {
         let types = letter.items.iter().map(|item| item.item_type(py));

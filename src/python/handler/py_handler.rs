@@ -172,7 +172,7 @@ fn check_result(result: &Bound<'_, PyAny>) -> PyResult<()> {
     }
     let py = result.py();
     let args = PyTuple::new(py, [result])?;
-    let check = py.import("batchqueue._callbacks")?.getattr("check_result")?;
+    let check = py.import("batchqueue.queues.callbacks")?.getattr("check_result")?;
     let checked = guarded_call(&check, &args);
     release(args.into_any());
     checked.map(release)

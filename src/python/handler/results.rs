@@ -61,7 +61,7 @@ fn results_of<'py>(
     }
     let py = returned.py();
     let args = (name, returned, count).into_pyobject(py)?;
-    let check = py.import("batchqueue._callbacks")?.getattr("results_of")?;
+    let check = py.import("batchqueue.queues.callbacks")?.getattr("results_of")?;
     let results = guarded_call(&check, &args);
     release(args.into_any());
     results

@@ -1,4 +1,4 @@
-//! What the bindings ask of `batchqueue._callbacks` and `batchqueue._stacks`: log lines, tracebacks
+//! What the bindings ask of `batchqueue.queues.callbacks` and `batchqueue.base.threads`: log lines, tracebacks
 //! and stacks.
 //!
 //! All of it goes through the guarded call, because log handlers, `__str__` and `__repr__` are the
@@ -14,7 +14,7 @@ use super::guarded_call::{guarded_call, release};
 /// raise is shown on stderr and not passed on.
 pub(crate) fn log(function: &str, line: &str) {
     Python::try_attach(|py| {
-        let result = py.import("batchqueue._callbacks").and_then(|module| {
+        let result = py.import("batchqueue.queues.callbacks").and_then(|module| {
             let args = PyTuple::new(py, [line])?;
             guarded_call(&module.getattr(function)?, &args).map(release)
         });
@@ -32,7 +32,7 @@ pub(crate) fn log(function: &str, line: &str) {
 
 /// The exception with its traceback, as Python would print it.
 pub(crate) fn describe_error(py: Python<'_>, error: Bound<'_, PyAny>) -> String {
-    let text = py.import("batchqueue._callbacks").and_then(|module| {
+    let text = py.import("batchqueue.queues.callbacks").and_then(|module| {
         let args = PyTuple::new(py, [&error])?;
         let text = guarded_call(&module.getattr("describe_error")?, &args)?;
         release(args.into_any());
@@ -48,12 +48,12 @@ pub(crate) fn thread_number() -> u64 {
     Python::try_attach(|py| number(py).unwrap_or(0)).unwrap_or(0)
 }
 
-/// What `function` of `batchqueue._stacks`, `name_of` or `stack_of`, returns about the thread that
+/// What `function` of `batchqueue.base.threads`, `name_of` or `stack_of`, returns about the thread that
 /// Python knows by this number. What it raises is shown on stderr.
 pub(crate) fn ask_of_thread(function: &str, number: u64) -> Option<String> {
     let ask = |py: Python<'_>| {
         let args = PyTuple::new(py, [number])?;
-        let function = py.import("batchqueue._stacks")?.getattr(function)?;
+        let function = py.import("batchqueue.base.threads")?.getattr(function)?;
         guarded_call(&function, &args)?.extract::<Option<String>>()
     };
     Python::try_attach(|py| {

@@ -1,5 +1,5 @@
 //! How a native thread becomes one of Python's: its work runs inside a call of
-//! `batchqueue._threads.run`, which gives it a name and the hooks of debuggers and profilers. Its
+//! `batchqueue.base.threads.run`, which gives it a name and the hooks of debuggers and profilers. Its
 //! stack is as large as that of a thread that Python starts.
 
 use std::any::Any;
@@ -43,7 +43,7 @@ pub(crate) fn run_thread(body: ThreadBody) {
     let work = Arc::new(Work { body: Mutex::new(Some(body)), panic: Mutex::new(None) });
     Python::try_attach(|py| {
         let name = std::thread::current().name().unwrap_or("batchqueue").to_owned();
-        let ran = py.import("batchqueue._threads").and_then(|module| {
+        let ran = py.import("batchqueue.base.threads").and_then(|module| {
             let args = PyTuple::new(
                 py,
                 [
@@ -88,7 +88,7 @@ pub(crate) fn prepare_threads(py: Python<'_>) {
     ThreadWork::type_object(py);
 }
 
-/// The work as `batchqueue._threads.run` calls it.
+/// The work as `batchqueue.base.threads.run` calls it.
 #[pyclass(frozen)]
 struct ThreadWork(Arc<Work>);
 

@@ -29,7 +29,7 @@ use crate::thread_context::{drained_queue, on_drain_thread};
 pub(crate) fn future_class(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let import =
-        || PyResult::Ok(py.import("batchqueue._item_future")?.getattr("ItemFuture")?.unbind());
+        || PyResult::Ok(py.import("batchqueue.queues.callbacks")?.getattr("ItemFuture")?.unbind());
     Ok(CLASS.get_or_try_init(py, import)?.bind(py))
 }
 

@@ -13,8 +13,7 @@ import pytest
 
 from batchqueue import ConfigError
 from batchqueue.cli import main
-from batchqueue.top import serve_top
-from batchqueue.top.sockets import socket_folder
+from batchqueue.top import serve_top, socket_folder
 from core_support.scripts import SCRIPT_HEADER, run_script
 
 SERVER = (
@@ -121,7 +120,8 @@ def test_a_socket_has_its_name_once_it_answers(folder):
     """A reader takes a socket that refuses it for that of a process that was killed."""
     exit_code, out, err = run_script("""
 import socket
-from batchqueue.top import serve_top, sockets
+from batchqueue.top import serve_top
+from batchqueue import top as sockets
 
 class Watched(socket.socket):
     def listen(self, *arguments):

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from batchqueue._background_log import flush_log
+from batchqueue.base.background_log import flush_log
 from batchqueue.groups import SkewDetectionConfig
 from batchqueue.pipeline.runner.controller import rounded_up
 from batchqueue.pipeline.runner.pressure import PartitionProgress

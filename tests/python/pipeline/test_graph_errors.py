@@ -6,8 +6,8 @@ import pyarrow.compute as pc
 import pytest
 
 from batchqueue import ConfigError
-from batchqueue._words import a_type
 from batchqueue.aggregation import Aggregation, Count
+from batchqueue.base.words import a_type
 from batchqueue.pipeline import GraphError, Pipeline, StageConfig
 from pipeline_support.graph_parts import Kept, Nothing
 

@@ -6,7 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from batchqueue._words import counted
+from batchqueue.base.words import counted
 from batchqueue.cli.demo_groups.program import LEASE_MS
 from batchqueue.cli.demo_groups.timeline import Timeline
 

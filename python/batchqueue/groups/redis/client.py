@@ -12,7 +12,7 @@ from functools import cached_property
 from importlib.resources import files
 from typing import Any, NamedTuple, TypeVar
 
-from batchqueue._background_log import BackgroundLog
+from batchqueue.base.background_log import BackgroundLog
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.errors import StreamUnavailableError
 from batchqueue.groups.redis.cluster import Cluster, SingleServer, SlotMap, Transport

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from batchqueue._background_log import BackgroundLog
-from batchqueue._words import counted
+from batchqueue.base.background_log import BackgroundLog
+from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.backend import (
     CommitRequest,

@@ -10,9 +10,9 @@ from socket import SHUT_RDWR
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from batchqueue._background_log import BackgroundLog
 from batchqueue._core import ReplyReader
-from batchqueue._requirements import require
+from batchqueue.base.background_log import BackgroundLog
+from batchqueue.base.checks import require
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.record import Entries, parse_id
 

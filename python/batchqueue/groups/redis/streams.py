@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from batchqueue._words import a_type
+from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.backend import GroupInfo, NewRecord, PartitionInfo
 from batchqueue.groups.errors import StreamUnavailableError

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from batchqueue.groups.worker.settings import OnFailure
-from batchqueue.policies import RetryPolicy
+from batchqueue.queues.config import RetryPolicy
 
 _LEAST_PAUSE_MS = 10
 """A blocked piece waits at least this long, whatever its policy says: it is tried for ever."""

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from batchqueue._background_log import BackgroundLog
+from batchqueue.base.background_log import BackgroundLog
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.record import Assignment
 from batchqueue.groups.worker.held import HeldPartition
 from batchqueue.groups.worker.routes import called_methods, described
-from batchqueue.handlers import Opening
+from batchqueue.queues.handlers import Opening
 
 if TYPE_CHECKING:
     from batchqueue.groups.worker.membership import Membership

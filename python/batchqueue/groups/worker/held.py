@@ -10,7 +10,7 @@ from batchqueue.groups.messages import Command
 from batchqueue.groups.record import Assignment
 from batchqueue.groups.worker.attempts import Attempts
 from batchqueue.groups.worker.tracker import PartitionTracker, RecordCounts
-from batchqueue.handlers import Opening
+from batchqueue.queues.handlers import Opening
 
 
 class Effect(NamedTuple):

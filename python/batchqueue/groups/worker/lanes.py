@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from batchqueue._background_log import BackgroundLog
+from batchqueue.base.background_log import BackgroundLog
 from batchqueue.groups.errors import HandlerFailedError, StaleTokenError, UnhandledRecordError
 from batchqueue.groups.messages import Entry
 from batchqueue.groups.record import Entries, Record, undecoded

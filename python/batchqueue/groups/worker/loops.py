@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from batchqueue._background_log import BackgroundLog
+from batchqueue.base.background_log import BackgroundLog
 from batchqueue.groups.backend import Fetch, Fetched, Opening, PartitionInfo, SetAside, Unreadable
 from batchqueue.groups.errors import ReplacedError, StreamUnavailableError, TruncatedError
 from batchqueue.groups.messages import CallKind, Failed, Fenced, Opened

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from batchqueue._background_log import BackgroundLog
+from batchqueue.base.background_log import BackgroundLog
 from batchqueue.groups.backend import Connection
 from batchqueue.groups.control import Control, Loss, Order, OrderKind
 from batchqueue.groups.errors import HandlerFailedError, StreamUnavailableError
@@ -33,7 +33,7 @@ from batchqueue.groups.worker.load import LoadMeter
 from batchqueue.groups.worker.routes import Described, Routes, described
 from batchqueue.groups.worker.settings import OnFailure, WorkerSettings
 from batchqueue.groups.worker.tracker import RecordCounts
-from batchqueue.queue import BatchQueue
+from batchqueue.queues.queue import BatchQueue
 
 _log = BackgroundLog("batchqueue")
 

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass, field
 
-from batchqueue._background_log import log_lines_dropped, log_stuck_s
+from batchqueue.base.background_log import log_lines_dropped, log_stuck_s
 from batchqueue.groups.control import Phase, Seat
 from batchqueue.groups.worker.held import HeldPartition
 from batchqueue.groups.worker.load import Load

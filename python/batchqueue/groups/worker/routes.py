@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any, NamedTuple, Protocol, Self
 
-from batchqueue._callbacks import check_result
-from batchqueue._words import counted
+from batchqueue.base.words import counted
 from batchqueue.exceptions import BatchFailed, ConfigError
 from batchqueue.groups.errors import UnhandledRecordError, quoted_value, shortened
 from batchqueue.groups.messages import Command, Entry
 from batchqueue.groups.record import Assignment, Record
-from batchqueue.handlers import HandlerMethods, Opening, blocking_methods
+from batchqueue.queues.callbacks import check_result
+from batchqueue.queues.handlers import HandlerMethods, Opening, blocking_methods
 
 # `Batch`: what a handler gets.
 

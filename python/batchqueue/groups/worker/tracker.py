@@ -20,7 +20,7 @@ from dataclasses import astuple, dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from batchqueue._words import counted
+from batchqueue.base.words import counted
 
 
 class Mark(NamedTuple):

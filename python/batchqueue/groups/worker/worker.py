@@ -12,10 +12,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from batchqueue._background_log import BackgroundLog, flush_log
 from batchqueue._core import PartitionPolicy, ThreadPolicy
-from batchqueue._signals import Flag, signals, wait_for
-from batchqueue.config import BatchQueueConfig
+from batchqueue.base.background_log import BackgroundLog, flush_log
+from batchqueue.base.signals import Flag, signals, wait_for
 from batchqueue.exceptions import ConfigError, QueueClosedError, QueueForkedError
 from batchqueue.groups.backend import Source
 from batchqueue.groups.control import BEATS_PER_LEASE, Control
@@ -41,9 +40,9 @@ from batchqueue.groups.worker.metrics import (
 )
 from batchqueue.groups.worker.routes import Factory, Routes, instance
 from batchqueue.groups.worker.settings import Callback, OnFailure, OnGap, WorkerSettings
-from batchqueue.policies import DrainBalancer, RetryPolicy, check_finite
-from batchqueue.queue import BatchQueue
-from batchqueue.stats import BatchQueueStats
+from batchqueue.queues.config import BatchQueueConfig, DrainBalancer, RetryPolicy, check_finite
+from batchqueue.queues.queue import BatchQueue
+from batchqueue.queues.stats import BatchQueueStats
 
 _POLL_S = 0.05
 

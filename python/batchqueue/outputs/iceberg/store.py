@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from batchqueue._iceberg_catalog import CatalogHandle
-from batchqueue._requirements import require
-from batchqueue._words import a_type, counted
+from batchqueue.base.checks import require
+from batchqueue.base.iceberg_catalog import CatalogHandle
+from batchqueue.base.words import a_type, counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.base import TableStore
 from batchqueue.outputs.iceberg.errors import iceberg_errors

@@ -42,7 +42,7 @@ from pyiceberg.types import (
     StringType,
 )
 
-from batchqueue._exact_cast import exact_cast
+from batchqueue.base.exact_cast import exact_cast
 from batchqueue.outputs.layout import DECIMAL_DIGITS, DECIMAL_PLACES, Layout, shown
 from batchqueue.outputs.rows import ARROW_TYPES, schema_of
 from batchqueue.outputs.store import Epoch, StoreError

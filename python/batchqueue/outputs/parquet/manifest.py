@@ -15,7 +15,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from batchqueue._words import counted
+from batchqueue.base.words import counted
 from batchqueue.outputs.store import StoreError, StoreUnavailableError
 
 _FORMAT = 2

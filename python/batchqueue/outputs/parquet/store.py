@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from batchqueue._paths import LocalPath, local_path
-from batchqueue._requirements import require
 from batchqueue.aggregation import Metrics
+from batchqueue.base.checks import require
+from batchqueue.base.paths import LocalPath, local_path
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.base import TableStore
 from batchqueue.outputs.layout import quoted, table_layout

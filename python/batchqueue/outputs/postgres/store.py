@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from batchqueue._requirements import require
 from batchqueue.aggregation import Metrics
 from batchqueue.aggregation.metrics import Row
+from batchqueue.base.checks import require
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.base import StoreBase
 from batchqueue.outputs.layout import quoted

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from batchqueue._background_log import BackgroundLog
-from batchqueue._words import counted
+from batchqueue.base.background_log import BackgroundLog
+from batchqueue.base.words import counted
 from batchqueue.exceptions import BatchQueueError
 from batchqueue.groups.skew import SkewDetectionConfig
 from batchqueue.pipeline.compiling import CompiledGraph, StagePlan

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from batchqueue._background_log import BackgroundLog
+from batchqueue.base.background_log import BackgroundLog
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.skew import SkewDetectionConfig
 from batchqueue.pipeline.errors import GraphError

@@ -18,7 +18,7 @@ begins at n. Where one of several sinks has it, see `recovery`.
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from batchqueue._background_log import BackgroundLog
+from batchqueue.base.background_log import BackgroundLog
 from batchqueue.pipeline.contract import Position, TransactionalSink
 from batchqueue.pipeline.runner.checkpoint import Checkpoint
 from batchqueue.pipeline.runner.source import SourceThread

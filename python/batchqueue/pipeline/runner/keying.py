@@ -12,7 +12,7 @@ import pyarrow.compute
 from pyarrow import types
 
 from batchqueue import _core
-from batchqueue._words import with_article
+from batchqueue.base.words import with_article
 from batchqueue.pipeline.chunks import taken
 from batchqueue.pipeline.errors import OperatorError
 from batchqueue.pipeline.operators import row_values

@@ -12,7 +12,7 @@ from batchqueue.exceptions import ConfigError
 from batchqueue.groups.skew import PartitionReading, partition_lag
 from batchqueue.pipeline.contract import Lag, Limit
 from batchqueue.pipeline.errors import GraphError
-from batchqueue.policies import check_finite
+from batchqueue.queues.config import check_finite
 
 Gate = Literal["credit", "signal", "both"]
 

@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from batchqueue import _core
-from batchqueue._background_log import BackgroundLog, flush_log
-from batchqueue._paths import LocalPath, local_path
-from batchqueue._signals import Flag, signals, wait_for
-from batchqueue._words import counted
+from batchqueue.base.background_log import BackgroundLog, flush_log
+from batchqueue.base.paths import LocalPath, local_path
+from batchqueue.base.signals import Flag, signals, wait_for
+from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError, QueueForkedError
 from batchqueue.pipeline.errors import PipelineError, StageFailedError
 from batchqueue.pipeline.runner.assembly import (
@@ -33,7 +33,7 @@ from batchqueue.pipeline.runner.stage import RunEnded, Stage
 from batchqueue.pipeline.runner.stage_flow import PartitionMetrics, StageMetrics
 from batchqueue.pipeline.runner.stats import PipelineStats, pipeline_stats
 from batchqueue.pipeline.sources.push import PushSource
-from batchqueue.policies import check_finite
+from batchqueue.queues.config import check_finite
 
 if TYPE_CHECKING:
     import pyarrow as pa

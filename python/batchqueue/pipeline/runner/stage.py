@@ -13,8 +13,7 @@ from batchqueue._core import (
     TimeMeter,
     partition_of_key,
 )
-from batchqueue._signals import wait_for
-from batchqueue.config import BatchQueueConfig
+from batchqueue.base.signals import wait_for
 from batchqueue.pipeline.chunks import ChunkCutter, Origin, RowsMeter, SizedBatch, with_origin
 from batchqueue.pipeline.compiling import Route, StagePlan
 from batchqueue.pipeline.contract import Limit, Sink, TransactionalSink, write_to
@@ -23,8 +22,8 @@ from batchqueue.pipeline.graph import StatefulStep
 from batchqueue.pipeline.operators import Chain
 from batchqueue.pipeline.runner.checkpoint import Positions, StoredCut
 from batchqueue.pipeline.runner.keying import Partitioner
-from batchqueue.policies import PartitionSelector
-from batchqueue.queue import BatchQueue
+from batchqueue.queues.config import BatchQueueConfig, PartitionSelector
+from batchqueue.queues.queue import BatchQueue
 
 if TYPE_CHECKING:
     import pyarrow as pa

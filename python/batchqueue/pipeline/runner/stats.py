@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from batchqueue._background_log import log_lines_dropped, log_stuck_s
+from batchqueue.base.background_log import log_lines_dropped, log_stuck_s
 from batchqueue.pipeline.contract import Lag, Position
 from batchqueue.pipeline.drawing import Activity
 from batchqueue.pipeline.runner.assembly import FlowWatch

@@ -82,7 +82,7 @@ class Fit(NamedTuple):
         """
         import pyarrow as pa
 
-        from batchqueue._exact_cast import exact_cast
+        from batchqueue.base.exact_cast import exact_cast
 
         columns = []
         for field in self.schema:

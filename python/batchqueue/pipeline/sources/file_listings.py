@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from batchqueue._background_log import BackgroundLog
-from batchqueue._words import counted
+from batchqueue.base.background_log import BackgroundLog
+from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Position
 from batchqueue.pipeline.errors import PositionError, SourceChangedError

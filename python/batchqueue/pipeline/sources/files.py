@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from batchqueue._paths import LocalPath, local_path
-from batchqueue._requirements import require
+from batchqueue.base.checks import require
+from batchqueue.base.paths import LocalPath, local_path
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
 from batchqueue.pipeline.errors import PositionError
@@ -36,7 +36,7 @@ from batchqueue.pipeline.sources.file_listings import (
 )
 from batchqueue.pipeline.sources.file_scan import FileEntry, Paths, as_list, resolve
 from batchqueue.pipeline.sources.splits import within
-from batchqueue.policies import check_finite
+from batchqueue.queues.config import check_finite
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,9 +5,9 @@ from collections import OrderedDict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from batchqueue._iceberg_catalog import CatalogHandle
-from batchqueue._requirements import require
-from batchqueue._words import counted
+from batchqueue.base.checks import require
+from batchqueue.base.iceberg_catalog import CatalogHandle
+from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
 from batchqueue.pipeline.errors import (
@@ -418,7 +418,7 @@ class IcebergSource:
         """Read one data file."""
         import pyarrow as pa
 
-        from batchqueue._exact_cast import exact_cast
+        from batchqueue.base.exact_cast import exact_cast
 
         columns, schema = self._columns_found()
         seen = 0

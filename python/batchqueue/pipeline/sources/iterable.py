@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 
-from batchqueue._words import a_type, counted
+from batchqueue.base.words import a_type, counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
 from batchqueue.pipeline.errors import PositionError, SourceChangedError, SourceDataError

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from batchqueue._background_log import BackgroundLog
-from batchqueue._requirements import require
-from batchqueue._words import counted
+from batchqueue.base.background_log import BackgroundLog
+from batchqueue.base.checks import require
+from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
 from batchqueue.pipeline.errors import PositionError, SourceChangedError, SourceDataError
@@ -226,7 +226,7 @@ class LanceColumns:
         """Return a batch of another version with the schema of this one."""
         import pyarrow as pa
 
-        from batchqueue._exact_cast import exact_cast
+        from batchqueue.base.exact_cast import exact_cast
 
         columns = [
             exact_cast(batch.column(field.name), field.type)

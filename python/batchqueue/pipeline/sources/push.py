@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from batchqueue._words import a_type, counted
+from batchqueue.base.words import a_type, counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
 from batchqueue.pipeline.errors import PipelineError

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from batchqueue._requirements import require
+from batchqueue.base.checks import require
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
 from batchqueue.pipeline.errors import (
@@ -114,7 +114,7 @@ class SparkFrameSource:
         """Compute one partition, and no other."""
         import pyarrow as pa
 
-        from batchqueue._exact_cast import exact_cast
+        from batchqueue.base.exact_cast import exact_cast
 
         schema = self.schema()
         try:

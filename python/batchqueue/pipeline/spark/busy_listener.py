@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from batchqueue._background_log import BackgroundLog
+from batchqueue.base.background_log import BackgroundLog
 from batchqueue.pipeline.spark.control import EpochReport, RunControl
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from batchqueue._paths import local_path
+from batchqueue.base.paths import local_path
 from batchqueue.exceptions import ConfigError
-from batchqueue.policies import check_finite
+from batchqueue.queues.config import check_finite
 
 _MOST_ROWS = 2**40
 SINK_OPTIONS = (

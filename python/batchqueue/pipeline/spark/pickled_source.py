@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from pyspark import cloudpickle
 
-from batchqueue._words import with_article
+from batchqueue.base.words import with_article
 from batchqueue.pipeline.contract import Source
 from batchqueue.pipeline.errors import SourcePickleError
 

@@ -10,7 +10,7 @@ from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.errors import NotOnSparkError
 from batchqueue.pipeline.spark.control import LiveControl, RunControl
 from batchqueue.pipeline.spark.options import SparkOptions
-from batchqueue.policies import check_finite
+from batchqueue.queues.config import check_finite
 
 if TYPE_CHECKING:
     from pyspark.errors import StreamingQueryException

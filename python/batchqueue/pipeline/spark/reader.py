@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from batchqueue._exact_cast import exact_cast
+from batchqueue.base.exact_cast import exact_cast
 from batchqueue.pipeline.contract import Position, Split
 from batchqueue.pipeline.errors import SourceDataError
 from batchqueue.pipeline.spark.control import Control

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from batchqueue._exact_cast import exact_cast_batch
-from batchqueue._words import a_type
 from batchqueue.aggregation import Metrics
+from batchqueue.base.exact_cast import exact_cast_batch
+from batchqueue.base.words import a_type
 from batchqueue.pipeline.contract import Sink, write_to
 from batchqueue.pipeline.errors import NotOnSparkError, SinkError
 from batchqueue.pipeline.file_sink import FileSink, check_types

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 from pyspark import cloudpickle
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from batchqueue._exact_cast import exact_cast_batch
 from batchqueue.aggregation import Aggregation, Aggregator
+from batchqueue.base.exact_cast import exact_cast_batch
 from batchqueue.pipeline.chunks import ChunkCutter
 from batchqueue.pipeline.errors import NotOnSparkError, OperatorError
 from batchqueue.pipeline.graph import FilterStep, KeyByStep, MapStep, StatefulStep

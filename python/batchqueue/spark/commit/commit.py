@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from batchqueue._background_log import BackgroundLog
-from batchqueue._words import counted
+from batchqueue.base.background_log import BackgroundLog
+from batchqueue.base.words import counted
 from batchqueue.outputs import BadRows, ChangedKeys, StoreTransaction
 from batchqueue.outputs.base import final_before
 from batchqueue.spark.commit.guards import (

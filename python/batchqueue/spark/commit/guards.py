@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from batchqueue._words import counted
+from batchqueue.base.words import counted
 from batchqueue.outputs import SqliteStore, StoreTransaction
 from batchqueue.outputs.layout import columns_of, shown
 from batchqueue.outputs.ledger import accuracy_of, owner_text

@@ -10,8 +10,8 @@ from itertools import zip_longest
 from typing import Any, Self, TypeVar
 
 from batchqueue import BatchQueueError, RetryPolicy
-from batchqueue._background_log import BackgroundLog, flush_log
-from batchqueue._words import counted
+from batchqueue.base.background_log import BackgroundLog, flush_log
+from batchqueue.base.words import counted
 from batchqueue.outputs import Epoch, StoreUnavailableError
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.requirements import SinkError

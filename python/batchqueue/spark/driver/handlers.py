@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError, PartitionPolicy, ThreadPolicy
-from batchqueue._words import a_type, counted
+from batchqueue.base.words import a_type, counted
 from batchqueue.spark.column_types import (
     Column,
     check_once,

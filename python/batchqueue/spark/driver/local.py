@@ -18,8 +18,8 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from batchqueue import ConfigError
-from batchqueue._requirements import install_command
 from batchqueue.aggregation import Metrics
+from batchqueue.base.checks import install_command
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.arrow import batches_with_instants

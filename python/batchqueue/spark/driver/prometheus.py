@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from batchqueue._background_log import BackgroundLog
-from batchqueue._requirements import require
+from batchqueue.base.background_log import BackgroundLog
+from batchqueue.base.checks import require
 from batchqueue.metrics.names import MetricSpec, families
 from batchqueue.outputs import Epoch, StoreUnavailableError
 from batchqueue.outputs.base import FINAL_BEFORE

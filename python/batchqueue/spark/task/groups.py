@@ -17,8 +17,6 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.compute as pc
 
-from batchqueue._exact_cast import exact_cast
-from batchqueue._words import counted
 from batchqueue.aggregation import (
     Aggregation,
     Aggregator,
@@ -35,6 +33,8 @@ from batchqueue.aggregation import (
 )
 from batchqueue.aggregation.aggregator import MAX_GROUPS
 from batchqueue.aggregation.metrics import ESCAPE, SEPARATOR, Row, key_values
+from batchqueue.base.exact_cast import exact_cast
+from batchqueue.base.words import counted
 from batchqueue.outputs import BadRows, StoreError
 from batchqueue.outputs.layout import described
 from batchqueue.outputs.rows import ARROW_TYPES, values_of

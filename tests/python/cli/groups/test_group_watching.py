@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from batchqueue import RetryPolicy
-from batchqueue._words import counted
+from batchqueue.base.words import counted
 from batchqueue.cli import groups as log
 from batchqueue.cli import groups as top
 from batchqueue.cli.command import duration, ranges, table

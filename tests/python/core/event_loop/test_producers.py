@@ -4,13 +4,8 @@ import asyncio
 
 import pytest
 
-from batchqueue import (
-    AsyncBatchQueue,
-    BufferStrategy,
-    ConfigError,
-    ProduceTimeoutError,
-    _wait_room,
-)
+from batchqueue import AsyncBatchQueue, BufferStrategy, ConfigError, ProduceTimeoutError
+from batchqueue.aio import wait_room as _wait_room
 from core_support.event_loop import begin, fill, outcomes, run, until, wait_for_room
 from core_support.handlers import Held, Recorder
 from core_support.queues import assert_conserved, config

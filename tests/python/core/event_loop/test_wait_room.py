@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from batchqueue import _core
-from batchqueue._wait_room import WaitRoom
+from batchqueue.aio.wait_room import WaitRoom
 from core_support.event_loop import ScriptedNotifier, ScriptedQueue, begin, outcomes, run
 
 

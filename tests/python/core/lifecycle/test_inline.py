@@ -20,7 +20,7 @@ from batchqueue import (
     RetryPolicy,
     ThreadPolicy,
 )
-from batchqueue.config import BatchQueueConfig
+from batchqueue.queues.config import BatchQueueConfig
 from core_support.event_loop import run
 from core_support.handlers import Held, Recorder
 from core_support.queues import assert_conserved, config, try_once_more

@@ -6,12 +6,7 @@ import threading
 
 import pytest
 
-from batchqueue._background_log import (
-    BackgroundLog,
-    flush_log,
-    log_lines_dropped,
-    log_stuck_s,
-)
+from batchqueue.base.background_log import BackgroundLog, flush_log, log_lines_dropped, log_stuck_s
 from core_support.held_log import calling_log, held_log
 from core_support.scripts import run_script
 from core_support.waits import WAIT_S, eventually
@@ -116,7 +111,7 @@ def test_the_child_of_a_fork_writes_while_the_log_of_its_parent_hangs():
     code, out, err = run_script(
         """
         import logging
-        from batchqueue._background_log import BackgroundLog, flush_log, log_stuck_s
+        from batchqueue.base.background_log import BackgroundLog, flush_log, log_stuck_s
 
         parent, entered, go = os.getpid(), threading.Event(), threading.Event()
 
@@ -150,7 +145,7 @@ def test_lines_are_written_at_the_end_of_the_interpreter_and_a_hung_log_does_not
     code, out, err = run_script(
         """
         import logging
-        from batchqueue._background_log import BackgroundLog
+        from batchqueue.base.background_log import BackgroundLog
 
         class Handler(logging.Handler):
             def createLock(self):

@@ -15,9 +15,8 @@ from batchqueue import (
     PartitionPolicy,
     ThreadPolicy,
 )
-from batchqueue.display.html import MOST_ROWS
-from batchqueue.display.picture import picture
-from batchqueue.display.text import duration
+from batchqueue.base.words import duration
+from batchqueue.queues.stats import MOST_ROWS, picture
 from core_support.handlers import Recorder
 from core_support.queues import config
 from core_support.waits import WAIT_S

@@ -68,7 +68,7 @@ def test_a_long_call_is_logged_with_its_stack_then_again_and_when_it_is_over(
         assert "Stack of the thread, most recent call last:" in line
         assert "self.speak(batch)" in line
         assert line.rstrip().count("\n") >= 4
-        assert "batchqueue/_threads.py" not in line
+        assert "batchqueue/base/threads.py" not in line
     handler.released.set()
     wait_for(lines, "a long call of handler int has ended after")
     assert queue.flush(WAIT_S)
@@ -209,7 +209,7 @@ def test_a_coroutine_that_waits_is_logged_with_its_own_stack(lines):
             assert "Stack of the task of the handler on its event loop" in line
             assert "await self.ask_the_server(batch)" in line
             assert "await self.released.wait()" in line
-            assert "batchqueue/_loop_handlers.py" not in line
+            assert "batchqueue/aio/handlers.py" not in line
             handler.released.set()
             await until(lambda: lines("a long call of handler int has ended"), "the end")
 

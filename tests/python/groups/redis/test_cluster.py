@@ -6,7 +6,7 @@ import threading
 import pytest
 import redis
 
-from batchqueue._background_log import flush_log
+from batchqueue.base.background_log import flush_log
 from batchqueue.cli import main
 from batchqueue.groups import GroupMonitor, RedisStreams, StreamUnavailableError
 from batchqueue.groups.backend import CommitRequest, Fetch, NewRecord, Opening

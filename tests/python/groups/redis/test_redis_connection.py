@@ -9,7 +9,7 @@ import redis
 from redis.sentinel import Sentinel
 
 from batchqueue import ConfigError
-from batchqueue._background_log import flush_log
+from batchqueue.base.background_log import flush_log
 from batchqueue.groups import GroupMonitor, RedisStreams, StreamUnavailableError
 from batchqueue.groups.backend import CommitRequest, Fetch, NewRecord, Opening, SetAside
 from batchqueue.groups.control import Control

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from batchqueue import ConfigError
-from batchqueue._background_log import flush_log
+from batchqueue.base.background_log import flush_log
 from batchqueue.exceptions import MissingPackageError
 from batchqueue.groups import RedisStreams
 from batchqueue.groups.redis.client import warnings_of

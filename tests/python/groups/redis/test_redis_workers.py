@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from batchqueue import RetryPolicy
-from batchqueue._background_log import flush_log
+from batchqueue.base.background_log import flush_log
 from batchqueue.groups import GroupMonitor, OnFailure, RedisStreams
 from core_support.waits import WAIT_S, eventually
 from groups_support.workers import Collected, owns, running, send, worker_of

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from batchqueue import ConfigError
-from batchqueue._background_log import flush_log
+from batchqueue.base.background_log import flush_log
 from batchqueue.groups import RedisStreams
 from batchqueue.groups.backend import CommitRequest, NewRecord, Opening, SetAside
 from batchqueue.groups.messages import Commit, Entry

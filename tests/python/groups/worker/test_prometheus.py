@@ -5,7 +5,7 @@ import re
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from batchqueue._background_log import flush_log
+from batchqueue.base.background_log import flush_log
 from batchqueue.groups import GroupMonitor, MemoryStreams
 from batchqueue.groups.prometheus import GroupCollector, GroupMetric
 from core_support.waits import WAIT_S, eventually

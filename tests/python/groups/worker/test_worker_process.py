@@ -11,8 +11,8 @@ import threading
 import pytest
 
 from batchqueue import QueueForkedError
-from batchqueue._background_log import flush_log
-from batchqueue._signals import Flag, signals
+from batchqueue.base.background_log import flush_log
+from batchqueue.base.signals import Flag, signals
 from batchqueue.groups import MemoryStreams
 from core_support.waits import HANG_S, WAIT_S
 from groups_support.workers import Collected, owns, running, worker_of

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from batchqueue import ConfigError, RetryPolicy
-from batchqueue._background_log import flush_log
+from batchqueue.base.background_log import flush_log
 from batchqueue.groups import (
     Assignment,
     Codec,

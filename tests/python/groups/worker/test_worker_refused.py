@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from batchqueue import RetryPolicy
-from batchqueue._background_log import flush_log
+from batchqueue.base.background_log import flush_log
 from batchqueue.groups import CallRefusedError, HandlerFailedError, OnFailure
 from core_support.waits import WAIT_S, eventually
 from groups_support.backends import committed, dead_letters

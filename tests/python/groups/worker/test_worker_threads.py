@@ -10,7 +10,7 @@ import weakref
 import pytest
 
 from batchqueue import RetryPolicy
-from batchqueue._background_log import flush_log
+from batchqueue.base.background_log import flush_log
 from batchqueue.groups import (
     Codec,
     GroupBalancer,

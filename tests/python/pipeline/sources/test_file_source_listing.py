@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from batchqueue._background_log import flush_log
+from batchqueue.base.background_log import flush_log
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline import FileSource, Limit, PositionError, SourceChangedError
 from batchqueue.pipeline.sources import file_listings as listings

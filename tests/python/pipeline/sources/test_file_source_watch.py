@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchqueue._background_log import flush_log
+from batchqueue.base.background_log import flush_log
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline import FileSource, Limit, PositionError, SourceChangedError
 from batchqueue.pipeline.testing import check_source

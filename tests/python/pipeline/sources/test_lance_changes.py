@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from batchqueue._background_log import flush_log
+from batchqueue.base.background_log import flush_log
 from batchqueue.pipeline.contract import Limit
 from batchqueue.pipeline.errors import SourceChangedError
 from batchqueue.pipeline.sources.lance import Fragment

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from batchqueue import ConfigError
-from batchqueue._background_log import flush_log
+from batchqueue.base.background_log import flush_log
 from batchqueue.outputs import Epoch, SqliteStore, StoreUnavailableError
 from batchqueue.spark import LedgerListener, MissingPackageError, show_progress
 from batchqueue.spark.commit.summary import SinkTotals, epoch_summary, latest_totals, with_totals

@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 
 from batchqueue import ConfigError
-from batchqueue._background_log import flush_log
 from batchqueue.aggregation import Window
+from batchqueue.base.background_log import flush_log
 from batchqueue.outputs import Epoch, SqliteStore, StoreError, StoreUnavailableError
 from batchqueue.spark import LedgerCollector, MissingPackageError, Watermark
 from batchqueue.spark.commit.commit import Commit

@@ -4,7 +4,7 @@ import logging
 import threading
 from contextlib import contextmanager
 
-from batchqueue._background_log import flush_log
+from batchqueue.base.background_log import flush_log
 from core_support.waits import WAIT_S
 
 

@@ -1,0 +1,1 @@
+"""`AsyncBatchQueue`: a queue whose producers and handlers run on event loops."""

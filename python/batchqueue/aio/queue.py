@@ -1,0 +1,694 @@
+"""`AsyncBatchQueue`: the queue for event loops."""
+
+import asyncio
+import contextlib
+import dataclasses
+import inspect
+import os
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Future
+from typing import Any, Generic, Never, Protocol, Self, TypeVar
+
+import batchqueue.base.threads  # noqa: F401 - drain threads look them up, so they must be loaded
+from batchqueue import _core
+from batchqueue.aio.handlers import (
+    HandlerLoops,
+    LoopFuture,
+    Mailbox,
+    current_call,
+    error_handler_on_loop,
+    in_waiting_thread,
+    methods_on_loop,
+)
+from batchqueue.aio.wait_room import ItemSequence, WaitRoom
+from batchqueue.exceptions import BatchQueueError, QueueForkedError
+from batchqueue.queues.config import DEFAULT_CONFIG, BatchQueueConfig, RetryPolicy
+from batchqueue.queues.dead_letters import DeadLetter
+from batchqueue.queues.handlers import (
+    HandlerDecorator,
+    HandlerMethods,
+    SupportsConsume,
+    is_coroutine_function,
+)
+from batchqueue.queues.queue import T as T_of_aio
+from batchqueue.queues.queue import (
+    Timeout,
+    check_decorated_type,
+    check_factory,
+    check_item_type,
+    check_loop_config,
+    check_name_and_config,
+    handler_options,
+    misplaced,
+    named_item_type,
+    seconds_of,
+    start_core_queue,
+)
+from batchqueue.queues.stats import BatchQueueStats
+
+# The handlers of an `AsyncBatchQueue`: how they are registered and removed.
+
+
+H = TypeVar("H")
+
+LoopDeadLetterHandler = (
+    SupportsConsume[DeadLetter[H]] | Callable[[list[DeadLetter[H]]], Awaitable[Any] | Any]
+)
+
+
+class LoopRegistry(Generic[T_of_aio]):
+    """The base of `AsyncBatchQueue` that has its handlers."""
+
+    config: BatchQueueConfig[T_of_aio]
+    _queue: _core.Queue
+
+    def __init__(self, config: BatchQueueConfig[T_of_aio]) -> None:
+        self.config = config
+        self._handler_loops: HandlerLoops = weakref.WeakValueDictionary()
+
+    def add_handler(
+        self,
+        item_type: type[H] | str,
+        handler: SupportsConsume[H] | Callable[[list[H]], Awaitable[Any] | Any],
+        *,
+        weight: float = 1.0,
+        replace: bool = False,
+        subclasses: bool = False,
+        max_batch_items: int | None = None,
+        max_delay_ms: float | None = None,
+        retry: RetryPolicy | None = None,
+        dead_letter: LoopDeadLetterHandler[H] | None = None,
+    ) -> None:
+        """Send the items of one type to a handler, as `BatchQueue.add_handler` does.
+
+        This never waits: when it returns, a replaced handler may still be inside its last batch.
+
+        Args:
+            item_type: A class; items match by `type(item)`, and subclasses only with
+                `subclasses`. Or a str, the tag of rows.
+            handler: An object with `consume`, or a function that takes a list. Coroutine functions,
+                and functions that return an awaitable, run on the current event loop; a handler
+                that is registered again, with `replace`, moves to it.
+            weight: Share of a partition under `PartitionPolicy.adaptive`, above 0. Default: 1.0.
+            replace: As in `BatchQueue.add_handler`.
+            subclasses: As in `BatchQueue.add_handler`.
+            max_batch_items: As in `BatchQueue.add_handler`.
+            max_delay_ms: As in `BatchQueue.add_handler`.
+            retry: As in `BatchQueue.add_handler`.
+            dead_letter: As in `BatchQueue.add_handler`; may be a coroutine function as well.
+
+        Raises:
+            ConfigError: As `BatchQueue.add_handler`; also if a method is a coroutine function and
+                no loop is running.
+            QueueClosedError: The queue is shut down.
+            QueueForkedError: The queue was made before a fork.
+        """
+        check_item_type(item_type, self.config, subclasses=subclasses)
+        options = handler_options(
+            weight=weight,
+            max_batch_items=max_batch_items,
+            max_delay_ms=max_delay_ms,
+            retry=retry,
+            dead_letter=self._keeper(dead_letter),
+            replace=replace,
+            subclasses=subclasses,
+        )
+        _core.add_handlers(self._queue, item_type, [self._methods(handler)], options, wait=False)
+
+    def add_handler_factory(
+        self,
+        item_type: type[H] | str,
+        factory: Callable[[], SupportsConsume[H] | Callable[[list[H]], Awaitable[Any] | Any]],
+        *,
+        partitions: int,
+        replace: bool = False,
+        subclasses: bool = False,
+        max_batch_items: int | None = None,
+        max_delay_ms: float | None = None,
+        retry: RetryPolicy | None = None,
+        dead_letter: LoopDeadLetterHandler[H] | None = None,
+    ) -> None:
+        """Send the items of a hot type to several handlers.
+
+        Otherwise as `BatchQueue.add_handler_factory`.
+
+        Args:
+            item_type: A class or a tag, as in `add_handler`.
+            factory: Makes one handler. It is called once per partition, immediately.
+            partitions: Number of partitions and handlers, 1 or more.
+            replace: As in `add_handler`.
+            subclasses: As in `add_handler`.
+            max_batch_items: As in `add_handler`.
+            max_delay_ms: As in `add_handler`.
+            retry: As in `add_handler`.
+            dead_letter: As in `add_handler`.
+
+        Raises:
+            ConfigError: As `BatchQueue.add_handler_factory`; also if a method is a coroutine
+                function and no loop is running.
+            QueueClosedError: The queue is shut down.
+            QueueForkedError: The queue was made before a fork.
+        """
+        check_item_type(item_type, self.config, subclasses=subclasses)
+        check_factory(factory, partitions)
+        options = handler_options(
+            max_batch_items=max_batch_items,
+            max_delay_ms=max_delay_ms,
+            retry=retry,
+            dead_letter=self._keeper(dead_letter),
+            replace=replace,
+            subclasses=subclasses,
+        )
+        handlers = [self._methods(factory()) for _ in range(partitions)]
+        _core.add_handlers(self._queue, item_type, handlers, options, wait=False)
+
+    @named_item_type
+    def handler(
+        self,
+        item_type: type[H] | str,
+        *,
+        weight: float = 1.0,
+        replace: bool = False,
+        subclasses: bool = False,
+        max_batch_items: int | None = None,
+        max_delay_ms: float | None = None,
+        retry: RetryPolicy | None = None,
+        dead_letter: LoopDeadLetterHandler[H] | None = None,
+    ) -> HandlerDecorator[H]:
+        """Register the decorated function, or an instance of the decorated class, as a handler.
+
+        Args:
+            item_type: A class or a tag, as in `add_handler`.
+            weight: As in `add_handler`.
+            replace: As in `add_handler`.
+            subclasses: As in `add_handler`.
+            max_batch_items: As in `add_handler`.
+            max_delay_ms: As in `add_handler`.
+            retry: As in `add_handler`.
+            dead_letter: As in `add_handler`.
+
+        Returns:
+            A decorator that returns the decorated object unchanged.
+
+        Raises:
+            ConfigError: The type is missing, as in `@queue.handler`; also as `add_handler`, when
+                the decorator is applied.
+        """
+        check_decorated_type(item_type)
+
+        def register(handler: Any) -> Any:
+            self.add_handler(
+                item_type,
+                handler() if isinstance(handler, type) else handler,
+                weight=weight,
+                replace=replace,
+                subclasses=subclasses,
+                max_batch_items=max_batch_items,
+                max_delay_ms=max_delay_ms,
+                retry=retry,
+                dead_letter=dead_letter,
+            )
+            return handler
+
+        return register
+
+    def remove_handler(self, item_type: type[Any] | str) -> bool:
+        """Remove the handler of a type. Items of the type are unhandled from now on.
+
+        That includes items that wait in a partition: await `flush` before, so that the handler gets
+        them.
+
+        This never waits: when it returns, the handler may still get the batch that a drain thread
+        has in hand, and then `on_close`.
+
+        Args:
+            item_type: A class or a tag, as in `add_handler`.
+
+        Returns:
+            True if the type had a handler. False if it had none, or the queue is shut down.
+
+        Raises:
+            ConfigError: `item_type` is neither a class nor a str.
+            QueueForkedError: The queue was made before a fork.
+        """
+        return _core.remove_handler_soon(self._queue, item_type)
+
+    def _methods(self, handler: Any) -> HandlerMethods:
+        methods = methods_on_loop(handler, self._handler_loops)
+        elsewhere = methods.works_elsewhere or is_coroutine_function(self.config.error_handler)
+        return methods._replace(works_elsewhere=elsewhere)
+
+    def _keeper(self, dead_letter: Any) -> HandlerMethods | None:
+        return None if dead_letter is None else self._methods(dead_letter)
+
+
+# What an `AsyncBatchQueue` has beside `produce`: results, rows, and a door for threads.
+
+
+class LoopSubmitter(Generic[T_of_aio]):
+    """The base of `AsyncBatchQueue`, which has the queue and the rooms where tasks wait."""
+
+    _queue: _core.Queue
+    _lock: threading.Lock
+
+    def __init__(self) -> None:
+        self._mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._sync: SyncProducer[T_of_aio] = SyncProducer(self._queue)
+
+    def _notifier(self) -> _core.RoomNotifier | None:
+        raise NotImplementedError
+
+    def _wait_room(self) -> WaitRoom:
+        raise NotImplementedError
+
+    def submit(
+        self, item: T_of_aio, *extra: Never, timeout: Timeout = None
+    ) -> "asyncio.Future[Any]":
+        """Enqueue one item whose result is wanted. Await what this returns.
+
+        The item is enqueued before the call returns. Only if the partition is full and the strategy
+        is `BLOCKING`, a task of the loop waits for room, as that of `produce` does.
+
+        A task that is cancelled while it awaits the result cancels the item, unless a handler has
+        got it: then the handler continues, and its result is dropped.
+
+        Args:
+            item: Any object. It goes to the handler of exactly its class.
+            extra: Nothing: a timeout is given by name.
+            timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`, not for the result.
+                Default: no limit.
+
+        Returns:
+            A future of the running loop: the result of the item, or what its handler raised in the
+            last attempt. The errors of an item that was refused are those of `BatchQueue.submit`.
+
+        Raises:
+            ConfigError: The timeout is below 0.
+            QueueForkedError: The queue was made before a fork.
+        """
+        if extra:
+            raise misplaced("submit", extra)
+        deadline = deadline_in(timeout)
+        call = current_call()
+        loop = asyncio.get_running_loop()
+        future = LoopFuture(loop=loop)
+        future.item, result = _core.try_submit(
+            self._queue, item, self._notifier(), call, self._mailbox(loop), future
+        )
+        if not isinstance(result, bool):
+            waiting = loop.create_task(self._enqueue_submitted(result, deadline, call))
+            future.waiting = waiting
+        return future
+
+    async def _enqueue_submitted(
+        self, pending: _core.PendingItem, deadline: float | None, call: _core.HandlerCall | None
+    ) -> None:
+        # The future of the item has the error.
+        with contextlib.suppress(BatchQueueError):
+            await self._wait_room().enqueue(pending, deadline, call)
+
+    async def produce_arrow(
+        self, batch: Any, *extra: Never, type_column: str, timeout: Timeout = None
+    ) -> int:
+        """Enqueue the rows of Arrow data, split by the values of one column, the tags.
+
+        Otherwise as `BatchQueue.produce_arrow`. The rows are split and enqueued in a separate
+        thread, so calls that are not awaited one after the other have no order.
+
+        A task that is cancelled has enqueued some of the rows; the others are dropped.
+
+        Args:
+            batch: As in `BatchQueue.produce_arrow`.
+            extra: Nothing: a timeout is given by name.
+            type_column: As in `BatchQueue.produce_arrow`.
+            timeout: As in `BatchQueue.produce_arrow`.
+
+        Returns:
+            The number of accepted rows.
+
+        Raises:
+            ConfigError: As `BatchQueue.produce_arrow`.
+            BatchQueueError: As `BatchQueue.produce_arrow`.
+            ProduceTimeoutError: As `BatchQueue.produce_arrow`.
+            ReentrantProduceError: As `BatchQueue.produce_arrow`.
+            QueueForkedError: The queue was made before a fork.
+        """
+        if extra:
+            raise misplaced("produce_arrow", extra)
+        queue, call = self._queue, current_call()
+        check_not_forked(queue)
+        return await in_waiting_thread(
+            "batchqueue-arrow",
+            lambda stop: _core.produce_arrow_until(queue, batch, type_column, timeout, stop, call),
+        )
+
+    @property
+    def sync(self) -> "SyncProducer[T_of_aio]":
+        """What other threads call: `produce`, `produce_many` and `submit` of the same queue.
+
+        They wait as those of a `BatchQueue` do, and cost the same. On the thread of a loop they
+        would block it.
+        """
+        return self._sync
+
+    def _mailbox(self, loop: asyncio.AbstractEventLoop) -> Mailbox:
+        mailbox = self._mailboxes.get(loop)
+        if mailbox is None:
+            with self._lock:
+                mailbox = self._mailboxes.setdefault(loop, Mailbox(loop))
+        return mailbox
+
+
+def check_not_forked(queue: _core.Queue) -> None:
+    """Raise QueueForkedError on the caller's thread instead of a waiting thread."""
+    _ = queue.running
+
+
+def deadline_in(timeout: Timeout) -> float | None:
+    """Return the time `timeout` seconds from now by the clock of the running loop.
+
+    Raises:
+        ConfigError: It is below 0, or neither a number nor a `timedelta`.
+    """
+    seconds = seconds_of(timeout)
+    return None if seconds is None else asyncio.get_running_loop().time() + seconds
+
+
+# The door of an `AsyncBatchQueue` for threads without an event loop.
+
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Produce(Protocol[T_contra]):
+    """`BatchQueue.produce`."""
+
+    def __call__(self, item: T_contra, *, timeout: Timeout = None) -> bool: ...
+
+
+class ProduceMany(Protocol[T_contra]):
+    """`BatchQueue.produce_many`."""
+
+    def __call__(self, items: Iterable[T_contra], *, timeout: Timeout = None) -> int: ...
+
+
+class Submit(Protocol[T_contra]):
+    """`BatchQueue.submit`."""
+
+    def __call__(self, item: T_contra, *, timeout: Timeout = None) -> Future[Any]: ...
+
+
+class SyncProducer(Generic[T]):
+    """`AsyncBatchQueue.sync`: `produce`, `produce_many` and `submit`, for other threads.
+
+    They are those of `BatchQueue`, and wait where those wait. On the thread of an event loop they
+    would block it, and with it the handlers that run there.
+    """
+
+    __slots__ = ("produce", "produce_many", "submit")
+
+    produce: Produce[T]
+    produce_many: ProduceMany[T]
+    submit: Submit[T]
+
+    def __init__(self, queue: _core.Queue) -> None:
+        # The methods themselves: a call costs what it costs a BatchQueue.
+        self.produce = queue.produce
+        self.produce_many = queue.produce_many
+        self.submit = queue.submit
+
+
+class AsyncBatchQueue(LoopRegistry[T_of_aio], LoopSubmitter[T_of_aio]):
+    """A partitioned queue that drains itself, for event loops. It never blocks the loop.
+
+    Items are enqueued on the loop's thread. If a partition is full and the strategy is BLOCKING,
+    the task waits while the loop runs other tasks. Handlers may be coroutine functions: they run on
+    the loop that they were registered from, one call at a time, while the drain thread waits. Plain
+    handlers run on the drain thread, as in a `BatchQueue`.
+
+    Args:
+        name: The name in logs, statistics and thread names; printable characters, at least one.
+        config: The settings. If the consumer or the error handler is a coroutine function, make the
+            queue in a coroutine. Default: one drain thread per core that this process may use,
+            `PartitionPolicy.adaptive()`, and the defaults of `BatchQueueConfig`.
+
+    Raises:
+        ConfigError: The name or a setting is invalid.
+
+    Example:
+        >>> import asyncio
+        >>> from batchqueue import AsyncBatchQueue
+        >>> seen = []
+        >>> async def consume(batch):
+        ...     await asyncio.sleep(0)
+        ...     seen.extend(batch)
+        >>> async def main():
+        ...     async with AsyncBatchQueue("words") as queue:
+        ...         queue.add_handler(str, consume)
+        ...         return await queue.produce_many(["to", "be", "or", "not"])
+        >>> asyncio.run(main())
+        4
+        >>> seen
+        ['to', 'be', 'or', 'not']
+    """
+
+    def __init__(self, name: str, config: BatchQueueConfig[T_of_aio] = DEFAULT_CONFIG) -> None:
+        check_name_and_config(name, config)
+        check_loop_config(config)
+        LoopRegistry.__init__(self, config)
+        settings = dataclasses.replace(
+            config, error_handler=error_handler_on_loop(config.error_handler)
+        )
+        self._queue = start_core_queue(_core.Queue, name, settings, self._methods)
+        self._by_caller = config.effective_selector.function is not None
+        self._wait_rooms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, WaitRoom] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._lock = threading.Lock()
+        LoopSubmitter.__init__(self)
+
+    @property
+    def name(self) -> str:
+        """The name of the queue."""
+        return self._queue.name
+
+    @property
+    def running(self) -> bool:
+        """Whether the queue accepts items: False once it is shut down."""
+        return self._queue.running
+
+    async def produce(self, item: T_of_aio, *extra: Never, timeout: Timeout = None) -> bool:
+        """Enqueue one item.
+
+        The task waits only if the partition is full and the strategy is `BLOCKING`. Tasks with
+        items of the same type get room in order of arrival. A cancelled task has enqueued nothing.
+
+        Args:
+            item: Any object. It goes to the handler of exactly its class.
+            extra: Nothing: a timeout is given by name.
+            timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`. Default: no limit.
+
+        Returns:
+            True if the item was accepted. False if it was refused: the partition is full and the
+            strategy is `IF_POSSIBLE`, or the queue is shut down, perhaps while the task waited.
+
+        Raises:
+            ProduceTimeoutError: The partition stayed full for the whole timeout.
+            ReentrantProduceError: The wait of a handler would never end.
+            QueueForkedError: The queue was made before a fork.
+        """
+        if extra:
+            raise misplaced("produce", extra)
+        deadline = deadline_in(timeout)
+        call = current_call()
+        result = _core.try_produce(self._queue, item, self._notifier(), None, call)
+        if isinstance(result, bool):
+            return result
+        return await self._wait_room().enqueue(result, deadline, call)
+
+    async def produce_many(
+        self, items: Iterable[T_of_aio], *extra: Never, timeout: Timeout = None
+    ) -> int:
+        """Enqueue many items in order, up to the first that is refused.
+
+        A cancelled task has enqueued the first items up to some item, and none after it. The
+        `CancelledError` that is raised inside this call has their number in its attribute
+        `accepted`; code that awaits the task gets another `CancelledError`, without it. An error
+        of an iterator or of the selector has `accepted` too, and a note with it.
+
+        Args:
+            items: Any iterable. A list or a tuple is several times faster, because it is enqueued
+                in large pieces. The loop gets a turn every few thousand items.
+            extra: Nothing: a timeout is given by name.
+            timeout: Seconds in all to wait for space with `BufferStrategy.BLOCKING`. Default: no
+                limit.
+
+        Returns:
+            The number of accepted items, counted from the first.
+
+        Raises:
+            ProduceTimeoutError: A partition stayed full; `accepted` of the error is the number of
+                accepted items.
+            ReentrantProduceError: The wait of a handler would never end; the error has
+                `accepted` too.
+            QueueForkedError: The queue was made before a fork.
+            TypeError: `items` is not iterable.
+        """
+        if extra:
+            raise misplaced("produce_many", extra)
+        deadline = deadline_in(timeout)
+        sequence = ItemSequence(self._queue, self._notifier, items, by_caller=self._by_caller)
+        try:
+            while True:
+                result = sequence.enqueue()
+                if result is None:
+                    await asyncio.sleep(0)
+                elif isinstance(result, bool) or not await self._wait_room().enqueue(
+                    result, deadline, sequence.call, sequence.on_accepted
+                ):
+                    return sequence.accepted
+        except (asyncio.CancelledError, BatchQueueError) as error:
+            # An error of the core counts the items that it accepted before.
+            accepted = max(sequence.accepted, getattr(error, "accepted", 0))
+            error.accepted = accepted  # type: ignore[union-attr]
+            raise
+
+    def rebalance(self) -> int:
+        """Run the balancer now, on the load since its last run, as `BatchQueue.rebalance` does.
+
+        Returns:
+            The number of partitions whose wanted drain thread changed; 0 without a balancer.
+
+        Raises:
+            QueueForkedError: The queue was made before a fork.
+        """
+        return self._queue.rebalance()
+
+    async def flush(self, timeout: Timeout = None) -> bool:
+        """Wait until all items accepted before the call have been handled.
+
+        Args:
+            timeout: Seconds to wait. Default: no limit.
+
+        Returns:
+            True if they have been handled. False if time ran out, or a shutdown abandoned some.
+
+        Raises:
+            BatchQueueError: Called from a handler, which would wait for itself.
+            QueueForkedError: The queue was made before a fork.
+        """
+        queue = self._queue
+        if current_call() is not None:
+            raise BatchQueueError(
+                "flush was called from a handler, which would wait for itself; "
+                "call it from another task"
+            )
+        check_not_forked(queue)
+        return await in_waiting_thread(
+            "batchqueue-flush", lambda stop: _core.flush_until(queue, timeout, stop)
+        )
+
+    async def shutdown(self, timeout: Timeout = None) -> int:
+        """Refuse every new item, deliver what was accepted, and end the drain threads.
+
+        Tasks that wait in `produce` get False. The loop stays free for handlers. Called from a
+        handler of this queue, it closes the queue and returns; the drain threads end later. If the
+        task is cancelled, the queue stays closed and continues to deliver.
+
+        Args:
+            timeout: Seconds to wait. Default: no limit.
+
+        Returns:
+            The number of abandoned items: 0 unless time ran out.
+
+        Raises:
+            QueueForkedError: The queue was made before a fork.
+        """
+        queue, call = self._queue, current_call()
+        check_not_forked(queue)
+        self._abandon_closed_loops()
+        return await in_waiting_thread(
+            "batchqueue-shutdown", lambda stop: _core.shutdown_until(queue, timeout, stop, call)
+        )
+
+    def stats(self) -> BatchQueueStats:
+        """Return a snapshot of the counts and the usage. Works after shutdown too."""
+        self._abandon_closed_loops()
+        return BatchQueueStats.from_snapshot(_core.stats_of(self._queue))
+
+    def picture(self, path: str | os.PathLike[str]) -> None:
+        """Draw the load of each drain thread and partition, as `BatchQueue.picture` does.
+
+        Args:
+            path: The file, which is replaced. It is an SVG, so its name should end in `.svg`.
+
+        Raises:
+            ConfigError: `path` is not a path, or names another format, such as `.png`.
+            OSError: The file cannot be written.
+            QueueForkedError: The queue was made before a fork.
+        """
+        from batchqueue.queues.stats import draw
+
+        draw(self.stats(), path)
+
+    async def __aenter__(self) -> Self:
+        """Return the queue."""
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Shut the queue down: deliver accepted items within `config.shutdown_timeout` seconds."""
+        with contextlib.suppress(QueueForkedError):
+            await self.shutdown(self.config.shutdown_timeout)
+
+    def __repr__(self) -> str:
+        try:
+            return f"<AsyncBatchQueue {self.name!r} {'running' if self.running else 'shut down'}>"
+        except QueueForkedError:
+            return f"<AsyncBatchQueue {self.name!r} made before a fork>"
+
+    def _repr_html_(self) -> str:
+        from batchqueue.queues.stats import queue_html
+
+        return queue_html(self)
+
+    def __reduce__(self) -> Any:
+        return self._queue.__reduce__()
+
+    def _notifier(self) -> _core.RoomNotifier | None:
+        wait_room = self._wait_rooms.get(asyncio.get_running_loop())
+        return None if wait_room is None else wait_room.notifier
+
+    def _wait_room(self) -> WaitRoom:
+        """Return the room in which tasks of the running loop wait."""
+        loop = asyncio.get_running_loop()
+        wait_room = self._wait_rooms.get(loop)
+        if wait_room is None:
+            self._abandon_closed_loops()
+            with self._lock:
+                wait_room = self._wait_rooms[loop] = WaitRoom(self._queue)
+        return wait_room
+
+    def _abandon_closed_loops(self) -> None:
+        """Refuse the pending items of closed loops, whose tasks never run again."""
+        with self._lock:
+            closed = [loop for loop in self._wait_rooms if loop.is_closed()]
+            wait_rooms = [self._wait_rooms.pop(loop) for loop in closed]
+        for wait_room in wait_rooms:
+            wait_room.abandon()
+
+
+def _adopt_methods() -> None:
+    """Name the inherited methods after the class that users know, as errors of Python name them."""
+    for base in (LoopRegistry, LoopSubmitter):
+        for name, method in vars(base).items():
+            if inspect.isfunction(method) and not name.startswith("_"):
+                for function in (method, inspect.unwrap(method)):
+                    function.__qualname__ = f"{AsyncBatchQueue.__qualname__}.{name}"
+
+
+_adopt_methods()

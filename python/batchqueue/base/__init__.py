@@ -1,0 +1,1 @@
+"""What every room of the package uses: words, checks, signals, threads, the log."""

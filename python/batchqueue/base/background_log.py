@@ -1,0 +1,243 @@
+"""`BackgroundLog`: lines of threads that others wait for, written to the log by another thread.
+
+A handler of `logging` is the program's: it may block, or hand rows to the very pipeline whose line
+it gets. So threads that hold a lock, renew a lease or take a cut only leave their lines here. One
+thread of the process writes them, in order. While that thread is held up, a bounded number of lines
+waits; those beyond are counted and dropped.
+"""
+
+import atexit
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from types import TracebackType
+from typing import NamedTuple
+
+from batchqueue._core import Counter
+from batchqueue.base.words import counted
+
+_MOST_LINES = 1_000
+"""Lines that wait for the log; those beyond are dropped and counted."""
+
+_LAST_S = 2.0
+"""Seconds that the end of the interpreter waits for lines."""
+
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
+
+
+class _Line(NamedTuple):
+    """A line as it was left, with what only its own thread knows."""
+
+    logger: logging.Logger
+    level: int
+    text: str
+    arguments: tuple[object, ...]
+    error: ExcInfo | None
+    place: tuple[str, int, str]
+    created: float
+    thread: threading.Thread
+
+    def write(self) -> None:
+        """Hand it to the handlers of its logger."""
+        if not self.logger.isEnabledFor(self.level):
+            return
+        path, number, function = self.place
+        record = self.logger.makeRecord(
+            self.logger.name,
+            self.level,
+            path,
+            number,
+            self.text,
+            self.arguments,
+            self.error,
+            function,
+        )
+        record.relativeCreated += (self.created - record.created) * 1_000
+        record.created, record.msecs = self.created, int(self.created % 1 * 1_000)
+        record.thread, record.threadName = self.thread.ident, self.thread.name
+        self.logger.handle(record)
+
+
+class _Writer:
+    """The thread that writes lines, started with the first, and the lines that wait for it.
+
+    `put` takes no lock, so that a signal handler may call it wherever it interrupts its thread.
+
+    | field | written by | read by |
+    |---|---|---|
+    | `_lines` | all threads | the writer |
+    | `_thread` | the thread that has `_starting` | all threads |
+    | `_busy_since` | the writer | all threads |
+    """
+
+    def __init__(self) -> None:
+        self.dropped = Counter()
+        self._lines: queue.SimpleQueue[_Line | threading.Event] = queue.SimpleQueue()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._busy_since: float | None = None
+
+    @property
+    def stuck_s(self) -> float:
+        """For how many seconds the line in hand has been written; 0.0 if there is none."""
+        since = self._busy_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def put(self, line: _Line) -> None:
+        """Have a line written, unless too many wait."""
+        if self._lines.qsize() >= _MOST_LINES:
+            self.dropped.add(1)
+            return
+        self._lines.put(line)
+        self._start()
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until what was put before is written; return whether it is.
+
+        The writer itself does not wait: a handler of the log may end a run.
+
+        Args:
+            timeout: Seconds.
+        """
+        if self._thread is threading.current_thread():
+            return False
+        if self._thread is None and self._lines.empty():
+            return True  # there was no line yet
+        if self._lines.qsize() >= _MOST_LINES:
+            return False
+        written = threading.Event()
+        self._lines.put(written)
+        self._start()
+        return written.wait(timeout)
+
+    def _start(self) -> None:
+        if self._thread is not None or not self._starting.acquire(blocking=False):
+            return
+        try:
+            if self._thread is None:
+                # A daemon: a log that hangs must not keep the process alive.
+                thread = threading.Thread(target=self._run, name="batchqueue-log", daemon=True)
+                thread.start()
+                self._thread = thread
+        except RuntimeError:  # the interpreter ends, or the system has no thread left
+            while not self._lines.empty():
+                self._write(self._lines.get())
+        finally:
+            self._starting.release()
+
+    def _run(self) -> None:
+        reported = 0
+        while True:
+            line = self._lines.get()
+            self._write(line)
+            dropped = self.dropped.value
+            if dropped > reported and self._lines.empty():
+                reported, new = dropped, dropped - reported
+                _dropped_line(new).write()
+
+    def _write(self, line: "_Line | threading.Event") -> None:
+        if isinstance(line, threading.Event):
+            line.set()
+            return
+        self._busy_since = time.monotonic()
+        try:
+            line.write()
+        except BaseException:  # of the program's handler; the next line may succeed
+            if logging.raiseExceptions and sys.stderr:
+                traceback.print_exc()
+        finally:
+            self._busy_since = None
+
+
+class BackgroundLog:
+    """A logger whose lines are written by another thread. Its methods never wait.
+
+    Arguments are formatted when the line is written: do not change them afterwards.
+
+    Example:
+        >>> log = BackgroundLog("batchqueue")
+        >>> log.warning("stage %s is still busy", "totals")
+    """
+
+    def __init__(self, name: str) -> None:
+        """Begin with nothing to write.
+
+        Args:
+            name: The name of the logger.
+        """
+        self._logger = logging.getLogger(name)
+
+    def debug(self, text: str, *arguments: object) -> None:
+        """Log a line that helps to find errors."""
+        self._put(logging.DEBUG, text, arguments)
+
+    def info(self, text: str, *arguments: object) -> None:
+        """Log a line about normal operation."""
+        self._put(logging.INFO, text, arguments)
+
+    def warning(self, text: str, *arguments: object) -> None:
+        """Log a line that may need attention."""
+        self._put(logging.WARNING, text, arguments)
+
+    def error(self, text: str, *arguments: object) -> None:
+        """Log a line about something that failed."""
+        self._put(logging.ERROR, text, arguments)
+
+    def exception(self, text: str, *arguments: object) -> None:
+        """Log a line with the exception that is being handled."""
+        self._put(logging.ERROR, text, arguments, with_error=True)
+
+    def log(self, level: int, text: str, *arguments: object) -> None:
+        """Log a line of a level of `logging`."""
+        self._put(level, text, arguments)
+
+    def _put(
+        self, level: int, text: str, arguments: tuple[object, ...], with_error: bool = False
+    ) -> None:
+        caller = sys._getframe(2)
+        place = (caller.f_code.co_filename, caller.f_lineno, caller.f_code.co_name)
+        kind, error, trace = sys.exc_info() if with_error else (None, None, None)
+        raised = None if kind is None or error is None else (kind, error, trace)
+        thread = threading.current_thread()
+        _writer.put(_Line(self._logger, level, text, arguments, raised, place, time.time(), thread))
+
+
+def flush_log(timeout: float = 1.0) -> bool:
+    """Wait until the lines that were left before are written; return whether they are.
+
+    Args:
+        timeout: Seconds; the log may be held up. Default: 1.
+    """
+    return _writer.flush(timeout)
+
+
+def log_stuck_s() -> float:
+    """Return for how many seconds the log has been taking a line; 0.0 if it is not."""
+    return _writer.stuck_s
+
+
+def log_lines_dropped() -> int:
+    """Return how many lines were dropped, in this process, because too many waited."""
+    return _writer.dropped.value
+
+
+def _dropped_line(count: int) -> _Line:
+    text = f"{counted(count, 'line')} dropped while the log was held up"
+    place = (__file__, 0, "_run")
+    thread = threading.current_thread()
+    logger = logging.getLogger("batchqueue")
+    return _Line(logger, logging.WARNING, text, (), None, place, time.time(), thread)
+
+
+def _forget() -> None:
+    global _writer  # noqa: PLW0603 - its thread is not in this process
+    _writer = _Writer()
+
+
+_writer = _Writer()
+os.register_at_fork(after_in_child=_forget)
+atexit.register(lambda: flush_log(_LAST_S))

@@ -1,0 +1,120 @@
+"""Articles and plurals of the words in messages."""
+
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from batchqueue.queues.config import BatchQueueConfig
+    from batchqueue.queues.stats import BatchQueueStats
+
+
+def a_type(value: object) -> str:
+    """Return the name of a value's class with its article.
+
+    >>> a_type(3), a_type("text")
+    ('an int', 'a str')
+    """
+    return with_article(type(value).__name__)
+
+
+def with_article(name: str) -> str:
+    """Return a name behind `a` or `an`, by its first letter. A leading `u` is that of `uint8`.
+
+    >>> with_article("RecordBatch"), with_article("_Order"), with_article("uint8")
+    ('a RecordBatch', 'an _Order', 'a uint8')
+    """
+    article = "an" if name.lstrip("_")[:1].lower() in tuple("aeio") else "a"
+    return f"{article} {name}"
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "item"), counted(2_000, "item"), counted(0, "batch", "batches")
+    ('1 item', '2,000 items', '0 batches')
+
+    Args:
+        number: How many there are.
+        noun: What it counts, in the singular.
+        plural: The same in the plural. Default: with an `s`.
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+# Names of item types, as logs and metrics show them.
+
+
+def type_name(item_type: type | str) -> str:
+    """Return the qualified name of a class, with its module unless it is a built-in; or the tag."""
+    if isinstance(item_type, str):
+        return item_type
+    module, name = item_type.__module__, item_type.__qualname__
+    return name if module == "builtins" else f"{module}.{name}"
+
+
+def unique_names(item_types: list[type | str]) -> list[str]:
+    """Return the names of several types. Of equal names, the second gets ` #2`, and so on."""
+    seen: dict[str, int] = {}
+    names = []
+    for item_type in item_types:
+        name = type_name(item_type)
+        seen[name] = seen.get(name, 0) + 1
+        names.append(name if seen[name] == 1 else f"{name} #{seen[name]}")
+    return names
+
+
+def has_own_equality(item_type: type | str) -> bool:
+    """Return whether a class is compared by its metaclass, so that it may be no key of a dict."""
+    kind = type(item_type)
+    return issubclass(kind, type) and (
+        kind.__eq__ is not type.__eq__ or kind.__hash__ is not type.__hash__
+    )
+
+
+# Short texts of statistics and configs, for `repr`.
+
+
+_RARE = ("refused", "dead_lettered", "failed", "unhandled", "abandoned")
+
+
+def figures_of(stats: "BatchQueueStats") -> list[tuple[str, str]]:
+    """Return the main figures with their names; those that are mostly 0 only if they are not."""
+    figures = [("produced", f"{stats.produced:_}"), ("consumed", f"{stats.consumed:_}")]
+    rare = [(name, getattr(stats, name)) for name in _RARE]
+    figures += [(name.replace("_", " "), f"{count:_}") for name, count in rare if count]
+    figures.append(("in use", f"{stats.total_used:_} of {stats.total_capacity:_}"))
+    if stats.oldest_age_ms:
+        figures.append(("oldest", duration(stats.oldest_age_ms / 1e3)))
+    if stats.stuck_handlers:
+        figures.append(("stuck", ", ".join(stats.stuck_handlers[:3])))
+    return figures
+
+
+def stats_text(stats: "BatchQueueStats") -> str:
+    """Return the main figures in one line."""
+    figures = ", ".join(f"{value} {name}" for name, value in figures_of(stats))
+    return f"<BatchQueueStats {stats.name!r}: {figures}>"
+
+
+def settings_of(config: "BatchQueueConfig[Any]") -> list[tuple[str, str]]:
+    """Return the settings that differ from their defaults, as they are written."""
+    found = []
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.default is MISSING or value != field.default:
+            found.append((field.name, repr(value)))
+    return found
+
+
+def config_text(config: "BatchQueueConfig[Any]") -> str:
+    """Return a config as it is written, without the settings that have their defaults."""
+    settings = ", ".join(f"{name}={value}" for name, value in settings_of(config))
+    return f"BatchQueueConfig({settings})"
+
+
+def duration(seconds: float) -> str:
+    """Return a time with its unit and three digits."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns" if seconds else "0 s"

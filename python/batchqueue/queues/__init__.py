@@ -1,0 +1,1 @@
+"""The queue: its settings, handlers, statistics, and the manager of several queues."""

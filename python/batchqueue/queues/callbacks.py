@@ -1,0 +1,257 @@
+"""Functions that the core calls: log lines, tracebacks, balancers, failed parts, dead letters."""
+
+import inspect
+import logging
+import operator
+import sys
+import traceback
+from abc import ABCMeta
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from itertools import accumulate
+from types import AsyncGeneratorType, GeneratorType
+from typing import Any
+
+from batchqueue import _core
+from batchqueue.base.words import a_type, counted, type_name
+from batchqueue.exceptions import BatchFailed, ConfigError
+from batchqueue.queues.dead_letters import DeadLetter
+from batchqueue.queues.hosts import note_host
+
+_NOT_RESULTS = (str, bytes, bytearray, Mapping)
+"""Sequences, and what has `__getitem__`, that are not meant as results."""
+
+_log = logging.getLogger("batchqueue")
+
+
+def warn(line: str) -> None:
+    """Log a line of the core that may call for action."""
+    _log.warning("%s", line)
+
+
+def inform(line: str) -> None:
+    """Log a line of the core that reports an expected event."""
+    _log.info("%s", line)
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an exception with its traceback, for the log."""
+    return "".join(traceback.format_exception(error)).rstrip()
+
+
+def virtual_base(item_type: type, handled: list[type]) -> str | None:
+    """Return the name of an abstract class that counts another as its subclass by registration.
+
+    Args:
+        item_type: A class, which derives from none of the others.
+        handled: The classes that have handlers.
+    """
+    bases = (base for base in handled if isinstance(base, ABCMeta) and issubclass(item_type, base))
+    base = next(bases, None)
+    return None if base is None else type_name(base)
+
+
+def assign(
+    function: Callable[[list[float], list[int], int], Any],
+    load: list[float],
+    owner: list[int],
+    threads: int,
+) -> list[int] | str | None:
+    """Call a custom balancer.
+
+    Returns:
+        Its plan as plain ints, None to leave all partitions where they are, or a text that says why
+        the plan is invalid.
+    """
+    plan = function(load, owner, threads)
+    if plan is None:
+        return None
+    try:
+        # Clamped to what fits into the core's integers: the core rejects any invalid thread number.
+        return [max(-1, min(operator.index(thread), 1 << 31)) for thread in plan]
+    except TypeError:
+        return (
+            f"the custom balancer returned {plan!r}: "
+            "give a list with one drain thread per partition, or None"
+        )
+
+
+def check_result(result: object) -> None:
+    """Raise for what a handler returned if it says that the work failed, or was not done.
+
+    Raises:
+        ConfigError: A generator, whose body has not run; an awaitable, which nothing awaits; or the
+            class `BatchFailed`, which names nothing.
+        BaseException: The error of a failed future.
+    """
+    if isinstance(result, (GeneratorType, AsyncGeneratorType)):
+        if isinstance(result, GeneratorType):
+            result.close()
+        raise ConfigError(
+            f"the handler returned {a_type(result)}, whose body has not run; write a "
+            "function without `yield`, or consume the generator in the handler"
+        )
+    if isinstance(result, type) and issubclass(result, BatchFailed):
+        raise ConfigError(
+            f"the handler returned the class {result.__name__}; return an instance that names what "
+            "failed, for instance BatchFailed(indexes=[0])"
+        )
+    futures: Any = sys.modules.get("concurrent.futures")
+    if futures is not None and isinstance(result, futures.Future):
+        future: Any = result
+        if future.done():
+            future.result()
+        else:
+            future.add_done_callback(_report_late_failure)
+    elif inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()  # or it warns that it was never awaited
+        raise ConfigError(
+            f"the handler returned {a_type(result)}, which is never awaited; give an "
+            "`async def` to an AsyncBatchQueue, or wait for the result in the handler"
+        )
+
+
+def _report_late_failure(future: Any) -> None:
+    error = None if future.cancelled() else future.exception()
+    if future.cancelled() or error is not None:
+        text = "it was cancelled" if error is None else describe_error(error)
+        warn(
+            "a future that a handler returned failed after its batch had counted as consumed; wait "
+            f"for it in the handler, so that the batch counts as failed: {text}"
+        )
+
+
+def queue_restarted() -> None:
+    """Note that a queue starts in this process: a new one, or again after a fork."""
+    note_host()
+
+
+def add_dead_letters(  # noqa: PLR0917 - the core passes them by position
+    letters: list[DeadLetter[Any]],
+    items: list[Any],
+    types: list[type | str],
+    error: BaseException,
+    attempts: int,
+    queue: str,
+) -> None:
+    """Append the items of one call that failed for good."""
+    letters += [
+        DeadLetter(item, error, attempts, queue, item_type)
+        for item, item_type in zip(items, types, strict=True)
+    ]
+
+
+def results_of(name: str, returned: Any, count: int) -> list[Any]:
+    """Return what a handler returned for a batch with submitted items, as a list.
+
+    Args:
+        name: The name of the handler.
+        returned: A sequence with one result for each item.
+        count: The items of the batch.
+
+    Raises:
+        ConfigError: It is not such a sequence.
+    """
+    what = f"an object of class {type(returned).__qualname__}"
+    if returned is None:
+        what = "None"
+    elif not isinstance(returned, _NOT_RESULTS) and hasattr(type(returned), "__getitem__"):
+        results = list(returned)
+        if len(results) == count:
+            return results
+        what = counted(len(results), "result")
+    raise ConfigError(
+        f"handler {name} returned {what} for a batch of {count} with submitted items; return a "
+        "list with one result for each item of the batch"
+    )
+
+
+def failed_positions(
+    error: BatchFailed,
+    batch: list[Any],
+    original: list[Any] | None,
+    count: int,
+    sizes: list[int] | None,
+) -> list[int]:
+    """Return the positions in a batch of what failed, in ascending order.
+
+    Args:
+        error: What the handler raised or returned.
+        batch: The list that the handler got, as it left it.
+        original: The same as the handler got it, if the queue still has it.
+        count: The items of the list when the handler got it.
+        sizes: The rows of each item, or None for objects.
+
+    Raises:
+        ConfigError: The error names something that is not in the batch, or names it twice, or the
+            handler has changed the length of its list.
+    """
+    if len(batch) != count:
+        raise ConfigError(
+            f"BatchFailed is about a list that had {counted(count, 'item')} and has {len(batch)} "
+            "now; leave the list as long as it was"
+        )
+    if error.results is not None and len(error.results) != count:
+        raise ConfigError(
+            f"BatchFailed has {counted(len(error.results), 'result')} for a list of "
+            f"{counted(count, 'item')}; give one for each item of the list, those that failed "
+            "included"
+        )
+    given = batch if original is None else original
+    named = error.indexes or []
+    most = count if sizes is None else sum(sizes)
+    beyond = next((number for number in named if number >= most), None)
+    if beyond is not None:
+        raise ConfigError(f"BatchFailed has the index {beyond}; give 0 to {most - 1}")
+    if len(set(named)) < len(named):
+        raise ConfigError("BatchFailed has an index twice; give each once")
+    # The handler may have sorted its list.
+    if sizes is None:
+        items = [batch[at] for at in named] if error.items is None else error.items
+        return sorted(_places(items, given))
+    starts = list(accumulate(sizes, initial=0))
+    blocks = _places(batch if error.items is None else error.items, given)
+    rows = [row for block in blocks for row in range(starts[block], starts[block + 1])]
+    return sorted(rows if error.items is not None else (rows[at] for at in named))
+
+
+def _places(items: list[Any], batch: list[Any]) -> list[int]:
+    """Return the positions of objects in a batch, by identity."""
+    places: dict[int, list[int]] = {}
+    for position in range(len(batch) - 1, -1, -1):
+        places.setdefault(id(batch[position]), []).append(position)
+    positions = []
+    for item in items:
+        left = places.get(id(item))
+        if not left:
+            raise ConfigError(
+                f"BatchFailed has an item of class {type(item).__qualname__} that is not in the "
+                "batch, or not that often; give objects of the list itself, or indexes"
+            )
+        positions.append(left.pop())
+    return positions
+
+
+# `ItemFuture`: the future of a submitted item, as `submit` returns it.
+
+
+class ItemFuture(_core.FutureBase, Future):  # type: ignore[misc, override, type-arg]
+    """A `concurrent.futures.Future` whose methods are those of the core."""
+
+    __init__ = object.__init__  # the core has made all of it
+
+    def __repr__(self) -> str:
+        if not self.done() or self.cancelled():
+            what = self._state.partition("_")[0].lower()
+        else:
+            error = self.exception()
+            what = (
+                f"finished returned {type(self.result()).__name__}"
+                if error is None
+                else f"finished raised {type(error).__name__}"
+            )
+        return f"<ItemFuture at {id(self):#x} state={what}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("the future of a queued item cannot be pickled; send its result")

@@ -1,0 +1,542 @@
+"""The settings of a queue, as one frozen value that pickles."""
+
+import datetime
+import enum
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from batchqueue._core import PartitionPolicy, ThreadPolicy
+from batchqueue.base.checks import NUMBER_RULES, refuse_duration
+from batchqueue.base.words import a_type, config_text
+from batchqueue.exceptions import ConfigError
+from batchqueue.queues.dead_letters import DeadLetter
+from batchqueue.queues.handlers import SupportsConsume, handler_methods, refuse_generator_function
+
+__all__ = [
+    "BatchQueueConfig",
+    "BufferStrategy",
+    "DrainBalancer",
+    "PartitionPolicy",
+    "PartitionSelector",
+    "RetryPolicy",
+    "ThreadPolicy",
+]
+
+
+# Selectors, balancers and retries: frozen values that pickle.
+
+
+_SELECTORS = {
+    "by_type": "by_type()",
+    "round_robin": "round_robin()",
+    "by_key": "by_key(function)",
+    "custom": "custom(function)",
+}
+_BALANCERS = {
+    "load_weighted": "load_weighted()",
+    "throughput_weighted": "throughput_weighted()",
+    "custom": "custom(function)",
+}
+"""How each kind is made, by its name."""
+
+
+@dataclass(frozen=True)
+class PartitionSelector:
+    """How the partition of an item is found. The static methods make one."""
+
+    kind: str
+    function: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        _check_kind("PartitionSelector", self.kind, self.function, _SELECTORS)
+
+    @staticmethod
+    def by_type() -> "PartitionSelector":
+        """Use the partition of the item's class. Keeps the order per class and producer thread.
+
+        The default with handlers.
+        """
+        return PartitionSelector("by_type")
+
+    @staticmethod
+    def round_robin() -> "PartitionSelector":
+        """Use the next partition for each item, which spreads the items evenly.
+
+        Keeps the order per partition. The default with `consumer` and `consumer_factory`.
+        """
+        return PartitionSelector("round_robin")
+
+    @staticmethod
+    def by_key(key: Callable[[Any], Any]) -> "PartitionSelector":
+        """Use the partition of a key. Keeps the order per key and producer thread.
+
+        A key has the same partition in every process, if the number of partitions is the same.
+
+        Args:
+            key: Takes an item and returns a str, bytes or int. Another type makes `produce` raise
+                ConfigError.
+
+        Raises:
+            ConfigError: `key` is not callable.
+        """
+        return PartitionSelector("by_key", key)
+
+    @staticmethod
+    def custom(select: Callable[[Any, int], int]) -> "PartitionSelector":
+        """Use a partition of your choice.
+
+        Args:
+            select: Takes an item and the number of partitions, and returns an index from 0 to that
+                number minus 1. Another value makes `produce` raise ConfigError.
+
+        Raises:
+            ConfigError: `select` is not callable.
+        """
+        return PartitionSelector("custom", select)
+
+
+@dataclass(frozen=True)
+class DrainBalancer:
+    """How partitions are spread over drain threads by measured load. The static methods make one.
+
+    The weighted balancers give all drain threads about the same load with few moves. They repair
+    the current assignment if the result comes close to longest-processing-time-first (Graham,
+    1969); else they use that assignment, matched to the current owners. No partition moves while
+    the largest thread load is below `skip_ratio` times the smallest.
+    """
+
+    kind: str
+    skip_ratio: float = 1.15
+    function: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        _check_kind("DrainBalancer", self.kind, self.function, _BALANCERS)
+        check_finite("DrainBalancer: skip_ratio", self.skip_ratio, 1, ", for instance 1.15")
+
+    @staticmethod
+    def load_weighted(skip_ratio: float = 1.15) -> "DrainBalancer":
+        """Weigh a partition by the time that its handlers were busy since the last run.
+
+        Fits all queues; `balancer=True` in a config means this one.
+
+        Args:
+            skip_ratio: Ratio of the largest thread load to the smallest, 1 or more, below which no
+                partition moves. Default: 1.15.
+
+        Raises:
+            ConfigError: `skip_ratio` is below 1 or not finite.
+        """
+        return DrainBalancer("load_weighted", skip_ratio)
+
+    @staticmethod
+    def throughput_weighted(skip_ratio: float = 1.15) -> "DrainBalancer":
+        """Weigh a partition by the items that producers tried to enqueue.
+
+        Of those that were refused, at most as many count as were accepted. Fits queues whose items
+        all cost about the same.
+
+        Args:
+            skip_ratio: Ratio of the largest thread load to the smallest, 1 or more, below which no
+                partition moves. Default: 1.15.
+
+        Raises:
+            ConfigError: `skip_ratio` is below 1 or not finite.
+        """
+        return DrainBalancer("throughput_weighted", skip_ratio)
+
+    @staticmethod
+    def cost_weighted(skip_ratio: float = 1.15) -> "DrainBalancer":
+        """Return `load_weighted(skip_ratio)`, under the name that it had before."""
+        return DrainBalancer.load_weighted(skip_ratio)
+
+    @staticmethod
+    def custom(
+        assign: Callable[[list[float], list[int], int], list[int] | None],
+    ) -> "DrainBalancer":
+        """Use your own assignment.
+
+        Args:
+            assign: Takes the load per partition (items since the last run), the drain thread per
+                partition (from 0), and the number of drain threads. Returns the wanted drain thread
+                per partition, or None to leave all partitions where they are. A list of another
+                length, or with an invalid drain thread, is rejected with a line in the log. The
+                function runs on the control thread, or on the thread that calls `rebalance`, never
+                on a drain thread.
+
+        Raises:
+            ConfigError: `assign` is not callable.
+        """
+        return DrainBalancer("custom", function=assign)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """How often, and when, a batch whose handler raised is tried again.
+
+    Later items of its class in its partition wait meanwhile, so that the order is kept; other
+    classes do not, and no thread waits. The batch counts once: as consumed when an attempt
+    succeeds, as failed when the last attempt raises. Only then is `on_error` or `error_handler`
+    called. Each attempt gets a new list.
+
+    A shutdown leaves the waits their length while it has time. Shortly before its end, each batch
+    that waits is tried once more, and what fails then has failed. For that, each batch that waits
+    in the partition has 50 ms and twice the time that a call, and one of its `dead_letter`, are
+    expected to take, and the last one 50 ms more; all of them have half of the time of the shutdown
+    at most.
+
+    Attributes:
+        attempts: All attempts, the first included: 1 to 1000. None: until one succeeds, the handler
+            is removed, or a shutdown runs out of time; a shutdown without a `timeout` then lasts
+            until the handler succeeds. Default: 3.
+        backoff_ms: Wait before the second attempt, at most `max_backoff_ms`. Default: 100 ms.
+        factor: Factor from one wait to the next, 1 or more. Default: 2.
+        max_backoff_ms: The longest wait, the first one included. Default: 5000 ms.
+        retry_on: Exceptions after which the batch is tried again; after others it fails
+            immediately. `()`: after none. Default: any `Exception`.
+        jitter: The share of each wait, 0 to 1, that chance may cut off: the wait is multiplied by
+            `1 - jitter * random()`, so that batches that failed together are not tried together.
+            Default: 0.
+        bisect: Whether a batch whose attempts are used up is halved, each half tried once, and so
+            on, until what fails stands alone: one bad item then fails alone. Of n items, k bad ones
+            take at most 2 k (1 + log2(n / k)) further calls. The order is kept. What a handler
+            named in a `BatchFailed` is not halved, nor is anything while a shutdown has less than a
+            tenth of its time left. Not with `attempts=None`, which are never used up. Default:
+            False.
+
+    Raises:
+        ConfigError: A value is out of range; the message names the setting and its limit.
+    """
+
+    attempts: int | None = 3
+    backoff_ms: float = 100
+    factor: float = 2.0
+    max_backoff_ms: float = 5_000
+    retry_on: tuple[type[BaseException], ...] = (Exception,)
+    jitter: float = 0.0
+    bisect: bool = False
+
+    def __post_init__(self) -> None:
+        if self.attempts is not None and (
+            not isinstance(self.attempts, int)
+            or isinstance(self.attempts, bool)
+            or not 1 <= self.attempts <= 1_000
+        ):
+            raise ConfigError(
+                f"retry: attempts is {self.attempts!r}; give 1 to 1_000 tries, the first included, "
+                "or None for no limit"
+            )
+        for name, least in (("backoff_ms", 0), ("factor", 1), ("max_backoff_ms", 0)):
+            check_finite(f"retry: {name}", getattr(self, name), least)
+        if (
+            not isinstance(self.jitter, (int, float))
+            or isinstance(self.jitter, bool)
+            or not 0 <= self.jitter <= 1
+        ):
+            raise ConfigError(f"retry: jitter is {self.jitter!r}; give a number from 0 to 1")
+        if not isinstance(self.bisect, bool):
+            raise ConfigError(f"retry: bisect is {self.bisect!r}; give True or False")
+        if self.bisect and self.attempts is None:
+            raise ConfigError(
+                "retry: attempts is None, so that no batch is ever halved; give 1 to 1_000 tries, "
+                "or leave bisect out"
+            )
+        kinds = self.retry_on
+        if not isinstance(kinds, tuple) or not all(
+            isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds
+        ):
+            raise ConfigError(f"retry: retry_on is {kinds!r}; give a tuple of exception classes")
+
+
+def check_finite(setting: str, value: object, least: float, example: str = "") -> None:
+    """Raise ConfigError unless a setting is a finite number, at least `least`."""
+    if (
+        not isinstance(value, (int, float))
+        or isinstance(value, bool)
+        or not least <= value < math.inf
+    ):
+        refuse_duration(setting, value)
+        raise ConfigError(f"{setting} is {value!r}; give a finite number from {least} up{example}")
+
+
+def _check_kind(owner: str, kind: object, function: object, kinds: dict[str, str]) -> None:
+    """Raise ConfigError for an unknown kind, or a function that does not fit a kind."""
+    if not isinstance(kind, str) or kind not in kinds:
+        ways = [f"{owner}.{way}" for way in kinds.values()]
+        raise ConfigError(
+            f"{owner}({kind!r}) is not a known kind; use {', '.join(ways[:-1])} or {ways[-1]}"
+        )
+    takes_function = kinds[kind].endswith("(function)")
+    if takes_function and not callable(function):
+        raise ConfigError(
+            f"{owner}.{kind}: {function!r} is not callable; give a function: {owner}.{kinds[kind]}"
+        )
+    if not takes_function and function is not None:
+        ways = [f"{owner}.{way}" for way in kinds.values() if way.endswith("(function)")]
+        raise ConfigError(
+            f"{owner}({kind!r}) takes no function, and {function!r} is given; leave it out, or use "
+            f"{' or '.join(ways)}"
+        )
+
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    T = TypeVarWithDefault("T", default=Any)  # of a config without handlers
+else:
+    T = TypeVar("T")
+
+_EXAMPLES = {
+    "threads": "ThreadPolicy.fixed(2)",
+    "partitions": "PartitionPolicy.fixed(4)",
+    "selector": "PartitionSelector.round_robin()",
+    "strategy": "BufferStrategy.BLOCKING",
+    "retry": "RetryPolicy(attempts=3)",
+    "balancer": "True",
+}
+"""How to say what is often given in another form."""
+
+_IN_SECONDS = ("warn_after", "shutdown_timeout")
+
+
+class BufferStrategy(enum.Enum):
+    """What happens when a producer finds its partition full."""
+
+    BLOCKING = "blocking"
+    """The producer waits: no item is lost."""
+
+    IF_POSSIBLE = "if_possible"
+    """The item is refused and counted, and `produce` returns False: no producer waits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchQueueConfig(Generic[T]):
+    """The settings of one queue.
+
+    Times are in milliseconds if the name ends in `_ms`, else in seconds or as a `timedelta`, which
+    becomes seconds.
+
+    Attributes:
+        threads: Drain threads. Exactly one of `threads` and `shared_scheduler` must be given.
+        shared_scheduler: Name and size of a pool of threads that several queues share. The first
+            queue that names the pool decides its size, and the pool ends with its last queue. Use
+            it for many queues with little traffic: each of them has a single drain task and no
+            balancer. Default: None, the queue has its own threads.
+        partitions: Number of partitions; fewer partitions than threads reduce the threads, with a
+            warning. Default: one partition.
+        selector: How the partition of an item is found. Default: None, which means by type with
+            handlers, and round robin with a consumer.
+        buffer_size: Capacity of each partition, in items; an exact bound. Default: 10 000.
+        strategy: What `produce` does when a partition is full. Default: it waits.
+        consumer: A single handler for items of all types; it takes precedence over handlers.
+            Default: None.
+        consumer_factory: Makes one consumer per drain thread, so that consumers work in parallel.
+            Default: None.
+        error_handler: Called with the batch and the exception when a handler without `on_error`
+            raises. Default: None, the error is logged.
+        retry: How often a batch whose handler raised is tried again before it counts as failed.
+            Default: None, never.
+        dead_letter: A handler that gets a list of `DeadLetter`: the items that failed for good. It
+            is called once for each of them, never concurrently; what it raises makes them count as
+            failed. Up to `buffer_size` items wait for it; beyond that, later items of their class
+            and partition wait as well. Default: None, such items count as failed.
+        default_handler: A handler for items whose class has no handler, also as a subclass, and for
+            rows whose tag has none. It is chosen when an item is enqueued. Default: None, such
+            items count as unhandled, with a line in the log.
+        min_idle_ms: How long a drain thread rests after its first empty cycle, so that a batch can
+            form; also between cycles with quick, tiny batches. It does not rest while items arrive
+            too far apart for a batch to form. 0 means no rest. Default: 5 ms.
+        max_idle_ms: The longest sleep of an idle drain thread between two calls of `on_idle`. Rests
+            between cycles with tiny batches grow up to this time while such cycles would use more
+            than a third of the cores. Default: 200 ms.
+        max_batch_items: The most items, or rows, that one call of a handler gets, exactly, and that
+            a drain thread takes from a partition in one cycle. Default: 10 000.
+        max_delay_ms: How long an item may wait for its batch to become full. A batch is called when
+            it has `max_batch_items`, or when its oldest item has waited for this long; earlier if
+            its partition is full, a producer or a `flush` waits, or the queue is shut down. The
+            order stays as it is, and an attempt that follows a failed one does not wait again.
+            Default: None, a batch is called as soon as a drain thread comes by.
+        balancer: How partitions are spread over the drain threads by measured load; True means
+            `DrainBalancer.load_weighted()`. It has no effect with one drain thread or on a shared
+            scheduler. Default: None, partitions stay where they are.
+        rebalance_interval_ms: Time between two runs of the balancer. 0 means that only
+            `BatchQueue.rebalance` runs it. Default: 1000 ms.
+        takeover_after_ms: A drain thread that has been in one call for this long is held up: others
+            take over its partitions, after this time to twice this time. Default: 20 ms.
+        spare_threads: Drain threads that are started while all others are held up, and end when
+            they have had nothing to do for ten seconds. On a shared scheduler they run in addition
+            to its threads. Default: None, which means as many as drain threads, at most 8, and none
+            with one drain thread, on a shared scheduler, or with a consumer_factory.
+        warn_after: Seconds after which the log says that a call of a handler takes long, that a
+            producer waits for room, or that an item waits for its call: with a warning, another one
+            each time that the time has doubled, and one when it is over. The stack of the handler
+            comes with it. None means never. Default: 10 s.
+        restart_after_fork: Whether a forked child, of `multiprocessing` or `gunicorn --preload`,
+            gets the queue anew: with the handlers that the queue has at its first use in the child,
+            its own drain threads, and empty. What the parent has accepted stays with the parent.
+            Not for an AsyncBatchQueue. Default: False, the child gets QueueForkedError.
+        inline: For unit tests of handlers: no threads, the handlers run in `produce`, in the
+            caller's thread and `contextvars` context, with the same checks, retries, dead letters,
+            errors and counts. A wait of a retry holds up `produce`, no batch waits for
+            `max_delay_ms`, and a timeout does not interrupt a handler. Not for an AsyncBatchQueue
+            or a shared scheduler. Default: False.
+        shutdown_timeout: Seconds that leaving a `with` block, and the exit of the interpreter, wait
+            until accepted items are handled. None means no limit. Default: 30 s.
+
+    Raises:
+        ConfigError: A setting is invalid; the message names the setting, its limit and the remedy.
+    """
+
+    threads: ThreadPolicy | None = None
+    shared_scheduler: tuple[str, ThreadPolicy] | None = None
+    partitions: PartitionPolicy = field(default_factory=lambda: PartitionPolicy.fixed(1))
+    selector: PartitionSelector | None = None
+    buffer_size: int = 10_000
+    strategy: BufferStrategy = BufferStrategy.BLOCKING
+    consumer: SupportsConsume[T] | Callable[[list[T]], Any] | None = None
+    consumer_factory: Callable[[], SupportsConsume[T] | Callable[[list[T]], Any]] | None = None
+    error_handler: Callable[[list[T], BaseException], Any] | None = None
+    retry: RetryPolicy | None = None
+    dead_letter: SupportsConsume[DeadLetter[T]] | Callable[[list[DeadLetter[T]]], Any] | None = None
+    default_handler: SupportsConsume[T] | Callable[[list[T]], Any] | None = None
+    min_idle_ms: float = 5
+    max_idle_ms: float = 200
+    max_batch_items: int = 10_000
+    max_delay_ms: float | None = None
+    balancer: DrainBalancer | bool | None = None
+    rebalance_interval_ms: float = 1_000
+    takeover_after_ms: float = 20
+    spare_threads: int | None = None
+    warn_after: float | datetime.timedelta | None = 10
+    restart_after_fork: bool = False
+    inline: bool = False
+    shutdown_timeout: float | datetime.timedelta | None = 30
+
+    def __post_init__(self) -> None:
+        if isinstance(self.balancer, bool):
+            balancer = DrainBalancer.load_weighted() if self.balancer else None
+            object.__setattr__(self, "balancer", balancer)
+        self._check_scheduler()
+        self._check_types()
+        self._check_switches()
+        self._check_numbers()
+        if self.consumer is not None and self.consumer_factory is not None:
+            raise ConfigError("consumer and consumer_factory are both given; give one of them")
+        if self.consumer is not None:
+            handler_methods(self.consumer)
+        if self.dead_letter is not None:
+            handler_methods(self.dead_letter)
+        self._check_default_handler()
+        for name in ("consumer_factory", "error_handler"):
+            function = getattr(self, name)
+            if function is not None and not callable(function):
+                raise ConfigError(f"{name} is {function!r}; it must be callable")
+            refuse_generator_function(f"{name} {function!r}", function)
+
+    def __repr__(self) -> str:
+        return config_text(self)
+
+    def _repr_html_(self) -> str:
+        from batchqueue.queues.stats import config_html
+
+        return config_html(self)
+
+    @property
+    def effective_selector(self) -> PartitionSelector:
+        """The selector that the queue uses: `selector`, or its default."""
+        if self.selector is not None:
+            return self.selector
+        has_consumer = self.consumer is not None or self.consumer_factory is not None
+        return PartitionSelector.round_robin() if has_consumer else PartitionSelector.by_type()
+
+    def _check_switches(self) -> None:
+        for name in ("restart_after_fork", "inline"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ConfigError(f"{name} is {value!r}; give True or False")
+        if self.inline and self.shared_scheduler is not None:
+            raise ConfigError(
+                "inline=True is given with a shared_scheduler, and an inline queue has no threads; "
+                "give threads instead, which it does not start"
+            )
+
+    def _check_default_handler(self) -> None:
+        if self.default_handler is None:
+            return
+        handler_methods(self.default_handler)
+        for name in ("consumer", "consumer_factory"):
+            if getattr(self, name) is not None:
+                raise ConfigError(
+                    f"default_handler is given beside a {name}, which gets the items of all types; "
+                    "give one of them"
+                )
+
+    def _check_scheduler(self) -> None:
+        if (self.threads is None) == (self.shared_scheduler is None):
+            given = "both" if self.threads is not None else "neither"
+            raise ConfigError(
+                f"{given} of threads and shared_scheduler is given; give exactly one, "
+                "for instance threads=ThreadPolicy.cpu_cores(1.0)"
+            )
+        shared = self.shared_scheduler
+        if shared is not None and not (
+            isinstance(shared, tuple)
+            and len(shared) == 2
+            and isinstance(shared[0], str)
+            and shared[0].isprintable()
+            and shared[0]
+            and isinstance(shared[1], ThreadPolicy)
+        ):
+            raise ConfigError(
+                f"shared_scheduler is {shared!r}; give a name and a ThreadPolicy, "
+                'for instance ("IO_POOL", ThreadPolicy.cpu_cores(0.5))'
+            )
+
+    def _check_types(self) -> None:
+        expected: dict[str, type | tuple[type, ...]] = {
+            "threads": (ThreadPolicy, type(None)),
+            "partitions": PartitionPolicy,
+            "selector": (PartitionSelector, type(None)),
+            "strategy": BufferStrategy,
+            "retry": (RetryPolicy, type(None)),
+            "balancer": (DrainBalancer, type(None)),
+        }
+        for name, kind in expected.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                kinds = kind if isinstance(kind, tuple) else (kind,)
+                names = ["None" if kind is type(None) else kind.__name__ for kind in kinds]
+                raise ConfigError(
+                    f"{name} is {value!r}, {a_type(value)}; give {' or '.join(names)}, "
+                    f"for instance {_EXAMPLES[name]}"
+                )
+
+    def _check_numbers(self) -> None:
+        for name in _IN_SECONDS:
+            value = getattr(self, name)
+            if isinstance(value, datetime.timedelta):
+                object.__setattr__(self, name, value.total_seconds())
+        for name, rule in NUMBER_RULES.items():
+            rule.check(name, getattr(self, name))
+        if self.max_delay_ms and self.max_batch_items == 1:
+            raise ConfigError(
+                f"max_delay_ms is {self.max_delay_ms} with max_batch_items 1, and a batch of one "
+                "item is full; raise max_batch_items, or leave max_delay_ms out"
+            )
+        if self.spare_threads and self.consumer_factory is not None:
+            raise ConfigError(
+                f"spare_threads is {self.spare_threads} with a consumer_factory, and a spare "
+                "thread has no consumer; leave it out, or give 0"
+            )
+        if self.max_idle_ms < self.min_idle_ms:
+            raise ConfigError(
+                f"max_idle_ms ({self.max_idle_ms}) is below min_idle_ms ({self.min_idle_ms}); "
+                "raise max_idle_ms or lower min_idle_ms"
+            )
+
+
+DEFAULT_CONFIG: BatchQueueConfig[Any] = BatchQueueConfig(
+    threads=ThreadPolicy.cpu_cores(1.0), partitions=PartitionPolicy.adaptive()
+)
+"""One drain thread per core that this process may use; partitions grow with the handlers."""
