@@ -55,6 +55,7 @@ class LoopMethod:
         self._handler_loop = handler_loop
 
     def __call__(self, *args: Any) -> Any:
+        """Call the method, and wait for its result."""
         result = self._method(*args)
         return self._wait(result) if inspect.isawaitable(result) else result
 

@@ -32,7 +32,6 @@ from batchqueue.queues.handlers import (
     SupportsConsume,
     is_coroutine_function,
 )
-from batchqueue.queues.queue import T as T_of_aio
 from batchqueue.queues.queue import (
     Timeout,
     check_decorated_type,
@@ -52,19 +51,21 @@ from batchqueue.queues.stats import BatchQueueStats
 
 
 H = TypeVar("H")
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 
 LoopDeadLetterHandler = (
     SupportsConsume[DeadLetter[H]] | Callable[[list[DeadLetter[H]]], Awaitable[Any] | Any]
 )
 
 
-class LoopRegistry(Generic[T_of_aio]):
+class LoopRegistry(Generic[T]):
     """The base of `AsyncBatchQueue` that has its handlers."""
 
-    config: BatchQueueConfig[T_of_aio]
+    config: BatchQueueConfig[T]
     _queue: _core.Queue
 
-    def __init__(self, config: BatchQueueConfig[T_of_aio]) -> None:
+    def __init__(self, config: BatchQueueConfig[T]) -> None:
         self.config = config
         self._handler_loops: HandlerLoops = weakref.WeakValueDictionary()
 
@@ -247,7 +248,7 @@ class LoopRegistry(Generic[T_of_aio]):
 # What an `AsyncBatchQueue` has beside `produce`: results, rows, and a door for threads.
 
 
-class LoopSubmitter(Generic[T_of_aio]):
+class LoopSubmitter(Generic[T]):
     """The base of `AsyncBatchQueue`, which has the queue and the rooms where tasks wait."""
 
     _queue: _core.Queue
@@ -257,7 +258,7 @@ class LoopSubmitter(Generic[T_of_aio]):
         self._mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox] = (
             weakref.WeakKeyDictionary()
         )
-        self._sync: SyncProducer[T_of_aio] = SyncProducer(self._queue)
+        self._sync: SyncProducer[T] = SyncProducer(self._queue)
 
     def _notifier(self) -> _core.RoomNotifier | None:
         raise NotImplementedError
@@ -265,9 +266,7 @@ class LoopSubmitter(Generic[T_of_aio]):
     def _wait_room(self) -> WaitRoom:
         raise NotImplementedError
 
-    def submit(
-        self, item: T_of_aio, *extra: Never, timeout: Timeout = None
-    ) -> "asyncio.Future[Any]":
+    def submit(self, item: T, *extra: Never, timeout: Timeout = None) -> "asyncio.Future[Any]":
         """Enqueue one item whose result is wanted. Await what this returns.
 
         The item is enqueued before the call returns. Only if the partition is full and the strategy
@@ -347,7 +346,7 @@ class LoopSubmitter(Generic[T_of_aio]):
         )
 
     @property
-    def sync(self) -> "SyncProducer[T_of_aio]":
+    def sync(self) -> "SyncProducer[T]":
         """What other threads call: `produce`, `produce_many` and `submit` of the same queue.
 
         They wait as those of a `BatchQueue` do, and cost the same. On the thread of a loop they
@@ -381,26 +380,25 @@ def deadline_in(timeout: Timeout) -> float | None:
 # The door of an `AsyncBatchQueue` for threads without an event loop.
 
 
-T = TypeVar("T")
-T_contra = TypeVar("T_contra", contravariant=True)
-
-
 class Produce(Protocol[T_contra]):
     """`BatchQueue.produce`."""
 
-    def __call__(self, item: T_contra, *, timeout: Timeout = None) -> bool: ...
+    def __call__(self, item: T_contra, *, timeout: Timeout = None) -> bool:
+        """Enqueue one item."""
 
 
 class ProduceMany(Protocol[T_contra]):
     """`BatchQueue.produce_many`."""
 
-    def __call__(self, items: Iterable[T_contra], *, timeout: Timeout = None) -> int: ...
+    def __call__(self, items: Iterable[T_contra], *, timeout: Timeout = None) -> int:
+        """Enqueue many items."""
 
 
 class Submit(Protocol[T_contra]):
     """`BatchQueue.submit`."""
 
-    def __call__(self, item: T_contra, *, timeout: Timeout = None) -> Future[Any]: ...
+    def __call__(self, item: T_contra, *, timeout: Timeout = None) -> Future[Any]:
+        """Enqueue one item whose result is wanted."""
 
 
 class SyncProducer(Generic[T]):
@@ -423,7 +421,7 @@ class SyncProducer(Generic[T]):
         self.submit = queue.submit
 
 
-class AsyncBatchQueue(LoopRegistry[T_of_aio], LoopSubmitter[T_of_aio]):
+class AsyncBatchQueue(LoopRegistry[T], LoopSubmitter[T]):
     """A partitioned queue that drains itself, for event loops. It never blocks the loop.
 
     Items are enqueued on the loop's thread. If a partition is full and the strategy is BLOCKING,
@@ -457,7 +455,7 @@ class AsyncBatchQueue(LoopRegistry[T_of_aio], LoopSubmitter[T_of_aio]):
         ['to', 'be', 'or', 'not']
     """
 
-    def __init__(self, name: str, config: BatchQueueConfig[T_of_aio] = DEFAULT_CONFIG) -> None:
+    def __init__(self, name: str, config: BatchQueueConfig[T] = DEFAULT_CONFIG) -> None:
         check_name_and_config(name, config)
         check_loop_config(config)
         LoopRegistry.__init__(self, config)
@@ -482,7 +480,7 @@ class AsyncBatchQueue(LoopRegistry[T_of_aio], LoopSubmitter[T_of_aio]):
         """Whether the queue accepts items: False once it is shut down."""
         return self._queue.running
 
-    async def produce(self, item: T_of_aio, *extra: Never, timeout: Timeout = None) -> bool:
+    async def produce(self, item: T, *extra: Never, timeout: Timeout = None) -> bool:
         """Enqueue one item.
 
         The task waits only if the partition is full and the strategy is `BLOCKING`. Tasks with
@@ -511,9 +509,7 @@ class AsyncBatchQueue(LoopRegistry[T_of_aio], LoopSubmitter[T_of_aio]):
             return result
         return await self._wait_room().enqueue(result, deadline, call)
 
-    async def produce_many(
-        self, items: Iterable[T_of_aio], *extra: Never, timeout: Timeout = None
-    ) -> int:
+    async def produce_many(self, items: Iterable[T], *extra: Never, timeout: Timeout = None) -> int:
         """Enqueue many items in order, up to the first that is refused.
 
         A cancelled task has enqueued the first items up to some item, and none after it. The

@@ -1,5 +1,5 @@
-//! What the bindings ask of `batchqueue.queues.callbacks` and `batchqueue.base.threads`: log lines, tracebacks
-//! and stacks.
+//! What the bindings ask of `batchqueue.queues.callbacks` and `batchqueue.base.threads`: log lines,
+//! tracebacks and stacks.
 //!
 //! All of it goes through the guarded call, because log handlers, `__str__` and `__repr__` are the
 //! user's code.
@@ -48,8 +48,8 @@ pub(crate) fn thread_number() -> u64 {
     Python::try_attach(|py| number(py).unwrap_or(0)).unwrap_or(0)
 }
 
-/// What `function` of `batchqueue.base.threads`, `name_of` or `stack_of`, returns about the thread that
-/// Python knows by this number. What it raises is shown on stderr.
+/// What `function` of `batchqueue.base.threads`, `name_of` or `stack_of`, returns about the thread
+/// that Python knows by this number. What it raises is shown on stderr.
 pub(crate) fn ask_of_thread(function: &str, number: u64) -> Option<String> {
     let ask = |py: Python<'_>| {
         let args = PyTuple::new(py, [number])?;

@@ -1,6 +1,6 @@
 //! How a native thread becomes one of Python's: its work runs inside a call of
-//! `batchqueue.base.threads.run`, which gives it a name and the hooks of debuggers and profilers. Its
-//! stack is as large as that of a thread that Python starts.
+//! `batchqueue.base.threads.run`, which gives it a name and the hooks of debuggers and profilers.
+//! Its stack is as large as that of a thread that Python starts.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
