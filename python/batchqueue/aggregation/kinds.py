@@ -245,9 +245,6 @@ class MinMetrics(_ExtremeMetrics):
             self.value = theirs
 
 
-# `Ranking`: the n highest scores of single rows, as a metric that combines like any other.
-
-
 class RankedEntry(NamedTuple):
     """One row of a ranking."""
 

@@ -357,9 +357,6 @@ class Metrics(metaclass=MetricClass):
         return type(self).from_rows, (*self.key, self.to_rows())
 
 
-# `MergeBuffer`: a partial per metric type and key, however many observations arrive.
-
-
 class MergeBuffer:
     """Combines partials as they arrive. Not thread-safe; queues never enter a handler concurrently.
 

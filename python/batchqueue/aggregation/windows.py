@@ -189,9 +189,6 @@ def _buckets(seconds: int, offset_seconds: int, zone: str | None) -> _core.TimeB
     return _core.TimeBuckets(seconds, offset_seconds, zone)
 
 
-# `roll_up`: partials of short time buckets as those of longer ones, also of overlapping ones.
-
-
 M = TypeVar("M", bound=Metrics)
 
 

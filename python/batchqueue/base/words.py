@@ -1,11 +1,4 @@
-"""Articles and plurals of the words in messages."""
-
-from dataclasses import MISSING, fields
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from batchqueue.queues.config import BatchQueueConfig
-    from batchqueue.queues.stats import BatchQueueStats
+"""The words in messages: articles and plurals, names of item types, times."""
 
 
 def a_type(value: object) -> str:
@@ -69,47 +62,6 @@ def has_own_equality(item_type: type | str) -> bool:
     return issubclass(kind, type) and (
         kind.__eq__ is not type.__eq__ or kind.__hash__ is not type.__hash__
     )
-
-
-# Short texts of statistics and configs, for `repr`.
-
-
-_RARE = ("refused", "dead_lettered", "failed", "unhandled", "abandoned")
-
-
-def figures_of(stats: "BatchQueueStats") -> list[tuple[str, str]]:
-    """Return the main figures with their names; those that are mostly 0 only if they are not."""
-    figures = [("produced", f"{stats.produced:_}"), ("consumed", f"{stats.consumed:_}")]
-    rare = [(name, getattr(stats, name)) for name in _RARE]
-    figures += [(name.replace("_", " "), f"{count:_}") for name, count in rare if count]
-    figures.append(("in use", f"{stats.total_used:_} of {stats.total_capacity:_}"))
-    if stats.oldest_age_ms:
-        figures.append(("oldest", duration(stats.oldest_age_ms / 1e3)))
-    if stats.stuck_handlers:
-        figures.append(("stuck", ", ".join(stats.stuck_handlers[:3])))
-    return figures
-
-
-def stats_text(stats: "BatchQueueStats") -> str:
-    """Return the main figures in one line."""
-    figures = ", ".join(f"{value} {name}" for name, value in figures_of(stats))
-    return f"<BatchQueueStats {stats.name!r}: {figures}>"
-
-
-def settings_of(config: "BatchQueueConfig[Any]") -> list[tuple[str, str]]:
-    """Return the settings that differ from their defaults, as they are written."""
-    found = []
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if field.default is MISSING or value != field.default:
-            found.append((field.name, repr(value)))
-    return found
-
-
-def config_text(config: "BatchQueueConfig[Any]") -> str:
-    """Return a config as it is written, without the settings that have their defaults."""
-    settings = ", ".join(f"{name}={value}" for name, value in settings_of(config))
-    return f"BatchQueueConfig({settings})"
 
 
 def duration(seconds: float) -> str:

@@ -131,9 +131,6 @@ def members_of(administration: Administration) -> dict[str, MemberInfo]:
     return {session: each for session, each in members.items() if each.lease_left_ms > 0}
 
 
-# `source_of`: the stream that a URL names.
-
-
 _BACKEND = "batchqueue.groups.redis"
 _REDIS_SCHEMES = ("redis", "rediss", "unix")
 
@@ -161,9 +158,6 @@ def source_of(url: str, stream: str) -> "Source":
     return source
 
 
-# `wait_until`: wait for what other processes do.
-
-
 _POLL_S = 0.2
 
 
@@ -180,9 +174,6 @@ def wait_until(condition: Callable[[], bool], timeout_s: float | None = None) ->
             return False
         time.sleep(_POLL_S)
     return True
-
-
-# `load_worker`: the worker of a user's program.
 
 
 HOW = "write MODULE:ATTR, for instance billing:worker for the variable `worker` of billing.py"

@@ -235,9 +235,6 @@ def _print_end(worker: Worker, summary: WorkerSummary) -> None:
     print(f"worker {worker.name} ended after {duration(summary.seconds)}: {done}{lost}", flush=True)
 
 
-# `ChildProcess`: a process of `run --workers N`, and its successors.
-
-
 _SAID_TO_END = (-signal.SIGTERM, -signal.SIGINT)
 
 
@@ -329,9 +326,6 @@ class ChildProcess:
         if self.code is None or self.code >= 0:
             return f"{who} ended with exit code {self.code}"
         return f"{who} was ended by {signal.Signals(-self.code).name}"
-
-
-# `Supervisor`: runs processes, and starts those that die again.
 
 
 NUMBER_VARIABLE = "BATCHQUEUE_WORKER"
@@ -442,9 +436,6 @@ class Supervisor:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-# `Restarts`: how long to wait before a process that died is started again.
 
 
 FIRST_S = 1.0

@@ -2,22 +2,17 @@
 
 | file | holds |
 |---|---|
-| `plan.py`, `balancer.py` | which worker owns which partition |
+| `plan.py` | which worker owns which partition |
 | `control.py` | the worker's side of the ownership protocol; `README.md` has its rules |
-| `messages.py`, `orders.py` | its calls and their replies; what its driver does |
-| `backend.py`, `perform.py` | what a worker needs of a backend; from its calls to scripts |
-| `memory/`, `redis/` | backends, with the group's side of the protocol |
+| `messages.py` | its calls and their replies |
+| `backend.py` | what a worker needs of a backend |
+| `memory.py`, `redis/` | backends, with the group's side of the protocol |
 | `worker/` | workers |
-| `producer.py` | producers |
+| `producer.py` | producers, and codecs of values |
 | `monitor.py`, `prometheus.py` | what a group does |
-| `tracker.py` | what of a partition is done |
-| `count.py` | how many partitions; names of groups |
 | `skew.py` | partitions that lag behind the others |
-| `record.py`, `codecs.py`, `offsets.py` | records, and what they are made of |
-| `failure.py`, `start.py` | what a worker does with what fails, and where it starts |
-| `fence.py` | sinks that take nothing twice, and nothing from a former owner |
-| `metrics_sink.py` | the same for metrics in a store |
-| `sink_l1.py` | what makes metrics of records |
+| `record.py` | records, offsets, and where a group starts |
+| `sinks.py` | sinks that take nothing twice, and nothing from a former owner |
 | `errors.py` | errors |
 """
 

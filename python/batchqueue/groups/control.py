@@ -479,9 +479,6 @@ class Control:
         self._synced = 0
 
 
-# `perform`: run the script that a worker's control side calls, in any backend.
-
-
 class ControlScripts(Protocol):
     """The scripts of a group that workers call; `memory.GroupScripts` describes them."""
 

@@ -725,9 +725,6 @@ class PartitionScripts:
         return offset > fence.offset  # R12
 
 
-# `GroupState`: all that a group stores.
-
-
 HISTORY = 1_000
 """Events that are kept."""
 
@@ -784,9 +781,6 @@ class GroupState:
     stats: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=HISTORY))
-
-
-# `MemoryConnection`, `MemoryWriter`: how workers and producers use a stream in memory.
 
 
 class MemoryConnection:
@@ -918,9 +912,6 @@ class MemoryWriter:
         """Do nothing: there is no connection."""
 
 
-# `MemoryAdministration`: what monitors and commands do with a group in memory.
-
-
 class MemoryAdministration:
     """See `backend.Administration`."""
 
@@ -1038,9 +1029,6 @@ class ManualClock:
         """Move the clock forward. Threads that wait for it notice within some milliseconds."""
         with self._lock:
             self._now_us += round(seconds * 1_000_000)
-
-
-# `MemoryStreams`: a stream and its groups in the memory of one process.
 
 
 class MemoryStreams:
@@ -1244,9 +1232,6 @@ def _size(entry: Entry) -> int:
     return size + sum(len(name) + len(data) for name, data in headers) if headers else size
 
 
-# `MemoryEntries`: records as they were read from memory.
-
-
 class MemoryEntries:
     """Records of one partition; see `entries.Entries`."""
 
@@ -1288,9 +1273,6 @@ class MemoryEntries:
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self._entries)
-
-
-# `Faults`: workers of a stream in memory that a test makes crash or stall.
 
 
 class Faults:

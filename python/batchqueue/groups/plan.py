@@ -303,9 +303,6 @@ class _Shares:
         self._put(partition, taker)
 
 
-# `GroupBalancer`: how the partitions of a stream are spread over the members of a group.
-
-
 _NAMED = 5
 """Members that a message names; it counts the others."""
 

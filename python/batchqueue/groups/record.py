@@ -50,9 +50,6 @@ class Assignment:
     since: float
 
 
-# `Entries`: records as a backend has read them, before they are decoded.
-
-
 Decode = Callable[[bytes, int], Any]
 """Makes a value of the bytes of a record and its offset; raises CodecError."""
 
@@ -101,9 +98,6 @@ class Entries(Protocol):
     def __len__(self) -> int:
         """Return how many there are."""
         ...
-
-
-# `Start`: where a group that is new to a partition begins.
 
 
 class Start(enum.Enum):

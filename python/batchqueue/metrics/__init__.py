@@ -2,11 +2,10 @@
 
 | file | what |
 |---|---|
-| `names.py` | the list of the metrics: `QueueMetric` |
+| `names.py` | the list of the metrics, `QueueMetric`; what the lists of this package share |
 | `reading.py` | reads all queues |
 | `prometheus.py` | a collector, and a server for scrapes |
 | `otel.py` | instruments for OpenTelemetry |
-| `spec.py`, `families.py` | what the lists and collectors of this package share |
 """
 
 from batchqueue.metrics.names import QueueMetric

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# `ChangedKeys`: what an epoch has changed, as a metric that the stores keep beside the others.
-
-
 class Changed(NamedTuple):
     """What one epoch, or one batch write, has changed.
 
@@ -245,9 +242,6 @@ class TableStore(StoreBase):
 
         for table in self.tables(selection):
             yield from zip(*map(values_of, table.columns), strict=True)
-
-
-# `BadRows`: rows that a job could not read, as a metric that the stores keep beside the others.
 
 
 class BadRow(NamedTuple):

@@ -54,9 +54,6 @@ from batchqueue.outputs.store import (
 __all__ = ["SqliteStore"]
 
 
-# `SqliteStore`: metrics in one SQLite file, without a server.
-
-
 _ELSEWHERE = "use a PostgresStore on a server, or an IcebergStore in object storage"
 
 

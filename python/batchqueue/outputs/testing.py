@@ -212,9 +212,6 @@ class History:
         return deleted, model.delete(before, since, keep)
 
 
-# `check_store`: does a store keep what was committed, and nothing else?
-
-
 _SINKS = ("check/store", "check store 'ä'")
 _HISTORIES, _TRANSACTIONS, _STEPS = 5, 8, 5
 _THREADS, _ADDITIONS = 4, 5

@@ -266,9 +266,6 @@ def _is_list_view(data_type: pa.DataType) -> bool:
     return bool(types.is_list_view(data_type) or types.is_large_list_view(data_type))
 
 
-# `ChunkOrigin`: where a chunk of a sink came from, to recognise it when it comes again.
-
-
 _KEY = b"batchqueue.origin"
 
 

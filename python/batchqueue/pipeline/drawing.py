@@ -12,9 +12,6 @@ from batchqueue.pipeline.contract import Source, TransactionalSink
 __all__ = ["Activity", "explained", "svg"]
 
 
-# `explained`: a graph as text, stage by stage, as it will run in this process.
-
-
 _GAP = "   "
 
 
@@ -115,9 +112,6 @@ def boxes_of(graph: CompiledGraph) -> Mapping[str, Box]:
     for source in graph.sources:
         place(source, 0, None)
     return boxes
-
-
-# `svg`: a graph as a picture, with what it does at the moment if it runs.
 
 
 _WIDTH, _HEIGHT = 210, 92

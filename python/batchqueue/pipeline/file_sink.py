@@ -377,9 +377,6 @@ def check_columns(found: "pa.Schema", expected: "pa.Schema", directory: str) -> 
             )
 
 
-# `FileSink`: chunks as files of a directory, exactly once.
-
-
 _ELSEWHERE = (
     "give a mounted folder, or write there with a FunctionSink, at least once, or into an Iceberg "
     "table with a MetricsSink and an IcebergStore"

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from batchqueue.aggregation import Aggregation
 
 
-# `StageConfig`: how the stages of a pipeline run.
-
-
 MAX_WORKERS = 1_024
 MAX_CHUNK_ROWS = 1_000_000
 

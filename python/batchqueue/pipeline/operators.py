@@ -19,9 +19,6 @@ from batchqueue.pipeline.graph import AggregateStep, FilterStep, MapStep, Statef
 __all__ = ["Chain", "ChainStep", "MergeAggregateStep", "PartialAggregateStep"]
 
 
-# `ChainedOperator`: what a chain asks of each of its operators.
-
-
 Outputs: TypeAlias = pa.RecordBatch | Iterator[pa.RecordBatch] | None
 """What follows from a chunk: a batch, as from most operators, several lazily, or nothing."""
 
@@ -143,9 +140,6 @@ class AggregateOperator(ChainedOperator):
         aggregator = Aggregator(self._aggregation)
         aggregator.update(partials)
         return aggregator.result()
-
-
-# `Chain`: the operators that one worker of a stage applies to each chunk.
 
 
 ChainStep = (
@@ -431,9 +425,6 @@ def _damaged(data: bytes) -> CutError:
 
 def _listed(names: Sequence[str]) -> str:
     return f"[{', '.join(names)}]"
-
-
-# `FilterOperator`: keeps some of the rows.
 
 
 class FilterOperator(ChainedOperator):

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["FunctionSink", "MetricsSink"]
 
 
-# `FunctionSink`: calls a function with chunks, at least once for each.
-
-
 _MOST_ROWS = 1_000_000
 
 

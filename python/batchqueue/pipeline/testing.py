@@ -196,9 +196,6 @@ def _one_line(schema: "pa.Schema") -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 
-# `check_source`: does a source keep the contract that pausing and replaying rely on?
-
-
 LIMITS = (
     Limit(1, 1),
     Limit(7, 1 << 20),
@@ -365,9 +362,6 @@ def _check_lag(probe: Probe, positions: list[Position]) -> None:
             f"lag of partition {partition!r} is {lag.records} records at the end, "
             f"{positions[-1]!r}; it must be 0, or None if it is not known",
         )
-
-
-# `check_sink`: does a sink show exactly what was committed, and remember the last cut?
 
 
 _PIPELINE = "check_sink"

@@ -233,9 +233,6 @@ def _places(items: list[Any], batch: list[Any]) -> list[int]:
     return positions
 
 
-# `ItemFuture`: the future of a submitted item, as `submit` returns it.
-
-
 class ItemFuture(_core.FutureBase, Future):  # type: ignore[misc, override, type-arg]
     """A `concurrent.futures.Future` whose methods are those of the core."""
 

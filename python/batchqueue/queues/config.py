@@ -4,12 +4,12 @@ import datetime
 import enum
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from batchqueue._core import PartitionPolicy, ThreadPolicy
 from batchqueue.base.checks import NUMBER_RULES, refuse_duration
-from batchqueue.base.words import a_type, config_text
+from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.queues.dead_letters import DeadLetter
 from batchqueue.queues.handlers import SupportsConsume, handler_methods, refuse_generator_function
@@ -540,3 +540,19 @@ DEFAULT_CONFIG: BatchQueueConfig[Any] = BatchQueueConfig(
     threads=ThreadPolicy.cpu_cores(1.0), partitions=PartitionPolicy.adaptive()
 )
 """One drain thread per core that this process may use; partitions grow with the handlers."""
+
+
+def settings_of(config: "BatchQueueConfig[Any]") -> list[tuple[str, str]]:
+    """Return the settings that differ from their defaults, as they are written."""
+    found = []
+    for setting in fields(config):
+        value = getattr(config, setting.name)
+        if setting.default is MISSING or value != setting.default:
+            found.append((setting.name, repr(value)))
+    return found
+
+
+def config_text(config: "BatchQueueConfig[Any]") -> str:
+    """Return a config as it is written, without the settings that have their defaults."""
+    settings = ", ".join(f"{name}={value}" for name, value in settings_of(config))
+    return f"BatchQueueConfig({settings})"

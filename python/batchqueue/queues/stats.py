@@ -6,26 +6,18 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from batchqueue.base.paths import LocalPath, local_path
 from batchqueue.base.words import (
     a_type,
     duration,
-    figures_of,
     has_own_equality,
-    settings_of,
-    stats_text,
     type_name,
     unique_names,
 )
 from batchqueue.exceptions import ConfigError, QueueForkedError
-
-if TYPE_CHECKING:
-    from batchqueue.queues.config import BatchQueueConfig
-
-
-# `BatchQueueRates`: what a queue did between two snapshots, per second.
+from batchqueue.queues.config import BatchQueueConfig, settings_of
 
 
 @dataclass(frozen=True)
@@ -572,3 +564,25 @@ def _rect(x: float, y: float, width: float, colour: str, tip: str) -> str:
         f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="16" fill="{colour}" '
         f'stroke="#ffffff" stroke-width="0.5"><title>{escape(tip)}</title></rect>'
     )
+
+
+_RARE = ("refused", "dead_lettered", "failed", "unhandled", "abandoned")
+
+
+def figures_of(stats: "BatchQueueStats") -> list[tuple[str, str]]:
+    """Return the main figures with their names; those that are mostly 0 only if they are not."""
+    figures = [("produced", f"{stats.produced:_}"), ("consumed", f"{stats.consumed:_}")]
+    rare = [(name, getattr(stats, name)) for name in _RARE]
+    figures += [(name.replace("_", " "), f"{count:_}") for name, count in rare if count]
+    figures.append(("in use", f"{stats.total_used:_} of {stats.total_capacity:_}"))
+    if stats.oldest_age_ms:
+        figures.append(("oldest", duration(stats.oldest_age_ms / 1e3)))
+    if stats.stuck_handlers:
+        figures.append(("stuck", ", ".join(stats.stuck_handlers[:3])))
+    return figures
+
+
+def stats_text(stats: "BatchQueueStats") -> str:
+    """Return the main figures in one line."""
+    figures = ", ".join(f"{value} {name}" for name, value in figures_of(stats))
+    return f"<BatchQueueStats {stats.name!r}: {figures}>"

@@ -3,19 +3,19 @@
 The way of one micro-batch, from the job to the store:
 
 ```text
- DRIVER            job/          what you declare; it pickles
-   │               format/       register(...), df.write and writeStream: the job as a data source
-   │               writer/       MetricsWriter: the sink for foreachBatch, L1 in Spark SQL, shards
+ DRIVER            job, steps    what you declare; it pickles
+   │               driver/       register(...), df.write and writeStream: the job as a data source;
+   │                             MetricsWriter: the sink for foreachBatch, L1 in Spark SQL, shards
    │
    │ pickled job
    ▼
  TASK              task/         rows become items, L1 merges them, a message takes the partials
-   │               stage/        one queue: opened, fed, closed, and its counts
+   │               stage         one queue: opened, fed, closed, and its counts
    │
    │ message: partials and counts
    ▼
  COMMIT            commit/       L2 merges the partials of all tasks, one transaction for each epoch
-   │               stage/        two queues: L2, and the writer of the store
+   │               stage         two queues: L2, and the writer of the store
    ▼
  store             batchqueue.outputs: results, and the ledger of applied epochs
 ```
@@ -23,8 +23,9 @@ The way of one micro-batch, from the job to the store:
 The commit runs in a Python process beside the driver for a format, in the driver for
 `MetricsWriter`, and in tasks when the sink has shards.
 
-Beside the way stand `handlers/`, rows for handlers of your own, at least once, delivered in the
-tasks; `monitoring/`, which reads the ledger; and `local/`, Spark on this machine.
+Beside the way stand, in `driver/`, `handlers`: rows for handlers of your own, at least once,
+delivered in the tasks; `progress` and `prometheus`, which read the ledger; and `local`, Spark on
+this machine.
 """
 
 # First: it names a missing package before anything else imports that.

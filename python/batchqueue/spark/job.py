@@ -197,9 +197,6 @@ class DeadLetters:
 OnBadRow = Literal["fail", "skip"] | DeadLetters
 
 
-# `AggregationJob`: everything that turns rows into stored metrics.
-
-
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 

@@ -3,14 +3,12 @@
 | file | holds |
 |---|---|
 | `scripts/` | the scripts of the ownership protocol, in Lua; its `README.md` has keys and states |
-| `streams.py` | `RedisStreams`, a stream as a value |
-| `connection.py`, `writer.py`, `administration.py` | connections of workers, producers, monitors |
-| `group.py`, `partition.py` | calls of the scripts, and what they reply |
-| `client.py`, `transport.py` | what a thread sends its commands through |
-| `cluster.py`, `slots.py` | nodes of a cluster, which node has a slot |
-| `server.py`, `node.py`, `checks.py` | where Redis is, a connection, what the server must be like |
-| `replicas.py`, `unreached.py` | waits for replicas; partitions whose node is down |
-| `keys.py`, `records.py`, `library.py` | names of keys, fields of records, texts of scripts |
+| `scripts.py` | names of keys, fields of records, calls of the scripts, and what they reply |
+| `streams.py` | `RedisStreams`, a stream as a value; connections of producers and monitors |
+| `connection.py` | a worker's connection, and partitions whose node is down |
+| `client.py` | what a thread sends its commands through |
+| `cluster.py` | nodes of a cluster, and which node has a slot |
+| `node.py` | where Redis is, a connection, and waits for replicas |
 """
 
 from batchqueue.groups.redis.streams import RedisStreams

@@ -236,9 +236,6 @@ def is_unavailable(error: Exception) -> bool:
     return not words_of(error).isdisjoint(_UNAVAILABLE)
 
 
-# `Server`: where Redis is, and how to connect.
-
-
 @dataclass(frozen=True)
 class Server:
     """Where Redis is, and how to connect.
@@ -320,9 +317,6 @@ class Server:
                 "redis.Redis, or a redis.RedisCluster"
             )
         return pool
-
-
-# `Replicas`: how many replicas are to confirm what was written, and how often they did not.
 
 
 _log = BackgroundLog("batchqueue")

@@ -106,9 +106,6 @@ class PartitionKeys:
         )
 
 
-# `RedisGroup`: the scripts of a group, with the methods of `memory.GroupScripts`.
-
-
 class RedisGroup:
     """The scripts of a group on Redis. Each method is one call; its arguments are in `memory`."""
 

@@ -38,9 +38,6 @@ _TIMEOUT_S = 10.0
 """How long connecting may take, and waiting for a reply."""
 
 
-# `RedisAdministration`: what monitors and commands do with a group on Redis.
-
-
 class RedisAdministration:
     """See `backend.Administration`."""
 
@@ -135,9 +132,6 @@ class RedisAdministration:
     def _readers(self) -> list[str]:
         [names] = self._link.run([("SMEMBERS", readers_key(self._stream))])
         return sorted(name.decode() for name in names)
-
-
-# `RedisWriter`: a producer's connection to a stream on Redis.
 
 
 class RedisWriter:

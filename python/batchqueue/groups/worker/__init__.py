@@ -2,15 +2,15 @@
 
 | file | holds |
 |---|---|
-| `worker.py`, `settings.py` | what the user sees |
-| `starting.py`, `leaving.py`, `process.py` | how a worker begins and ends; signals |
-| `batch.py`, `routes.py` | what handlers get, and which handler gets what |
+| `worker.py`, `settings.py` | what the user sees; how a worker begins and ends |
+| `routes.py` | what handlers get, and which handler gets what |
 | `membership.py`, `held.py` | what the threads share, and a partition of it |
 | `loops.py`, `handover.py` | the threads |
-| `lanes.py`, `turns.py`, `decoding.py`, `handling.py`, `runs.py` | on the drain threads |
-| `attempts.py`, `failures.py`, `letters.py`, `gaps.py` | records that fail, or are missing |
-| `load.py`, `skew.py` | what partitions cost, and which lag behind |
-| `metrics.py`, `summary.py`, `notes.py` | what a worker says about itself |
+| `lanes.py` | on the drain threads: decoding, and calls of handlers |
+| `attempts.py` | what becomes of records that fail |
+| `tracker.py` | what of a partition is done |
+| `load.py` | what partitions cost |
+| `metrics.py` | what a worker says about itself |
 
 A record: `loops.read_loop` → `tracker` → `DecodingLane` → `HandlerLane` → the handler → `tracker` →
 `loops.commit_loop`.

@@ -165,9 +165,6 @@ class HeldPartition:
         return self.tracker.drained or (self.is_given_up and self.is_idle)
 
 
-# `Notes`: what happened to a worker, for its metrics, its summary and the log.
-
-
 class Notes:
     """Counts of one worker. All of it is used under the lock of the membership.
 

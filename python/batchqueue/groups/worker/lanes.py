@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 _log = BackgroundLog("batchqueue")
 
 
-# `Lane`: work that is done in order, a turn at a time; see `lanes.py`.
-
-
 class Turn:
     """An item of the local queue. Each lane has its own class."""
 
@@ -119,9 +116,6 @@ class Lane(ABC):
         """Whether there is work that need not wait. Under the lock."""
 
 
-# `Part`, `Run`: the records of chunks on their way to one handler.
-
-
 @dataclass(slots=True, eq=False)
 class Part:
     """The records of a chunk that one handler gets.
@@ -190,9 +184,6 @@ class Run:
             end = min(end, len(part.records))
             if begin < end:
                 yield part, begin, end
-
-
-# `HandlerLane`: calls a handler with the records of one partition.
 
 
 class HandlerLane(Lane):
@@ -497,9 +488,6 @@ def desks_of(routes: Routes) -> dict[Route, Desk]:
         desk = Desk() if on_close is None else ClosingDesk(on_close)
         desks.setdefault(id(route.protected), desk)
     return {each: desks[id(each.protected)] for each in shared}
-
-
-# `DecodingLane`: makes records of what the reader fetched.
 
 
 _DECODED_TOGETHER = 1_024

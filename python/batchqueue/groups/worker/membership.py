@@ -504,9 +504,6 @@ def _note(member: "Membership", held: HeldPartition, error: Exception) -> None:
     )
 
 
-# `SkewWatch`: partitions of a worker that lag behind its others get twice the credits.
-
-
 class SkewWatch:
     """Reads the lags now and then, and warns when a partition has become hot.
 

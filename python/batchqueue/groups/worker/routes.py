@@ -331,9 +331,6 @@ def instance(handler: Any) -> Any:
     return handler() if isinstance(handler, type) else handler
 
 
-# `dead_letter`: a record that is set aside, with what is known about its failure.
-
-
 PREFIX = "dead-"
 """What the names of the headers that a dead letter adds begin with."""
 

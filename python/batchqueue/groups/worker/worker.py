@@ -411,9 +411,6 @@ class Worker:
             )
 
 
-# `open_membership`, `start_threads`: how a worker begins.
-
-
 _MANY = 1 << 16
 """More partitions per drain thread than a worker has lanes: each lane gets its own."""
 
@@ -498,9 +495,6 @@ def start_threads(member: Membership) -> list[threading.Thread]:
     for thread in threads:
         thread.start()
     return threads
-
-
-# `Leaving`: how a worker ends, and when it has nothing to do.
 
 
 _log = BackgroundLog("batchqueue")

@@ -299,9 +299,6 @@ def _raise(failure: StageFailedError) -> NoReturn:
     raise failure
 
 
-# `FlowWatch`: the thread that watches the stages of a run, and steers its sources.
-
-
 _log = BackgroundLog("batchqueue.pipeline")
 
 PAUSE_REASON = "backpressure"

@@ -280,9 +280,6 @@ class FlowController:
         raise ConfigError(f"there is no stage {stage!r}; the stages are {list(self._flows)}")
 
 
-# `FlowLog`: what the log says of backpressure, pauses, skew and thresholds that are too low.
-
-
 _THRESHOLDS = ("lag_threshold", "queue_size_threshold")
 
 
@@ -367,9 +364,6 @@ def _pause(name: str, decision: GateDecision) -> str:
     if decision.may_plan:
         return f"resuming {name}"
     return f"pausing {name}: {decision.cause} ({decision.reason})"
-
-
-# `ChangeLog`: lines for the log when something has changed, and not too often.
 
 
 _log = BackgroundLog("batchqueue.pipeline")

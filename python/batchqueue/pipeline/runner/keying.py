@@ -156,9 +156,6 @@ def _time(tag: bytes, unit_ns: int, value: int) -> bytes:
     return tag + _int(value * unit_ns)
 
 
-# `Partitioner`: sends rows with equal keys to the same partition, in order.
-
-
 _HASHES = 1_500_450_271
 """Hashes are taken modulo this prime first. Their low bits alone decide the partition of a stream,
 and cancel out where a key has the same value twice. A prime close to a power of two mixes worse."""

@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 _log = BackgroundLog("batchqueue.pipeline")
 
 
-# `RunSummary`: what a run has done.
-
-
 @dataclass(frozen=True)
 class RunSummary:
     """What a run has done.
@@ -542,9 +539,6 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
-
-
-# `Coordinator`: the thread that takes the cuts of a run, and ends it.
 
 
 _COORDINATOR_CLOSE_S = 5.0

@@ -207,9 +207,6 @@ def _nothing() -> None:
     pass
 
 
-# `SourceControl`: pauses, holds and stops a source, always between two of its steps.
-
-
 class SourceControl:
     """What a source thread obeys. A *pause* is a wish and may last; a *hold* is part of a cut.
 
@@ -433,9 +430,6 @@ class SourceControl:
             for reason in self._reasons:
                 self._paused[reason] = self._paused.get(reason, 0.0) + now - self._paused_at
         self._paused_at = now
-
-
-# `LagReader`: the thread that asks a source how far it is behind.
 
 
 _STALE_INTERVALS = 3

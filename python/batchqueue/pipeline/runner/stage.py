@@ -69,9 +69,6 @@ class Order:
         self.is_done = threading.Event()
 
 
-# `Ending`: what ends a run before its time, and who has to know.
-
-
 class RunEnded(Exception):
     """The run ends early: what has not been handled is dropped, and comes again with the next."""
 
@@ -461,9 +458,6 @@ class _Dispatcher:
     def _take(self, chunks: list[Chunk]) -> None:
         if chunks:
             self._workers[chunks[0].worker].take(chunks)
-
-
-# `Gate`: how much a stage holds, in rows and bytes; who wants to put more, waits here.
 
 
 class Gate(StageGate):

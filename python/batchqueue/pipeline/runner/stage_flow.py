@@ -153,9 +153,6 @@ def sources_before(
     return {name: tuple(found.values()) for name, found in before.items()}
 
 
-# `StageSkew`: which partitions of a stage are hot, decided by `batchqueue.groups.skew`.
-
-
 class StageSkew:
     """Takes a reading of the partitions of a stage now and then, and moves its state machine."""
 
@@ -230,9 +227,6 @@ def readings_of(partitions: Mapping[Partition, PartitionProgress]) -> list[Parti
         )
         for partition, progress in partitions.items()
     ]
-
-
-# `StagePartitions`: how many partitions a stage has, in which group, and where they are.
 
 
 class StagePartitions:
@@ -404,9 +398,6 @@ class PipelineMetric(Enum):
     CHUNKS_FAILED = _counter(
         "chunks_failed", "chunks", "chunks whose operator or sink raised", "each failure"
     )
-
-
-# `StageMetrics`: a stage at one moment, for programs, dashboards and autoscalers.
 
 
 @dataclass(frozen=True, kw_only=True)

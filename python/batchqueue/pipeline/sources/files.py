@@ -46,9 +46,6 @@ if TYPE_CHECKING:
 __all__ = ["FileSource"]
 
 
-# `FileSource`: files as a source of a pipeline.
-
-
 _PARTITION = "files"
 _MOST_SPLITS = 1_024
 

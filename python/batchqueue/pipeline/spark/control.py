@@ -86,9 +86,6 @@ def _epoch_file(query: str) -> str:
     return f"epoch-{quote(query, safe='')}"
 
 
-# `LiveControl`: the driver's side of the control directories, one for each run.
-
-
 _log = logging.getLogger("batchqueue.pipeline")
 
 

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("batchqueue.pipeline")
 
 
-# `SparkRun`: the running queries of a pipeline, as one.
-
-
 _POLL_S = 0.1
 
 _GRACE_S = 30.0

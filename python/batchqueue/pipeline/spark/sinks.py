@@ -119,9 +119,6 @@ def does_last_stage(sink: Any, options: SparkOptions) -> bool:
     return not isinstance(sink, MetricsSink) or options.sink.get("l1", "tasks") == "tasks"
 
 
-# `TaskSink`: functions and sinks of users on Spark, in the tasks.
-
-
 @dataclass(frozen=True)
 class TaskSink:
     """Any other sink: it is pickled into the tasks of `foreachBatch`, at least once.
@@ -199,9 +196,6 @@ def _opened(sink: Sink, pipeline: str) -> Iterator[None]:
         yield
     finally:
         getattr(sink, "close", lambda: None)()
-
-
-# `SparkFileSink`: `FileSink` on Spark, by Spark's own writer of files.
 
 
 _FORMATS = ("parquet", "csv")
@@ -285,9 +279,6 @@ class SparkFileSink:
                 f"{self.name}: {self.directory} belongs to a pipeline that ran in one process, "
                 "whose cuts Spark cannot continue; use another directory"
             )
-
-
-# `ExactlyOnceSink`: `MetricsSink` on Spark, with the ledger of its store.
 
 
 _NO_LETTER = re.compile(r"[^A-Za-z0-9_-]+")

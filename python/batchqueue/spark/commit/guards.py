@@ -112,8 +112,7 @@ def check_not_in_shards(job: AggregationJob, options: SinkOptions) -> None:
 
 # Guards of a commit: the store must fit the query and the job that write to it now.
 #
-# Each guard names the conflict, and the option that accepts it. `admission` says which of them a
-# write has to pass.
+# Each guard names the conflict, and the option that accepts it.
 
 
 BATCH = "batch:"

@@ -202,9 +202,6 @@ class FinalBuckets:
         return {"late": self.late, FINAL_BEFORE: found}
 
 
-# `Destination`: the transaction of an epoch, and which of its partials go there.
-
-
 @dataclass(frozen=True)
 class Destination:
     """Where the partials of one epoch go.

@@ -137,9 +137,6 @@ def _bundled_java_home() -> Path | None:
     return home
 
 
-# `local_session`: Spark on this machine, whose workers run the Python of this process.
-
-
 _LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
 
 
@@ -175,9 +172,6 @@ def local_session(app_name: str, master: str = "local[*,4]") -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
-
-
-# `dry_run`: the L1 of a job, in this process and without Spark.
 
 
 def dry_run(

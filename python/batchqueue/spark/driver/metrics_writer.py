@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("batchqueue.spark")
 
 
-# `MetricsWriter`: the sink for `foreachBatch` and for single DataFrames.
-
-
 _MOST_SHARDS = 10_000
 
 

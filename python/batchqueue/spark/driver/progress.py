@@ -145,9 +145,6 @@ def _joined(batch_id: int, summaries: Sequence[Mapping[str, Any]]) -> NewEpoch:
     return NewEpoch(batch_id, joined, totals)
 
 
-# `LedgerListener`: a line in the driver's log for each epoch of a stream, and for its end.
-
-
 _log = BackgroundLog("batchqueue.spark")
 
 
@@ -219,9 +216,6 @@ class LedgerListener(StreamingQueryListener):
             _log.info("sink %s: query %s has ended", self._name, query_id)
         else:
             _log.error("sink %s: query %s has failed: %s", self._name, query_id, event.exception)
-
-
-# `show_progress`: waits for a streaming query to end, and shows what its sink commits.
 
 
 _POLL_S = 0.25

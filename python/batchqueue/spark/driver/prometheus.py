@@ -158,9 +158,6 @@ class SinkMetric(Enum):
     )
 
 
-# `LedgerCollector`: a sink's ledger as Prometheus metrics.
-
-
 _log = BackgroundLog("batchqueue.spark")
 
 Sample = tuple[SinkMetric, tuple[str, ...], float]

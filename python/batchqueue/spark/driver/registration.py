@@ -9,9 +9,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# `register`: makes a job a format for `df.write`, `df.writeStream` and `spark.read`.
-
-
 def register(spark: "SparkSession", job: AggregationJob) -> str:
     """Register a job as a format of this session, replacing a format of the same name.
 

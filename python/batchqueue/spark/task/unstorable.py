@@ -1,7 +1,7 @@
 """Rows of declared aggregations with a key or a text that the store could not hold.
 
 They are found in columns: in the rows of a task before any step gets them, or in the groups, where
-such rows fail the epoch. `writer/sql_bad_rows.py` says the same in Spark SQL.
+such rows fail the epoch. `driver/pushdown.py` says the same in Spark SQL.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

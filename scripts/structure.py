@@ -1,0 +1,168 @@
+"""Counts what a reader of the code meets: files, lines of code, names, circles, and reach.
+
+Lines of code are those without blanks, comments and docstrings. A file is small if it has fewer
+than 60 of them and no reason to be: `__init__.py`, `__main__.py` and `mod.rs` are contents pages.
+A room is a folder of the package; a circle of rooms counts all imports, also those for type
+checkers and those inside functions. `python scripts/structure.py` prints a table.
+"""
+
+import argparse
+import ast
+import io
+import re
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "python" / "batchqueue"
+CORE = ROOT / "src"
+SMALL = 60
+CONTENTS = {"__init__.py", "__main__.py", "mod.rs"}
+ENTRIES = {
+    "Worker": "batchqueue.groups.worker.worker",
+    "PipelineRun": "batchqueue.pipeline.runner.run",
+    "MetricsWriter": "batchqueue.spark.driver.metrics_writer",
+}
+"""The modules whose reach is counted, by what a user calls."""
+
+_RUST_TESTS = re.compile(
+    r"^#\[cfg\((?:all\()?(?:test|loom)\b[^\n]*\]\n(?:#\[[^\n]*\]\n)*mod \w+ \{.*",
+    re.DOTALL | re.MULTILINE,
+)
+"""From the first module of tests to the end of a file."""
+
+_RUST_TOKENS = re.compile(
+    r'r(?P<hashes>#*)".*?"(?P=hashes)|"(?:\\.|[^"\\])*"|\'(?:\\.[^\']*|[^\'\\])\'|//[^\n]*|/\*.*?\*/',
+    re.DOTALL,
+)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--list", action="store_true", help="also name the files and classes")
+    args = parser.parse_args()
+    python = {path: lines_of_python(path) for path in sorted(PACKAGE.rglob("*.py"))}
+    rust = {path: lines_of_rust(path) for path in sorted(CORE.rglob("*.rs"))}
+    small = [
+        f"{path.relative_to(ROOT)} ({lines})"
+        for path, lines in (python | rust).items()
+        if lines < SMALL and path.name not in CONTENTS
+    ]
+    names = Counter(name for path in python for name in classes(path))
+    twice = sorted(name for name, count in names.items() if count > 1)
+    imports = {module_of(path): set(imported(path)) for path in python}
+    graph = {module: found & set(imports) for module, found in imports.items()}
+    circles = circles_of(rooms_of(graph))
+    rows = [
+        ("production files, Python / Rust", f"{len(python)} / {len(rust)}"),
+        ("production lines of code", f"{sum(python.values()) + sum(rust.values()):,}"),
+        ("the same, Python / Rust", f"{sum(python.values()):,} / {sum(rust.values()):,}"),
+        (f"files under {SMALL} lines of code", len(small)),
+        ("class names that occur twice", len(twice)),
+        ("circles of rooms", len(circles)),
+        *(
+            (f"files reached from {name}", len(reached(graph, module)))
+            for name, module in ENTRIES.items()
+            if module in graph
+        ),
+    ]
+    for what, count in rows:
+        print(f"| {what} | {count} |")
+    if args.list:
+        print("", *small, *twice, *map(" <-> ".join, circles), sep="\n")
+
+
+def lines_of_python(path: Path) -> int:
+    """Return the number of lines that have code."""
+    source = path.read_text(encoding="utf-8")
+    texts: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            texts.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines: set[int] = set()
+    layout = {tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in layout and token.type != tokenize.ENDMARKER:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - texts)
+
+
+def lines_of_rust(path: Path) -> int:
+    """Return the number of lines that have code, without those of tests."""
+
+    def without_comment(token: re.Match[str]) -> str:
+        text = token[0]
+        return "\n" * text.count("\n") if text.startswith(("//", "/*")) else text
+
+    source = path.read_text(encoding="utf-8")
+    if "tests" in path.stem:
+        return 0
+    source = _RUST_TOKENS.sub(without_comment, _RUST_TESTS.sub("", source))
+    return sum(bool(line.strip()) for line in source.splitlines())
+
+
+def classes(path: Path) -> Iterator[str]:
+    """Yield the names of the classes of a module, without a leading underscore."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name.lstrip("_")
+
+
+def module_of(path: Path) -> str:
+    """Return the name of a module."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Yield the names of all that a module imports, wherever it does."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def rooms_of(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Return which rooms import from which others; the package itself is none."""
+    rooms: dict[str, set[str]] = {}
+    for module, found in graph.items():
+        inside = room_of(module)
+        rooms.setdefault(inside, set()).update(map(room_of, found))
+    return {room: others - {room, ""} for room, others in rooms.items() if room}
+
+
+def room_of(module: str) -> str:
+    """Return the folder right below the package that a module is in; "" if it is in none."""
+    parts = module.split(".")
+    is_folder = (PACKAGE / parts[1]).is_dir() if len(parts) > 1 else False
+    return parts[1] if is_folder else ""
+
+
+def circles_of(graph: dict[str, set[str]]) -> list[tuple[str, str]]:
+    """Return the pairs that reach each other."""
+    reach = {node: reached(graph, node) for node in graph}
+    return [
+        (one, other)
+        for one in sorted(graph)
+        for other in sorted(graph)
+        if one < other and other in reach[one] and one in reach[other]
+    ]
+
+
+def reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    """Return what is reached from a node, the node included."""
+    found, waiting = {start}, [start]
+    while waiting:
+        new = graph.get(waiting.pop(), set()) - found
+        found |= new
+        waiting += new
+    return found
+
+
+if __name__ == "__main__":
+    main()
