@@ -201,7 +201,6 @@ def sql_batch(  # noqa: D417 - the other arguments are those of BatchQueueConfig
 IO_POOL = "IO_POOL"
 """The pool of queues with `shared=True`."""
 
-_NETWORK_ONE_THREAD = ThreadPolicy.fixed(1)
 _HALF_OF_CORES = ThreadPolicy.cpu_cores(0.5)
 _ONE_PARTITION = PartitionPolicy.fixed(1)
 
@@ -210,7 +209,7 @@ def remote_client(  # noqa: D417 - the other arguments are those of BatchQueueCo
     consumer: SupportsConsume[T] | Callable[[list[T]], Any],
     *,
     shared: bool = False,
-    threads: ThreadPolicy = _NETWORK_ONE_THREAD,
+    threads: ThreadPolicy = _ONE_THREAD,
     pool_threads: ThreadPolicy = _HALF_OF_CORES,
     partitions: PartitionPolicy = _ONE_PARTITION,
     buffer_size: int = 10_000,
@@ -251,7 +250,7 @@ def exporter(  # noqa: D417 - the other arguments are those of BatchQueueConfig
     consumer: SupportsConsume[T] | Callable[[list[T]], Any],
     *,
     shared: bool = False,
-    threads: ThreadPolicy = _NETWORK_ONE_THREAD,
+    threads: ThreadPolicy = _ONE_THREAD,
     pool_threads: ThreadPolicy = _HALF_OF_CORES,
     partitions: PartitionPolicy = _ONE_PARTITION,
     buffer_size: int = 20_000,
@@ -297,7 +296,7 @@ class _Scheduler(TypedDict):
 
 def _scheduler(shared: bool, threads: ThreadPolicy, pool_threads: ThreadPolicy) -> _Scheduler:
     if shared:
-        if threads is not _NETWORK_ONE_THREAD:
+        if threads is not _ONE_THREAD:
             raise ConfigError(
                 f"threads is {threads} with shared=True, and the threads of the pool drain the "
                 f"queue; give pool_threads={threads}, or leave shared out"

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute
-import pyarrow.compute as pc_module
 import pyarrow.csv
 import pyarrow.dataset
 import pyarrow.parquet
@@ -321,9 +320,7 @@ def flight_items(flights: pa.RecordBatch) -> Iterator[Metrics]:
     Yields:
         Eleven items per flight.
     """
-    hours = pc_module.cast(
-        pc_module.cast(flights["time_hour"], pa.timestamp("s", "UTC")), pa.int64()
-    ).to_pylist()
+    hours = pc.cast(pc.cast(flights["time_hour"], pa.timestamp("s", "UTC")), pa.int64()).to_pylist()
     columns = (flights[name].to_pylist() for name in COLUMNS if name != "time_hour")
     for flight in zip(hours, *columns, strict=True):
         yield from items_of_flight(flight)
@@ -348,9 +345,7 @@ def _by_hour(column: str, **more: Measure) -> Aggregation:
 
 def _partials(column: str, groups: pa.RecordBatch) -> Iterator[Metrics]:
     """Yield the partials of the groups of `_by_hour`."""
-    hours = pc_module.cast(
-        pc_module.cast(groups["hour"], pa.timestamp("s", "UTC")), pa.int64()
-    ).to_pylist()
+    hours = pc.cast(pc.cast(groups["hour"], pa.timestamp("s", "UTC")), pa.int64()).to_pylist()
     for hour, group in zip(hours, groups.to_pylist(), strict=True):
         entity = group[column]
         departures, mean_delay, max_delay, cancellations, miles = MEASURES[column][entity]
