@@ -33,6 +33,7 @@ from batchqueue.queues.handlers import (
     is_coroutine_function,
 )
 from batchqueue.queues.queue import (
+    T,
     Timeout,
     check_decorated_type,
     check_factory,
@@ -51,7 +52,6 @@ from batchqueue.queues.stats import BatchQueueStats
 
 
 H = TypeVar("H")
-T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
 LoopDeadLetterHandler = (

@@ -37,10 +37,10 @@ def torn(file, content):
     counted(lambda: None)()
     write(file, content)
 
-from batchqueue.outputs.parquet import files, ledger, manifest
-ledger.FILE_EPOCHS = 2  # so that this commit moves both epochs into a file
+from batchqueue.outputs.parquet import manifest, transaction as files
+manifest.FILE_EPOCHS = 2  # so that this commit moves both epochs into a file
 write = manifest.write_durably
-files.write_durably = ledger.write_durably = manifest.write_durably = torn
+files.write_durably = manifest.write_durably = torn
 for name in ("fsync", "replace", "open"):
     setattr(os, name, counted(getattr(os, name)))
 pathlib.Path.unlink = counted(pathlib.Path.unlink)
