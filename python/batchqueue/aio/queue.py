@@ -385,6 +385,7 @@ class Produce(Protocol[T_contra]):
 
     def __call__(self, item: T_contra, *, timeout: Timeout = None) -> bool:
         """Enqueue one item."""
+        ...
 
 
 class ProduceMany(Protocol[T_contra]):
@@ -392,6 +393,7 @@ class ProduceMany(Protocol[T_contra]):
 
     def __call__(self, items: Iterable[T_contra], *, timeout: Timeout = None) -> int:
         """Enqueue many items."""
+        ...
 
 
 class Submit(Protocol[T_contra]):
@@ -399,6 +401,7 @@ class Submit(Protocol[T_contra]):
 
     def __call__(self, item: T_contra, *, timeout: Timeout = None) -> Future[Any]:
         """Enqueue one item whose result is wanted."""
+        ...
 
 
 class SyncProducer(Generic[T]):
