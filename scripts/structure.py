@@ -9,6 +9,7 @@ checkers and those inside functions. `python scripts/structure.py` prints a tabl
 import argparse
 import ast
 import io
+import itertools
 import re
 import tokenize
 from collections import Counter
@@ -128,7 +129,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def rooms_of(graph: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Return which rooms import from which others; the package itself is none."""
+    """Return which rooms import from which others; the package itself is not a room."""
     rooms: dict[str, set[str]] = {}
     for module, found in graph.items():
         inside = room_of(module)
@@ -137,7 +138,7 @@ def rooms_of(graph: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def room_of(module: str) -> str:
-    """Return the folder right below the package that a module is in; "" if it is in none."""
+    """Return the folder right below the package that a module is in; "" if it is in no folder."""
     parts = module.split(".")
     is_folder = (PACKAGE / parts[1]).is_dir() if len(parts) > 1 else False
     return parts[1] if is_folder else ""
@@ -146,12 +147,8 @@ def room_of(module: str) -> str:
 def circles_of(graph: dict[str, set[str]]) -> list[tuple[str, str]]:
     """Return the pairs that reach each other."""
     reach = {node: reached(graph, node) for node in graph}
-    return [
-        (one, other)
-        for one in sorted(graph)
-        for other in sorted(graph)
-        if one < other and other in reach[one] and one in reach[other]
-    ]
+    pairs = itertools.combinations(sorted(graph), 2)
+    return [(left, right) for left, right in pairs if right in reach[left] and left in reach[right]]
 
 
 def reached(graph: dict[str, set[str]], start: str) -> set[str]:
