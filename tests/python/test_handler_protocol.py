@@ -26,7 +26,7 @@ from batchqueue import (
 from batchqueue.aggregation import Aggregation, Aggregator, Count, CountMetrics, L1AggregateWorker
 from batchqueue.groups import MemoryStreams, OnFailure, Worker
 from batchqueue.spark import SinkError
-from batchqueue.spark.stage import Stage
+from batchqueue.spark.stage import QueueStage
 from core_support.waits import WAIT_S, eventually
 from handler_protocol import AsyncNoted, Noted, assert_protocol, calls, noted_by_workers
 
@@ -122,13 +122,13 @@ def event_loop_consumers(make: Make, count: int, retry: RetryPolicy | None) -> N
 
 
 def stage(make: Make, count: int, retry: RetryPolicy | None) -> None:
-    with Stage("q", settings(retry), {int: make()}) as stage:
+    with QueueStage("q", settings(retry), {int: make()}) as stage:
         for number in range(count):
             stage.produce_many([number])
 
 
 def stage_with_a_default(make: Make, count: int, retry: RetryPolicy | None) -> None:
-    with Stage("q", settings(retry, default_handler=make()), {}) as stage:
+    with QueueStage("q", settings(retry, default_handler=make()), {}) as stage:
         for number in range(count):
             stage.produce_many([number])
 
@@ -288,7 +288,7 @@ def test_a_stage_that_has_failed_opens_no_more_handlers(tmp_path: Path) -> None:
     def fail(batch: list[str]) -> None:
         raise OSError("the disk is gone")
 
-    stage = Stage("q", settings(None), {str: fail, int: Noted(tmp_path)})
+    stage = QueueStage("q", settings(None), {str: fail, int: Noted(tmp_path)})
     stage.produce_many(["a"])
     eventually(lambda: stage.has_failed, "the failure")
     stage.produce_many([1])

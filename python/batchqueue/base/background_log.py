@@ -62,7 +62,7 @@ class _Line(NamedTuple):
         self.logger.handle(record)
 
 
-class _Writer:
+class _LineWriter:
     """The thread that writes lines, started with the first, and the lines that wait for it.
 
     `put` takes no lock, so that a signal handler may call it wherever it interrupts its thread.
@@ -235,9 +235,9 @@ def _dropped_line(count: int) -> _Line:
 
 def _forget() -> None:
     global _writer  # noqa: PLW0603 - its thread is not in this process
-    _writer = _Writer()
+    _writer = _LineWriter()
 
 
-_writer = _Writer()
+_writer = _LineWriter()
 os.register_at_fork(after_in_child=_forget)
 atexit.register(lambda: flush_log(_LAST_S))

@@ -19,7 +19,7 @@ from batchqueue.base.checks import require
 from batchqueue.base.words import a_type
 from batchqueue.cli.command import whole_number
 from batchqueue.exceptions import BatchQueueError, ConfigError
-from batchqueue.groups.backend import Administration, MemberInfo, Source
+from batchqueue.groups.backend import Administration, MemberInfo, StreamSource
 from batchqueue.groups.record import check_name
 from batchqueue.groups.worker import Worker
 
@@ -34,7 +34,7 @@ class Target:
     """
 
     group: str
-    source: Source
+    source: StreamSource
 
     def __str__(self) -> str:
         return f"group {self.group} on {self.source.stream}"
@@ -135,7 +135,7 @@ _BACKEND = "batchqueue.groups.redis"
 _REDIS_SCHEMES = ("redis", "rediss", "unix")
 
 
-def source_of(url: str, stream: str) -> "Source":
+def source_of(url: str, stream: str) -> "StreamSource":
     """Return a stream.
 
     Args:
@@ -154,7 +154,7 @@ def source_of(url: str, stream: str) -> "Source":
     require("redis", "--source redis://", "redis")
     if find_spec(_BACKEND) is None:
         raise ConfigError("--source: this version of batchqueue has no groups on Redis")
-    source: Source = import_module(_BACKEND).RedisStreams(url, stream)
+    source: StreamSource = import_module(_BACKEND).RedisStreams(url, stream)
     return source
 
 

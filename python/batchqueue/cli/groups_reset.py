@@ -20,7 +20,7 @@ from batchqueue.groups.backend import (
     Connection,
     Fetch,
     PartitionInfo,
-    Source,
+    StreamSource,
     Unreadable,
 )
 from batchqueue.groups.messages import Entry
@@ -156,7 +156,7 @@ def wanted_offset(to: str) -> int | None:
 class Positions:
     """Computes positions. Counting in the middle of a partition reads what comes after."""
 
-    def __init__(self, source: Source, group: str, administration: Administration) -> None:
+    def __init__(self, source: StreamSource, group: str, administration: Administration) -> None:
         self._source = source
         self._group = group
         self._administration = administration

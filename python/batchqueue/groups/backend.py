@@ -1,7 +1,7 @@
 """What a worker and a producer need of a backend: Redis and memory each have an implementation.
 
-A `Source` names a stream. It is a value: it holds no connection, and can be pickled if what it was
-given can. A worker connects to it once; the threads of a worker use their own methods of the
+A `StreamSource` names a stream. It is a value: it holds no connection, and can be pickled if what
+it was given can. A worker connects to it once; the threads of a worker use their own methods of the
 `Connection`, so each of them may block without holding up the others. A method that cannot reach
 the server raises `StreamUnavailableError`: whether a script ran is not known then.
 """
@@ -340,7 +340,7 @@ class Administration(Protocol):
         ...
 
 
-class Source(Protocol):
+class StreamSource(Protocol):
     """A stream of a backend."""
 
     @property

@@ -61,10 +61,10 @@ __all__ = [
     "GroupScripts",
     "GroupState",
     "ManualClock",
+    "MemoryPartitionState",
     "MemoryStreams",
     "Owner",
     "PartitionScripts",
-    "PartitionState",
 ]
 
 
@@ -472,7 +472,7 @@ class FenceState:
 
 
 @dataclass
-class PartitionState:
+class MemoryPartitionState:
     """All that a partition stores, in one place (R8). Only `PartitionScripts` changes it.
 
     Attributes:
@@ -508,7 +508,7 @@ class PartitionScripts:
         Args:
             clock: Returns microseconds since 1970.
         """
-        self.state = PartitionState()
+        self.state = MemoryPartitionState()
         self._clock = clock
         self._lock = threading.Lock()
 

@@ -19,7 +19,7 @@ from batchqueue.groups.skew import (
 )
 
 if TYPE_CHECKING:
-    from batchqueue.groups.backend import Source
+    from batchqueue.groups.backend import StreamSource
 
 _REBALANCES = (EventKind.PLAN,)
 
@@ -137,7 +137,7 @@ class GroupMonitor:
     """
 
     def __init__(
-        self, group: str, source: "Source", *, skew: SkewDetectionConfig | None = None
+        self, group: str, source: "StreamSource", *, skew: SkewDetectionConfig | None = None
     ) -> None:
         """Connect.
 

@@ -18,7 +18,7 @@ from batchqueue.groups.backend import NewRecord
 from batchqueue.groups.errors import CodecError, RecordTooLargeError, StreamFullError, shortened
 
 if TYPE_CHECKING:
-    from batchqueue.groups.backend import Source
+    from batchqueue.groups.backend import StreamSource
 
 
 # Codecs: how values become the bytes of records, and come back.
@@ -310,7 +310,7 @@ class Producer:
 
     def __init__(
         self,
-        source: "Source",
+        source: "StreamSource",
         *,
         codec: str | Codec = "bytes",
         key: Key | None = None,

@@ -356,7 +356,7 @@ class MetricsSink:
                 'SqliteStore("metrics.db")'
             )
         self._store = store
-        self._l1: L1 = ByFunction(to_metrics)
+        self._l1: SinkL1 = ByFunction(to_metrics)
         self._sink_id = sink_id
 
     @classmethod
@@ -491,7 +491,7 @@ def _pass_fence(transaction: "StoreTransaction", batch: FencedBatch, mark: str) 
 # this package.
 
 
-class L1(Protocol):
+class SinkL1(Protocol):
     """Makes metrics of records."""
 
     def metrics(self, records: "Sequence[Record[Any]]") -> "Iterator[Metrics]":

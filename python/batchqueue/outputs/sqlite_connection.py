@@ -210,7 +210,7 @@ class _Frame(NamedTuple):
     page_bytes: int
 
 
-class _Commit(NamedTuple):
+class _LogCommit(NamedTuple):
     """A transaction in a log: the states that it wrote, and whether it wrote every page."""
 
     frames: list[_Frame]
@@ -313,7 +313,7 @@ def _beginning_of(log: Path) -> bytes:
         return file.read(_LOG_HEADER_BYTES)
 
 
-def _committed(log: Path) -> Iterator[_Commit]:
+def _committed(log: Path) -> Iterator[_LogCommit]:
     """Return the committed transactions in a log, the oldest first."""
     with log.open("rb") as file:
         header = file.read(_LOG_HEADER_BYTES)
@@ -333,7 +333,7 @@ def _committed(log: Path) -> Iterator[_Commit]:
             size = int.from_bytes(frame[4:8], "big")
             if size:  # the last page of a transaction, with the pages of the file after it
                 written = sum(page <= size for page in pages) + (lock_page <= size)
-                yield _Commit(frames, is_whole=written >= size)
+                yield _LogCommit(frames, is_whole=written >= size)
                 frames, pages = [], set()
 
 

@@ -96,7 +96,7 @@ DELETE_WANTED_KEYS = f"DELETE FROM {_WANTED_KEYS}"
 INSERT_WANTED_KEYS = f"INSERT OR IGNORE INTO {_WANTED_KEYS}"
 
 
-class TableSql(NamedTuple):
+class SqliteTableSql(NamedTuple):
     """The statements for the table of a kind of metrics; `insert` ends before its values."""
 
     create: str
@@ -107,7 +107,7 @@ class TableSql(NamedTuple):
 
 
 @cache
-def table_sql(metric_type: type[Metrics]) -> TableSql:
+def table_sql(metric_type: type[Metrics]) -> SqliteTableSql:
     """Return the statements for a metric type.
 
     Value columns have no SQL type, so that SQLite keeps values as they are: it would turn ints into
@@ -126,7 +126,7 @@ def table_sql(metric_type: type[Metrics]) -> TableSql:
     same_key = "sink = ? AND metric = ? AND entity = ? AND time_bucket = ?"
     columns = ", ".join(values)
     stored = "stored.entity, stored.time_bucket"
-    return TableSql(
+    return SqliteTableSql(
         create=f"CREATE TABLE IF NOT EXISTS {table} (sink TEXT NOT NULL, metric TEXT NOT NULL, "
         f"entity TEXT NOT NULL, time_bucket INTEGER NOT NULL, {rank_column}"
         f"{', '.join([*keyed, *values])}, "
@@ -365,7 +365,7 @@ class SqliteTransaction(StoreTransaction):
         found = self._connection.execute("SELECT name FROM batchqueue_tables")
         return [name for (name,) in found.fetchall()]
 
-    def _table(self, metric_type: type[Metrics]) -> TableSql:
+    def _table(self, metric_type: type[Metrics]) -> SqliteTableSql:
         sql = table_sql(metric_type)
         if metric_type.table not in self._tables:
             self._connection.execute(sql.create)

@@ -12,9 +12,9 @@ from batchqueue.pipeline.graph import (
     AggregateStep,
     FilterStep,
     Graph,
+    GraphNode,
     KeyByStep,
     MapStep,
-    Node,
     SinkStep,
     SourceStep,
     StageConfig,
@@ -24,7 +24,7 @@ from batchqueue.pipeline.graph import (
 from batchqueue.pipeline.operators import ChainStep, MergeAggregateStep, PartialAggregateStep
 
 
-class Route(enum.Enum):
+class StageRoute(enum.Enum):
     """Which worker of a stage gets a chunk."""
 
     ANY = "any"
@@ -56,7 +56,7 @@ class StagePlan:
     upstream: str
     config: StageConfig
     workers: int
-    route: Route = Route.ANY
+    route: StageRoute = StageRoute.ANY
     key: KeyByStep | None = None
     steps: tuple[ChainStep, ...] = ()
     sink: SinkStep | None = None
@@ -112,7 +112,7 @@ class _Compiler:
     stages: list[StagePlan] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._children: dict[int, list[Node]] = {}
+        self._children: dict[int, list[GraphNode]] = {}
         self._names: set[str] = set()
         for node in _nodes(self.graph):
             if node.parent is not None:
@@ -128,12 +128,12 @@ class _Compiler:
             self._branches(node, node.step.name, node.step.name)
         return CompiledGraph(sources, tuple(self.stages))
 
-    def _branches(self, node: Node, source: str, upstream: str) -> None:
+    def _branches(self, node: GraphNode, source: str, upstream: str) -> None:
         """Begin a stage with each child of a node that ends one."""
         for child in self._children[id(node)]:
             self._follow(child, source, upstream, None)
 
-    def _follow(self, node: Node, source: str, upstream: str, stage: StagePlan | None) -> None:
+    def _follow(self, node: GraphNode, source: str, upstream: str, stage: StagePlan | None) -> None:
         """Add a node to a stage that is not complete, or begin another one with it."""
         step = node.step
         if isinstance(step, SinkStep):
@@ -157,7 +157,7 @@ class _Compiler:
         else:
             self._follow(self._children[id(node)][0], source, upstream, extended)
 
-    def _begun(self, node: Node, source: str, upstream: str) -> StagePlan:
+    def _begun(self, node: GraphNode, source: str, upstream: str) -> StagePlan:
         step = node.step
         if isinstance(step, StageStep):
             return _configured(step.name, source, upstream, step.config or self.config)
@@ -224,7 +224,7 @@ def _check_batch_rows(step: SinkStep) -> None:
         )
 
 
-def _nodes(graph: Graph) -> Iterator[Node]:
+def _nodes(graph: Graph) -> Iterator[GraphNode]:
     """Return the nodes that lead to sinks, each once and after its parent."""
     seen: set[int] = set()
     for sink in graph.sinks:
@@ -274,13 +274,13 @@ def _configured(
 ) -> StagePlan:
     count = config.workers if workers is None else workers
     ordered = config.keep_order and count > 1
-    route = Route.SOURCE_PARTITION if ordered else Route.ANY
+    route = StageRoute.SOURCE_PARTITION if ordered else StageRoute.ANY
     return StagePlan(name, source, upstream, config, count, route)
 
 
 def _keyed(stage: StagePlan, step: KeyByStep) -> StagePlan:
     workers = step.partitions or stage.config.workers
-    return replace(stage, workers=workers, route=Route.KEY, key=step)
+    return replace(stage, workers=workers, route=StageRoute.KEY, key=step)
 
 
 def _single(config: StageConfig) -> StageConfig:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
 from batchqueue.base.words import counted
-from batchqueue.pipeline.compiling import CompiledGraph, Route, StagePlan
+from batchqueue.pipeline.compiling import CompiledGraph, StagePlan, StageRoute
 from batchqueue.pipeline.contract import Source, TransactionalSink
 
 __all__ = ["Activity", "explained", "svg"]
@@ -33,11 +33,11 @@ def order_of(graph: CompiledGraph, stage: StagePlan) -> str:
     if stage.workers == 1 or before == "in any order":
         return before
     match stage.route:
-        case Route.KEY:
+        case StageRoute.KEY:
             return "in order per key" if before == "in order" else before
-        case Route.SOURCE_PARTITION:
+        case StageRoute.SOURCE_PARTITION:
             return "in order per source partition" if before != "in order per key" else before
-        case Route.ANY:
+        case StageRoute.ANY:
             return "in any order"
 
 

@@ -183,16 +183,16 @@ Step = (
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class GraphNode:
     """A step and the one before it; sources have none before them."""
 
     step: Step
-    parent: "Node | None"
+    parent: "GraphNode | None"
 
-    def path(self) -> "tuple[Node, ...]":
+    def path(self) -> "tuple[GraphNode, ...]":
         """Return the nodes from the source to this one."""
-        nodes: list[Node] = []
-        node: Node | None = self
+        nodes: list[GraphNode] = []
+        node: GraphNode | None = self
         while node is not None:
             nodes.append(node)
             node = node.parent
@@ -211,12 +211,12 @@ class Graph:
     """The sources and sinks that were declared for one pipeline, in that order."""
 
     def __init__(self) -> None:
-        self.sources: list[Node] = []
-        self.sinks: list[Node] = []
-        self._nodes: list[Node] = []
+        self.sources: list[GraphNode] = []
+        self.sinks: list[GraphNode] = []
+        self._nodes: list[GraphNode] = []
         self._names: set[str] = set()
 
-    def add_source(self, source: Source, name: str | None) -> Node:
+    def add_source(self, source: Source, name: str | None) -> GraphNode:
         """Begin a branch."""
         if isinstance(source, type) or not isinstance(source, Source):
             raise GraphError(
@@ -224,14 +224,14 @@ class Graph:
                 "between, read, lag and commit; give for instance FileSource or IterableSource"
             )
         self.check_new(source, "branch the flow of the first, or give another instance")
-        node = Node(SourceStep(source, self.unused_name(name, source.name)), None)
+        node = GraphNode(SourceStep(source, self.unused_name(name, source.name)), None)
         self.sources.append(node)
         self._nodes.append(node)
         return node
 
-    def add(self, step: Step, parent: Node) -> Node:
+    def add(self, step: Step, parent: GraphNode) -> GraphNode:
         """Continue a branch."""
-        node = Node(step, parent)
+        node = GraphNode(step, parent)
         self._nodes.append(node)
         if isinstance(step, SinkStep):
             self.sinks.append(node)
@@ -290,7 +290,7 @@ class Flow:
     `Pipeline.source` makes the first one.
     """
 
-    def __init__(self, graph: Graph, node: Node) -> None:
+    def __init__(self, graph: Graph, node: GraphNode) -> None:
         self._graph = graph
         self._node = node
 

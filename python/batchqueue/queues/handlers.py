@@ -129,7 +129,7 @@ class HandlerMethods(NamedTuple):
         return [name for name in METHOD_NAMES if is_coroutine_function(getattr(self, name))]
 
 
-class Opening:
+class HandlerOpening:
     """Pairs `on_open` of a handler with its `on_close`, for what calls a handler itself.
 
     The queue does so for the handlers that it knows. A worker of a group, and a wrapper that may

@@ -19,7 +19,7 @@ from batchqueue import (
     _core,
 )
 from batchqueue.aggregation import Aggregator
-from batchqueue.queues.handlers import HandlerMethods, Opening, blocking_methods
+from batchqueue.queues.handlers import HandlerMethods, HandlerOpening, blocking_methods
 from batchqueue.spark.requirements import SinkError
 
 # The counts with which a stage ends.
@@ -115,7 +115,7 @@ _SINK_LOSS = LossMessage(
 Handler = SupportsConsume[Any] | Callable[[list[Any]], Any]
 
 
-class Stage:
+class QueueStage:
     """A context in which a queue runs. At its end all items are handled and all handlers closed.
 
     The end raises if an item was lost. Once a handler has failed, after all retries, no handler is
@@ -241,7 +241,7 @@ class Stage:
                 methods.on_error(batch, error)
 
         # The queue does not see `on_open`, which must not come either once a handler has failed.
-        opening = Opening(methods)
+        opening = HandlerOpening(methods)
 
         def on_idle() -> None:
             if self._first_error is None:

@@ -6,7 +6,7 @@ import pytest
 from batchqueue import ConfigError
 from batchqueue.aggregation import Aggregation, Count
 from batchqueue.pipeline import GraphError, Pipeline, StageConfig
-from batchqueue.pipeline.compiling import Route, compile_graph
+from batchqueue.pipeline.compiling import StageRoute, compile_graph
 from pipeline_support.numbers import Numbers
 from pipeline_support.sinks import Kept
 
@@ -73,7 +73,7 @@ def test_other_workers_begin_a_stage():
 def test_key_by_begins_a_stage_with_a_worker_per_partition():
     found = stages(lambda flow: flow.map(first).key_by("n", partitions=3).map(second).to(Kept()))
     keyed = found["key_by(n)"]
-    assert (keyed.workers, keyed.route, keyed.key.columns) == (3, Route.KEY, ("n",))
+    assert (keyed.workers, keyed.route, keyed.key.columns) == (3, StageRoute.KEY, ("n",))
     assert [str(step) for step in keyed.steps] == ["map(second)"]
 
 
@@ -155,14 +155,14 @@ def test_stage_names_what_follows_it():
     config = StageConfig(max_workers=2, keep_order=True, chunk_rows=7)
     found = stages(lambda flow: flow.map(first).stage("heavy", config).map(second).to(Kept()))
     assert list(found) == ["map(first)", "heavy", "Kept"]
-    assert (found["heavy"].workers, found["heavy"].route) == (2, Route.SOURCE_PARTITION)
+    assert (found["heavy"].workers, found["heavy"].route) == (2, StageRoute.SOURCE_PARTITION)
     assert found["Kept"].config.chunk_rows == 7
 
 
 def test_stage_names_a_key_by_that_follows_immediately():
     found = stages(lambda flow: flow.stage("keyed").key_by("n", partitions=2).map(first).to(Kept()))
     assert list(found) == ["keyed", "Kept"]
-    assert (found["keyed"].route, found["keyed"].workers) == (Route.KEY, 2)
+    assert (found["keyed"].route, found["keyed"].workers) == (StageRoute.KEY, 2)
 
 
 def test_branches_begin_stages():

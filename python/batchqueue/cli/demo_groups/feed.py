@@ -10,7 +10,7 @@ import pyarrow.parquet
 
 from batchqueue.cli.demo_groups.flights import CODEC, Flight, carrier_of
 from batchqueue.cli.demo_job import COLUMNS, FlightFiles
-from batchqueue.groups.backend import Source
+from batchqueue.groups.backend import StreamSource
 from batchqueue.groups.producer import Producer
 
 _LEAST_S = 6.0
@@ -28,7 +28,7 @@ class Feed:
         error: Why it ended early; None if it did not.
     """
 
-    def __init__(self, source: Source, files: FlightFiles) -> None:
+    def __init__(self, source: StreamSource, files: FlightFiles) -> None:
         """Start nothing yet.
 
         Args:

@@ -21,7 +21,7 @@ from batchqueue.cli.demo_groups.workers import Workers
 from batchqueue.cli.demo_job import FlightFiles
 from batchqueue.cli.demo_progress import step
 from batchqueue.groups import RedisStreams
-from batchqueue.groups.backend import Source
+from batchqueue.groups.backend import StreamSource
 from batchqueue.outputs import SqliteStore
 
 
@@ -50,7 +50,7 @@ def run_group(console: Console, folder: RunFolder, files: FlightFiles, count: in
 
 def _source_and_workers(
     console: Console, folder: RunFolder, stack: ExitStack
-) -> tuple[Source, Workers]:
+) -> tuple[StreamSource, Workers]:
     try:
         program, version = find_program()
     except ServerMissingError as reason:

@@ -12,7 +12,7 @@ from batchqueue.cli.demo_groups.journal import Journal
 from batchqueue.cli.groups_run import open_link, work
 from batchqueue.exceptions import BatchQueueError
 from batchqueue.groups import MetricsSink, RedisStreams, Worker
-from batchqueue.groups.backend import Source
+from batchqueue.groups.backend import StreamSource
 from batchqueue.outputs import SqliteStore
 
 LEASE_MS = 1_500
@@ -52,7 +52,7 @@ class WorkerSettings:
         return {**os.environ, _VARIABLE: json.dumps(asdict(self))}
 
 
-def make_worker(name: str, source: Source, database: Path, journal: Journal) -> Worker:
+def make_worker(name: str, source: StreamSource, database: Path, journal: Journal) -> Worker:
     """Return a worker that merges flights into the database, each exactly once.
 
     Args:

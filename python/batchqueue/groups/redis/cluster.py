@@ -29,7 +29,7 @@ from batchqueue.groups.redis.node import (
 # Which node of a cluster has which slot, and where a command goes. Pure.
 
 
-class Place(NamedTuple):
+class SlotPlace(NamedTuple):
     """Where a command goes.
 
     Attributes:
@@ -82,7 +82,7 @@ class SlotMap:
 
 
 @dataclass(frozen=True)
-class Batch:
+class SlotBatch:
     """Commands that are sent together, to one node or several.
 
     Attributes:
@@ -95,7 +95,7 @@ class Batch:
     slots: Sequence[int]
     replies: list[Any]
 
-    def words(self, places: Iterable[Place]) -> list[Words]:
+    def words(self, places: Iterable[SlotPlace]) -> list[Words]:
         """Return what a node is sent."""
         words: list[Words] = []
         for place in places:
@@ -104,7 +104,7 @@ class Batch:
             words.append(self.commands[place.number])
         return words
 
-    def fail(self, places: Iterable[Place], error: Exception) -> None:
+    def fail(self, places: Iterable[SlotPlace], error: Exception) -> None:
         """Give commands an error as their reply."""
         for place in places:
             self.replies[place.number] = error
@@ -123,15 +123,17 @@ def key_of(words: Words) -> bytes | str:
     return key
 
 
-def by_node(places: Iterable[Place]) -> dict[Address, list[Place]]:
+def by_node(places: Iterable[SlotPlace]) -> dict[Address, list[SlotPlace]]:
     """Return places by their nodes. The commands of a node keep their order."""
-    found: dict[Address, list[Place]] = {}
+    found: dict[Address, list[SlotPlace]] = {}
     for place in sorted(places):
         found.setdefault(place.address, []).append(place)
     return found
 
 
-def without_asking(places: Iterable[Place], replies: Iterable[Any]) -> list[tuple[Place, Any]]:
+def without_asking(
+    places: Iterable[SlotPlace], replies: Iterable[Any]
+) -> list[tuple[SlotPlace, Any]]:
     """Return the reply of each command among those of a node."""
     found, remaining = [], iter(replies)
     for place in places:
@@ -141,7 +143,7 @@ def without_asking(places: Iterable[Place], replies: Iterable[Any]) -> list[tupl
     return found
 
 
-def redirected(place: Place, reply: Any) -> Place | None:
+def redirected(place: SlotPlace, reply: Any) -> SlotPlace | None:
     """Return where a command goes after a reply; None if it stays where it was.
 
     Args:
@@ -153,7 +155,7 @@ def redirected(place: Place, reply: Any) -> Place | None:
     if not isinstance(reply, AskError):  # MovedError is one
         return None
     address = (reply.host or place.address[0], reply.port)
-    return Place(place.number, address, is_asked=not isinstance(reply, MovedError))
+    return SlotPlace(place.number, address, is_asked=not isinstance(reply, MovedError))
 
 
 _MOST_REDIRECTS = 5
@@ -217,14 +219,14 @@ class Cluster:
         """
         self._refresh_slots()
         slots = [self._slots.slot_of(each) for each in commands]
-        batch = Batch(commands, slots, [None] * len(commands))
+        batch = SlotBatch(commands, slots, [None] * len(commands))
         places = []
         for index, slot in enumerate(slots):
             if (owner := self._slots.owner(slot)) is None:
                 self._is_stale = True
                 batch.replies[index] = self._error(f"no node of the cluster has slot {slot}")
             else:
-                places.append(Place(index, owner))
+                places.append(SlotPlace(index, owner))
         try:
             for _ in range(_MOST_REDIRECTS):
                 if places:
@@ -262,8 +264,12 @@ class Cluster:
             node.interrupt()
 
     def _round(
-        self, batch: Batch, places: Sequence[Place], replicas: Replicas | None, receive: Receive
-    ) -> list[Place]:
+        self,
+        batch: SlotBatch,
+        places: Sequence[SlotPlace],
+        replicas: Replicas | None,
+        receive: Receive,
+    ) -> list[SlotPlace]:
         """Send commands, take the replies, and return what has to go elsewhere."""
         sent, elsewhere = [], []
         after = [] if replicas is None else [replicas.words]
@@ -283,7 +289,7 @@ class Cluster:
                     elsewhere += self._take(batch, place, reply)
         return elsewhere
 
-    def _take(self, batch: Batch, place: Place, reply: Any) -> list[Place]:
+    def _take(self, batch: SlotBatch, place: SlotPlace, reply: Any) -> list[SlotPlace]:
         """Take a reply, or return where the command has to go."""
         then = redirected(place, reply)
         if then is None:
@@ -298,7 +304,9 @@ class Cluster:
         self._slots.move(batch.slots[place.number], then.address)
         return [then]  # where it fails if it is pinned to this node
 
-    def _pinned(self, batch: Batch, pin: tuple[Address, int], places: list[Place]) -> list[Place]:
+    def _pinned(
+        self, batch: SlotBatch, pin: tuple[Address, int], places: list[SlotPlace]
+    ) -> list[SlotPlace]:
         """Return the places whose slots have the connection that they had before."""
         if not self._is_pinned:
             return places
@@ -312,7 +320,9 @@ class Cluster:
         return [each for each in places if batch.slots[each.number] not in changed]
 
     @contextmanager
-    def _failing(self, batch: Batch, address: Address, places: Sequence[Place]) -> Iterator[None]:
+    def _failing(
+        self, batch: SlotBatch, address: Address, places: Sequence[SlotPlace]
+    ) -> Iterator[None]:
         """Let commands fail if their node cannot be reached, or ends the connection."""
         from redis.exceptions import RedisError
 

@@ -16,9 +16,9 @@ A record: `loops.read_loop` → `tracker` → `DecodingLane` → `HandlerLane` �
 `loops.commit_loop`.
 """
 
-from batchqueue.groups.worker.metrics import PartitionMetrics, WorkerMetrics, WorkerSummary
+from batchqueue.groups.worker.metrics import WorkerMetrics, WorkerPartitionMetrics, WorkerSummary
 from batchqueue.groups.worker.routes import Batch
 from batchqueue.groups.worker.settings import OnGap
 from batchqueue.groups.worker.worker import Worker
 
-__all__ = ["Batch", "OnGap", "PartitionMetrics", "Worker", "WorkerMetrics", "WorkerSummary"]
+__all__ = ["Batch", "OnGap", "Worker", "WorkerMetrics", "WorkerPartitionMetrics", "WorkerSummary"]

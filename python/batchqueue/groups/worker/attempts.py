@@ -38,7 +38,7 @@ class Verdict(enum.Enum):
 
 
 @dataclass(slots=True)
-class Piece:
+class RunPiece:
     """Records that one call gets.
 
     Attributes:
@@ -74,12 +74,12 @@ class Attempts:
             retry: How often, and when, a piece is tried again.
             on_failure: What becomes of it then.
         """
-        self.pieces = deque([Piece(0, count)])
+        self.pieces = deque([RunPiece(0, count)])
         self.is_blocked = False
         self._retry = retry
         self._on_failure = on_failure
 
-    def begin(self) -> Piece:
+    def begin(self) -> RunPiece:
         """Return the first piece, for an attempt at it."""
         piece = self.pieces[0]
         piece.tries += 1
@@ -111,7 +111,7 @@ class Attempts:
             return Verdict.BLOCKED, max(_LEAST_PAUSE_MS, self._jittered(retry.max_backoff_ms))
         return self._give_up(piece), 0.0
 
-    def _give_up(self, piece: Piece) -> Verdict:
+    def _give_up(self, piece: RunPiece) -> Verdict:
         if self._on_failure is OnFailure.STOP:
             return Verdict.STOP
         self.pieces.popleft()
@@ -119,8 +119,8 @@ class Attempts:
         if len(piece) == 1 or not (is_dead or self._retry.bisect):
             return Verdict.DEAD if is_dead else Verdict.SKIPPED
         middle = (piece.begin + piece.end) // 2
-        self.pieces.appendleft(Piece(middle, piece.end, piece.tries, is_half=True))
-        self.pieces.appendleft(Piece(piece.begin, middle, piece.tries, is_half=True))
+        self.pieces.appendleft(RunPiece(middle, piece.end, piece.tries, is_half=True))
+        self.pieces.appendleft(RunPiece(piece.begin, middle, piece.tries, is_half=True))
         return Verdict.HALVED
 
     def _backoff_ms(self, tries: int) -> float:

@@ -12,7 +12,7 @@ from batchqueue.exceptions import ConfigError
 from batchqueue.groups.record import Assignment
 from batchqueue.groups.worker.held import HeldPartition
 from batchqueue.groups.worker.routes import called_methods, described
-from batchqueue.queues.handlers import Opening
+from batchqueue.queues.handlers import HandlerOpening
 
 if TYPE_CHECKING:
     from batchqueue.groups.worker.membership import Membership
@@ -197,9 +197,9 @@ class Handover:
             )
 
 
-def _made(factory: Callable[[Assignment], Any], held: HeldPartition) -> Opening:
+def _made(factory: Callable[[Assignment], Any], held: HeldPartition) -> HandlerOpening:
     assert held.assignment is not None
-    return Opening(called_methods(factory(held.assignment)))
+    return HandlerOpening(called_methods(factory(held.assignment)))
 
 
 def _assignments(partitions: list[HeldPartition]) -> list[Assignment]:

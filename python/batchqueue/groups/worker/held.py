@@ -10,7 +10,7 @@ from batchqueue.groups.messages import Command
 from batchqueue.groups.record import Assignment
 from batchqueue.groups.worker.attempts import Attempts
 from batchqueue.groups.worker.tracker import PartitionTracker, RecordCounts
-from batchqueue.queues.handlers import Opening
+from batchqueue.queues.handlers import HandlerOpening
 
 
 class Effect(NamedTuple):
@@ -80,7 +80,7 @@ class HeldPartition:
     is_caught_up: bool = False
     record_bytes: float | None = None
     is_full: bool = False
-    handler: Opening | None = None
+    handler: HandlerOpening | None = None
     committed: int = 0
     commit: CommitRequest | None = None
     refused: Attempts | None = None

@@ -22,7 +22,7 @@ from batchqueue.base.background_log import BackgroundLog
 from batchqueue.groups.errors import HandlerFailedError, StaleTokenError, UnhandledRecordError
 from batchqueue.groups.messages import Entry
 from batchqueue.groups.record import Entries, Record, undecoded
-from batchqueue.groups.worker.attempts import Attempts, Piece, Verdict
+from batchqueue.groups.worker.attempts import Attempts, RunPiece, Verdict
 from batchqueue.groups.worker.held import HeldPartition
 from batchqueue.groups.worker.routes import (
     Batch,
@@ -156,7 +156,7 @@ class Run:
     is_waiting: bool = False
     """Whether a record is on its way to the dead letters: nothing is called before (R18)."""
 
-    def batch(self, piece: Piece, member: "Membership", kind: str) -> Batch:
+    def batch(self, piece: RunPiece, member: "Membership", kind: str) -> Batch:
         """Make the batch of a piece."""
         assignment = self.held.assignment
         assert assignment is not None
@@ -166,16 +166,16 @@ class Run:
         group, stream = member.settings.group, member.stream
         return Batch(group, stream, assignment, records, attempt=piece.tries, kind=kind)
 
-    def entry(self, piece: Piece) -> Entry:
+    def entry(self, piece: RunPiece) -> Entry:
         """Return the first record of a piece as it is in the stream."""
         part, begin, _ = next(self._pieces(piece))
         return Entry(*part.entries.entry(part.records[begin].offset))
 
-    def counts(self, piece: Piece) -> list[tuple[Chunk, int]]:
+    def counts(self, piece: RunPiece) -> list[tuple[Chunk, int]]:
         """Return how many records of which chunks a piece has."""
         return [(part.chunk, end - begin) for part, begin, end in self._pieces(piece)]
 
-    def _pieces(self, piece: Piece) -> Iterator[tuple[Part, int, int]]:
+    def _pieces(self, piece: RunPiece) -> Iterator[tuple[Part, int, int]]:
         """Yield the parts that a piece has records of, and the places of these in the part."""
         before = 0
         for part in self.parts:
@@ -339,12 +339,12 @@ class HandlerLane(Lane):
         attempts = Attempts(count, settings.attempts, settings.on_failure)
         return Run(parts[0].held, parts, attempts)
 
-    def _succeeded(self, run: Run, piece: Piece) -> None:
+    def _succeeded(self, run: Run, piece: RunPiece) -> None:
         self._settle(run, piece, "handled")
         run.attempts.succeeded()
         self._continue(run)
 
-    def _failed(self, run: Run, piece: Piece, batch: Batch, failure: CallFailure) -> None:
+    def _failed(self, run: Run, piece: RunPiece, batch: Batch, failure: CallFailure) -> None:
         member, held, error = self.membership, run.held, failure.error
         if isinstance(error, StaleTokenError):  # R9
             run.is_waiting = True  # until the partition comes again with a larger token
@@ -374,13 +374,13 @@ class HandlerLane(Lane):
             self._settle(run, piece, "skipped")
         self._continue(run)
 
-    def _was_set_aside(self, run: Run, piece: Piece) -> None:
+    def _was_set_aside(self, run: Run, piece: RunPiece) -> None:
         run.is_waiting = False
         self._settle(run, piece, "dead")
         self._continue(run)
         self.resume()
 
-    def _cannot_set_aside(self, run: Run, piece: Piece) -> None:
+    def _cannot_set_aside(self, run: Run, piece: RunPiece) -> None:
         """Leave a record that the server does not take to the next owner."""
         run.is_waiting = False
         run.attempts.pieces.appendleft(piece)
@@ -394,7 +394,7 @@ class HandlerLane(Lane):
                 self.membership.lanes[run.held.partition].decoding.proceed()
         self.membership.check_drained(run.held)
 
-    def _settle(self, run: Run, piece: Piece, outcome: str) -> None:
+    def _settle(self, run: Run, piece: RunPiece, outcome: str) -> None:
         tracker = run.held.tracker
         assert tracker is not None
         advanced = False

@@ -68,7 +68,7 @@ class Load(NamedTuple):
         )
 
 
-class _Sum:
+class _LoadSum:
     """What was counted of a partition since the last measurement."""
 
     __slots__ = ("busy_ms", "records")
@@ -87,7 +87,7 @@ class LoadMeter:
 
     def __init__(self) -> None:
         self._calls: dict[object, tuple[int, float]] = {}
-        self._new: dict[int, _Sum] = {}
+        self._new: dict[int, _LoadSum] = {}
         self._loads: dict[int, Load] = {}
         self._since_ms = -math.inf
 
@@ -110,7 +110,7 @@ class LoadMeter:
             now_ms: The time.
         """
         partition, since_ms = self._calls.pop(call)
-        new = self._new.setdefault(partition, _Sum())
+        new = self._new.setdefault(partition, _LoadSum())
         new.busy_ms += now_ms - since_ms
         new.records += records
 
@@ -132,7 +132,7 @@ class LoadMeter:
                 if load is None:
                     self._loads[partition] = Load(0.0, 0.0, 0.0)
                 else:
-                    counted = new.get(partition, _Sum())
+                    counted = new.get(partition, _LoadSum())
                     self._loads[partition] = load.averaged(
                         counted.busy_ms / 1_000, counted.records, seconds
                     )
@@ -140,7 +140,7 @@ class LoadMeter:
 
     def _count_running(self, now_ms: float) -> None:
         for call, (partition, since_ms) in self._calls.items():
-            self._new.setdefault(partition, _Sum()).busy_ms += now_ms - since_ms
+            self._new.setdefault(partition, _LoadSum()).busy_ms += now_ms - since_ms
             self._calls[call] = partition, now_ms
 
 

@@ -43,7 +43,7 @@ class WorkerSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionMetrics:
+class WorkerPartitionMetrics:
     """A partition that a worker holds.
 
     Attributes:
@@ -103,7 +103,7 @@ class WorkerMetrics:
         lost: As in `WorkerSummary`.
         fenced: Tokens that a partition or a sink refused.
         late_heartbeats: Heartbeats that were sent after half of the lease.
-        blocked_partitions: Partitions that are blocked, see `PartitionMetrics`.
+        blocked_partitions: Partitions that are blocked, see `WorkerPartitionMetrics`.
         stuck_handlers: For how many seconds a handler has been in its call, by partition, from one
             second up.
         hot_partitions: Partitions that lag behind the others, see `SkewDetectionConfig`.
@@ -116,7 +116,7 @@ class WorkerMetrics:
     stream: str
     name: str
     seat: Seat
-    partitions: dict[int, PartitionMetrics]
+    partitions: dict[int, WorkerPartitionMetrics]
     fetched: int
     handled: int
     dead: int
@@ -228,13 +228,15 @@ def _is_blocked(member: Membership, held: HeldPartition) -> bool:
     return lanes is not None and any(lane.is_blocked(held) for lane in lanes.all)
 
 
-def _partition(member: Membership, held: HeldPartition, load: Load | None) -> PartitionMetrics:
+def _partition(
+    member: Membership, held: HeldPartition, load: Load | None
+) -> WorkerPartitionMetrics:
     tracker, now = held.tracker, member.now_ms()
     lanes = member.lanes.get(held.partition)
     stuck_ms = [] if lanes is None else [lanes.decoding.stuck_ms(now)]
     stuck_ms += [] if lanes is None else [lane.stuck_ms(now) for lane in lanes.all]
     counts = None if tracker is None else tracker.counts
-    return PartitionMetrics(
+    return WorkerPartitionMetrics(
         partition=held.partition,
         token=held.token,
         phase=member.control.holdings[held.partition].phase,

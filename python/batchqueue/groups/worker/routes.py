@@ -10,7 +10,7 @@ from batchqueue.groups.errors import UnhandledRecordError, quoted_value, shorten
 from batchqueue.groups.messages import Command, Entry
 from batchqueue.groups.record import Assignment, Record
 from batchqueue.queues.callbacks import check_result
-from batchqueue.queues.handlers import HandlerMethods, Opening, blocking_methods
+from batchqueue.queues.handlers import HandlerMethods, HandlerOpening, blocking_methods
 
 # `Batch`: what a handler gets.
 
@@ -184,7 +184,7 @@ class Route:
         self.on_close: Callable[[], Any] | None = None
         if handler is not None:
             methods = called_methods(handler)
-            opening = Opening(methods)
+            opening = HandlerOpening(methods)
             self.consume = opening.consume
             self.on_close = methods.on_close and opening.on_close
             self.protected = methods.protected

@@ -16,7 +16,7 @@ from batchqueue._core import PartitionPolicy, ThreadPolicy
 from batchqueue.base.background_log import BackgroundLog, flush_log
 from batchqueue.base.signals import Flag, signals, wait_for
 from batchqueue.exceptions import ConfigError, QueueClosedError, QueueForkedError
-from batchqueue.groups.backend import Source
+from batchqueue.groups.backend import StreamSource
 from batchqueue.groups.control import BEATS_PER_LEASE, Control
 from batchqueue.groups.plan import GroupBalancer, bounded
 from batchqueue.groups.producer import Codec
@@ -82,7 +82,7 @@ class Worker:
     def __init__(
         self,
         group: str,
-        source: Source,
+        source: StreamSource,
         *,
         codec: str | Codec = "bytes",
         name: str | None = None,
@@ -419,7 +419,7 @@ _SPARE_THREADS = 256
 
 
 def open_membership(
-    settings: WorkerSettings, source: Source, routes: Routes, name: str
+    settings: WorkerSettings, source: StreamSource, routes: Routes, name: str
 ) -> Membership:
     """Connect, and make all that the threads of a worker share.
 

@@ -80,7 +80,7 @@ def create_ledger(schema: str) -> list[str]:
     ]
 
 
-class TableSql(NamedTuple):
+class PostgresTableSql(NamedTuple):
     """The statements for a table of metrics and its staging table."""
 
     name: str
@@ -96,7 +96,7 @@ class TableSql(NamedTuple):
 
 
 @cache
-def table_sql(schema: str, layout: Layout) -> TableSql:
+def table_sql(schema: str, layout: Layout) -> PostgresTableSql:
     """Return the statements for a layout.
 
     Args:
@@ -119,7 +119,7 @@ def table_sql(schema: str, layout: Layout) -> TableSql:
     found = ", ".join(f"stored.{column}" for column in [*keys[1:], *values])
     order = ", ".join(f"stored.{key}" for key in keys[1:])
     same_key = " AND ".join(f"stored.{key} = wanted.{key}" for key in keys[:3])
-    return TableSql(
+    return PostgresTableSql(
         name=name,
         column_types={"sink": "text"}
         | {column: _SQL_TYPES[kind] for column, kind in kinds.items()},

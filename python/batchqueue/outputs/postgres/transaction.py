@@ -24,7 +24,7 @@ from batchqueue.outputs.postgres.schema import (
     LEDGER_TABLES,
     LIMITS,
     LOCK_TABLES,
-    TableSql,
+    PostgresTableSql,
     create_ledger,
     layout_of,
     select_rows,
@@ -236,7 +236,7 @@ class PostgresTransaction(StoreTransaction):
         with self.guarded(), self._errors(), self._connection.cursor(binary=True) as cursor:
             yield cursor
 
-    def _has_table(self, cursor: Cursor[Any], sql: TableSql) -> bool:
+    def _has_table(self, cursor: Cursor[Any], sql: PostgresTableSql) -> bool:
         if sql.name not in self._tables:
             columns = dict(run(cursor, COLUMNS_OF, sql.name).fetchall())
             if not columns:
@@ -249,7 +249,7 @@ class PostgresTransaction(StoreTransaction):
             self._tables.add(sql.name)
         return True
 
-    def _need_table(self, cursor: Cursor[Any], layout: Layout, sql: TableSql) -> None:
+    def _need_table(self, cursor: Cursor[Any], layout: Layout, sql: PostgresTableSql) -> None:
         if self._has_table(cursor, sql):
             return
         run(cursor, LOCK_TABLES, self._schema)

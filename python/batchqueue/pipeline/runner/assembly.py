@@ -36,9 +36,9 @@ from batchqueue.pipeline.runner.stage import (
     Ending,
     OperatorWorker,
     RunEnded,
+    RunnerStage,
     SinkWorker,
-    Stage,
-    Worker,
+    StageWorker,
 )
 from batchqueue.pipeline.runner.stage_flow import FlowStage, StagePartitions
 from batchqueue.pipeline.runner.states import PartitionState, StateMachine
@@ -79,7 +79,7 @@ class Assembly:
     pipeline: str
     ending: Ending
     sources: list[SourceThread]
-    stages: list[Stage]
+    stages: list[RunnerStage]
     checkpoint: Checkpoint | None
     cutter: Cutter
     positions: dict[str, Position] = field(default_factory=dict)
@@ -144,7 +144,7 @@ def assemble(pipeline: "Pipeline", on_step: OnStep = ignore) -> Assembly:
     checkpoint = None
     if pipeline.checkpoint is not None:
         checkpoint = Checkpoint(pipeline.checkpoint, pipeline.name)
-    stages: list[Stage] = []
+    stages: list[RunnerStage] = []
     ending = Ending()
     parts = Assembly(
         pipeline.name, ending, [], stages, checkpoint, Cutter([], stages, checkpoint, on_step)
@@ -179,17 +179,17 @@ def assemble(pipeline: "Pipeline", on_step: OnStep = ignore) -> Assembly:
 
 def _start_stages(parts: Assembly, graph: CompiledGraph, max_bytes: int) -> None:
     """Start the stages, the sinks first: each one needs those that it feeds."""
-    by_name: dict[str, Stage] = {}
+    by_name: dict[str, RunnerStage] = {}
     for plan in reversed(graph.stages):
         outlets = [by_name[after.name] for after in graph.after(plan.name)]
-        stage = Stage(plan, outlets, max_bytes, parts.ending)
+        stage = RunnerStage(plan, outlets, max_bytes, parts.ending)
         rows = graph.chunk_rows_after(plan.name) if outlets else plan.config.chunk_rows
         stage.start(parts.pipeline, _workers(stage, parts.pipeline, rows))
         by_name[plan.name] = stage
         parts.stages.insert(0, stage)
 
 
-def _workers(stage: Stage, pipeline: str, chunk_rows: int) -> list[Worker]:
+def _workers(stage: RunnerStage, pipeline: str, chunk_rows: int) -> list[StageWorker]:
     plan: StagePlan = stage.plan
     if plan.sink is not None:
         return [SinkWorker(stage, plan.sink.sink, pipeline)]
@@ -282,11 +282,11 @@ def _check_workers(state: dict[tuple[str, int], bytes], stateful: dict[str, int]
             )
 
 
-def _restore(state: State, stage: str, worker: Worker) -> None:
+def _restore(state: State, stage: str, worker: StageWorker) -> None:
     worker.restore(state.get((stage, worker.number)))
 
 
-def _skip(skips: bool, worker: Worker) -> None:
+def _skip(skips: bool, worker: StageWorker) -> None:
     assert isinstance(worker, SinkWorker)
     worker.skips = skips
 
@@ -415,7 +415,7 @@ class FlowWatch:
 
 
 def _started(
-    parts: Assembly, stage: Stage, machine: StateMachine[PartitionState]
+    parts: Assembly, stage: RunnerStage, machine: StateMachine[PartitionState]
 ) -> StagePartitions:
     """Return the partitions of a stage whose workers run, each with an equal number of them."""
     plan = stage.plan
@@ -439,5 +439,5 @@ def _reading_of_source(source: SourceThread, lags: Mapping[str, Lag]) -> StageRe
     )
 
 
-def _names(stages: tuple[Stage, ...]) -> tuple[str, ...]:
+def _names(stages: tuple[RunnerStage, ...]) -> tuple[str, ...]:
     return tuple(stage.name for stage in stages)

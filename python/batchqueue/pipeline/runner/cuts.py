@@ -22,7 +22,7 @@ from batchqueue.base.background_log import BackgroundLog
 from batchqueue.pipeline.contract import Position, TransactionalSink
 from batchqueue.pipeline.runner.checkpoint import Checkpoint
 from batchqueue.pipeline.runner.source import SourceThread
-from batchqueue.pipeline.runner.stage import SinkWorker, Stage, Worker
+from batchqueue.pipeline.runner.stage import RunnerStage, SinkWorker, StageWorker
 
 _log = BackgroundLog("batchqueue.pipeline")
 
@@ -44,7 +44,7 @@ class Cutter:
     def __init__(
         self,
         sources: Sequence[SourceThread],
-        stages: Sequence[Stage],
+        stages: Sequence[RunnerStage],
         checkpoint: Checkpoint | None,
         on_step: Callable[[str], None],
     ) -> None:
@@ -60,7 +60,7 @@ class Cutter:
         self.positions: dict[str, Position] = {}
         self.count = 0
         self.seconds: float | None = None
-        self._waits_for: SourceThread | Stage | None = None
+        self._waits_for: SourceThread | RunnerStage | None = None
         self.sources = sources
         self._stages = stages
         self._checkpoint = checkpoint
@@ -149,7 +149,9 @@ class Cutter:
                         state[stage.name, worker] = snapshot
         return state
 
-    def _all(self, stage: Stage, what: Callable[[Worker], bytes | None]) -> list[bytes | None]:
+    def _all(
+        self, stage: RunnerStage, what: Callable[[StageWorker], bytes | None]
+    ) -> list[bytes | None]:
         self._waits_for = stage
         return stage.results(stage.order(what), self._report, LATE_S)
 
@@ -164,11 +166,11 @@ class Cutter:
         )
 
 
-def _transactional(stage: Stage) -> bool:
+def _transactional(stage: RunnerStage) -> bool:
     return stage.plan.sink is not None and isinstance(stage.plan.sink.sink, TransactionalSink)
 
 
-def _commit(worker: Worker, number: int, positions: Mapping[str, Position]) -> None:
+def _commit(worker: StageWorker, number: int, positions: Mapping[str, Position]) -> None:
     assert isinstance(worker, SinkWorker)
     worker.commit(number, positions)
 
@@ -180,7 +182,7 @@ _HELD_UP = 0.05
 """The share of the last seconds that has to be spent on waiting for room, to be named."""
 
 
-def root(outlets: Sequence[Stage]) -> str | None:
+def root(outlets: Sequence[RunnerStage]) -> str | None:
     """Return the last of the stages that wait for each other, from these on.
 
     Args:
@@ -199,7 +201,7 @@ def root(outlets: Sequence[Stage]) -> str | None:
     return root(slowest.outlets) or slowest.name
 
 
-def holder(stages: Sequence[Stage]) -> str | None:
+def holder(stages: Sequence[RunnerStage]) -> str | None:
     """Return the stage that a cut would wait for, if it began now; None if all are empty."""
     for stage in reversed(stages):
         if stage.gate.held().rows:

@@ -29,7 +29,7 @@ from batchqueue.pipeline.runner.assembly import (
 from batchqueue.pipeline.runner.cuts import holder
 from batchqueue.pipeline.runner.pressure import BackpressureSignal
 from batchqueue.pipeline.runner.source import SourceThread
-from batchqueue.pipeline.runner.stage import RunEnded, Stage
+from batchqueue.pipeline.runner.stage import RunEnded, RunnerStage
 from batchqueue.pipeline.runner.stage_flow import PartitionMetrics, StageMetrics
 from batchqueue.pipeline.runner.stats import PipelineStats, pipeline_stats
 from batchqueue.pipeline.sources.push import PushSource
@@ -129,7 +129,7 @@ class PipelineRun:
         return {each.name: each for each in self._parts.sources}
 
     @property
-    def stages(self) -> dict[str, Stage]:
+    def stages(self) -> dict[str, RunnerStage]:
         """The stages, by name."""
         return {each.name: each for each in self._parts.stages}
 

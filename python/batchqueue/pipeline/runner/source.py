@@ -13,7 +13,7 @@ from batchqueue.pipeline.chunks import ChunkCutter, Origin, SizedBatch
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Source, Split, checked_position
 from batchqueue.pipeline.runner.controller import ChangeLog
 from batchqueue.pipeline.runner.pressure import OPEN
-from batchqueue.pipeline.runner.stage import CHUNKS_PER_WORKER, Ending, RunEnded, Stage
+from batchqueue.pipeline.runner.stage import CHUNKS_PER_WORKER, Ending, RunEnded, RunnerStage
 
 _GROUP = CHUNKS_PER_WORKER
 """The most chunks that are handed on together, if there is room for them."""
@@ -39,7 +39,7 @@ class SourceThread:
         self,
         name: str,
         source: Source,
-        outlets: Sequence[Stage],
+        outlets: Sequence[RunnerStage],
         *,
         chunk_rows: int,
         ending: Ending,
@@ -437,7 +437,7 @@ _LATE_S = 30.0
 """Seconds after which a call that has not returned is logged."""
 
 
-class _Reading(NamedTuple):
+class _LagReading(NamedTuple):
     """What the source answered."""
 
     lags: Mapping[str, Lag]
@@ -469,7 +469,7 @@ class LagReader:
         self._began_at: float | None = None
         self._is_ending = False
         self._ended_at: float | None = None
-        self._last = _Reading({}, -math.inf, 0.0)
+        self._last = _LagReading({}, -math.inf, 0.0)
         self._failures = ChangeLog(time.monotonic)  # of the thread
         self._hangs = ChangeLog(time.monotonic)  # of the thread that asks
 
@@ -549,7 +549,7 @@ class LagReader:
         now = time.monotonic()
         with self._changed:
             if self._ended_at is None:
-                self._last = _Reading(lags, now, now - began)
+                self._last = _LagReading(lags, now, now - began)
         if not self._is_ending:  # else what it needs may be gone
             level = logging.WARNING if problem else logging.INFO
             self._failures.note("raises", bool(problem), False, level, lambda: self._line(problem))

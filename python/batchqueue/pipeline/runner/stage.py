@@ -1,4 +1,4 @@
-"""`Stage`: the queue of a stage, with its gate, its workers and its figures."""
+"""`RunnerStage`: the queue of a stage, with its gate, its workers and its figures."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ from batchqueue._core import (
 )
 from batchqueue.base.signals import wait_for
 from batchqueue.pipeline.chunks import ChunkCutter, Origin, RowsMeter, SizedBatch, with_origin
-from batchqueue.pipeline.compiling import Route, StagePlan
+from batchqueue.pipeline.compiling import StagePlan, StageRoute
 from batchqueue.pipeline.contract import Limit, Sink, TransactionalSink, write_to
 from batchqueue.pipeline.errors import OperatorError, StageFailedError
 from batchqueue.pipeline.graph import StatefulStep
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # What goes through the queue of a stage: chunks, and orders to one of its workers.
 
 
-class Chunk:
+class StageChunk:
     """A record batch on its way to a worker.
 
     Attributes:
@@ -51,7 +51,7 @@ class Chunk:
         self.origin = origin
 
 
-class Order:
+class StageOrder:
     """Something that a worker does after the chunks before it, on its own thread.
 
     Attributes:
@@ -140,7 +140,7 @@ _MOST_BYTES = 2**63 - 1
 """More than there is: what the gate can count to."""
 
 
-class Stage:
+class RunnerStage:
     """A stage that runs: each worker is a drain thread of the queue, with its partition.
 
     Attributes:
@@ -157,7 +157,7 @@ class Stage:
     """
 
     def __init__(
-        self, plan: StagePlan, outlets: Sequence["Stage"], max_bytes: int, ending: Ending
+        self, plan: StagePlan, outlets: Sequence["RunnerStage"], max_bytes: int, ending: Ending
     ) -> None:
         """Make a stage without workers; `start` starts it.
 
@@ -175,32 +175,32 @@ class Stage:
         self.outlets = tuple(outlets)
         self.gate = Gate(plan.workers, min(max_bytes, _MOST_BYTES), rows)
         self.ending = ending
-        self.workers: list[Worker] = []
+        self.workers: list[StageWorker] = []
         self.busy = TimeMeter(plan.workers)
         self.waited_for = TimeMeter()
         self.rows_in, self.bytes_in = Counter(), Counter()
         self.rows_out, self.bytes_out = Counter(), Counter()
         self.chunks_failed = Counter()
-        self._queue: BatchQueue[Chunk | Order] | None = None
+        self._queue: BatchQueue[StageChunk | StageOrder] | None = None
         self._partitioner: Partitioner | None = None
         if plan.key is not None:
             key = plan.key
             self._size_of = RowsMeter()
             self._partitioner = Partitioner(key.columns, plan.partitions, key.partition)
         # Otherwise any worker will do, and most stages have one.
-        self._routes = plan.key is not None or plan.route is Route.SOURCE_PARTITION
+        self._routes = plan.key is not None or plan.route is StageRoute.SOURCE_PARTITION
         self._hashes = any(isinstance(step, StatefulStep) for step in plan.steps)
         self._attaches_origins = plan.sink is not None and getattr(
             plan.sink.sink, "needs_origins", True
         )
         self._pipeline = ""
         self._worker_of: dict[str, int] = {}
-        self._orders: set[Order] = set()
+        self._orders: set[StageOrder] = set()
         self._pause: str | None = None
         self._to_notify: set[int] = set()
         self._lock = threading.Lock()
 
-    def start(self, pipeline: str, workers: "list[Worker]") -> None:
+    def start(self, pipeline: str, workers: "list[StageWorker]") -> None:
         """Start a thread for each worker."""
         self.workers = workers
         self._pipeline = pipeline
@@ -258,7 +258,7 @@ class Stage:
         if self._routes:
             self.put(*chunks[0], None)
             return 1
-        items: list[Chunk] = []
+        items: list[StageChunk] = []
         rows_in = bytes_in = 0
         for (batch, size), origin in chunks:
             rows = batch.num_rows
@@ -290,15 +290,15 @@ class Stage:
         if self._queue is None or not self._queue.produce(item):
             raise RunEnded
 
-    def _chunk(self, worker: int, batch: "pa.RecordBatch", size: int, origin: Origin) -> Chunk:
+    def _chunk(self, worker: int, batch: "pa.RecordBatch", size: int, origin: Origin) -> StageChunk:
         if self._attaches_origins:
             # Here, and not where the sink is called: that would wait for it between two writes.
             batch = with_origin(batch, self._pipeline, self.plan.source, origin)
-        return Chunk(worker, batch, size, origin)
+        return StageChunk(worker, batch, size, origin)
 
     def order(
-        self, what: "Callable[[Worker], Any]", workers: "list[Worker] | None" = None
-    ) -> list[Order]:
+        self, what: "Callable[[StageWorker], Any]", workers: "list[StageWorker] | None" = None
+    ) -> list[StageOrder]:
         """Have workers do something, after the chunks before it; wait with `results`.
 
         Args:
@@ -306,7 +306,7 @@ class Stage:
             workers: Which. Default: None, all.
         """
         chosen = self.workers if workers is None else workers
-        orders = [Order(worker.number, partial(what, worker)) for worker in chosen]
+        orders = [StageOrder(worker.number, partial(what, worker)) for worker in chosen]
         with self._lock:
             self._orders.update(orders)
         for order in orders:
@@ -330,7 +330,10 @@ class Stage:
         self.order(self._pass_pause_on, workers)
 
     def results(
-        self, orders: list[Order], is_late: Callable[[], None] | None = None, late_s: float = 30
+        self,
+        orders: list[StageOrder],
+        is_late: Callable[[], None] | None = None,
+        late_s: float = 30,
     ) -> list[Any]:
         """Wait until the workers have done it, and return what they returned.
 
@@ -353,13 +356,13 @@ class Stage:
             raise RunEnded
         return [order.result for order in orders]
 
-    def complete(self, order: Order) -> None:
+    def complete(self, order: StageOrder) -> None:
         """Note that an order is done, or dropped."""
         with self._lock:
             self._orders.discard(order)
         order.is_done.set()
 
-    def _pass_pause_on(self, worker: "Worker") -> None:
+    def _pass_pause_on(self, worker: "StageWorker") -> None:
         with self._lock:
             self._to_notify.discard(worker.number)
             reason = self._pause
@@ -403,7 +406,7 @@ class Stage:
                 for partition, part in parts
             ]
         worker = None
-        if self.plan.route is Route.SOURCE_PARTITION:
+        if self.plan.route is StageRoute.SOURCE_PARTITION:
             worker = self._worker_of_partition(origin.partition)
         return [(worker, chunk, origin)]
 
@@ -421,7 +424,7 @@ class Stage:
             order.is_done.set()
 
 
-def _worker_of_item(item: Chunk | Order, partitions: int) -> int:
+def _worker_of_item(item: StageChunk | StageOrder, partitions: int) -> int:
     del partitions
     return item.worker
 
@@ -429,17 +432,17 @@ def _worker_of_item(item: Chunk | Order, partitions: int) -> int:
 class _Dispatcher:
     """What a drain thread calls: it hands items to the worker of their partition."""
 
-    def __init__(self, workers: "list[Worker]") -> None:
+    def __init__(self, workers: "list[StageWorker]") -> None:
         self._workers = workers
 
-    def consume(self, items: list[Chunk | Order]) -> None:
+    def consume(self, items: list[StageChunk | StageOrder]) -> None:
         """Hand chunks to a worker, several together up to the next order."""
-        if len(self._workers) == 1 and not any(type(item) is Order for item in items):
-            self._workers[0].take(cast("list[Chunk]", items))
+        if len(self._workers) == 1 and not any(type(item) is StageOrder for item in items):
+            self._workers[0].take(cast("list[StageChunk]", items))
             return
-        chunks: list[Chunk] = []
+        chunks: list[StageChunk] = []
         for item in items:
-            if isinstance(item, Order):
+            if isinstance(item, StageOrder):
                 self._take(chunks)
                 chunks = []
                 self._workers[item.worker].obey(item)
@@ -455,7 +458,7 @@ class _Dispatcher:
         if len(self._workers) == 1:
             self._workers[0].close()
 
-    def _take(self, chunks: list[Chunk]) -> None:
+    def _take(self, chunks: list[StageChunk]) -> None:
         if chunks:
             self._workers[chunks[0].worker].take(chunks)
 
@@ -526,14 +529,14 @@ def _locked() -> threading.Lock:
 # The workers of a stage: one applies operators, the other writes to a sink.
 
 
-class Worker:
+class StageWorker:
     """A worker of a stage. Its thread calls all methods.
 
     Attributes:
         number: Its number in the stage, from 0.
     """
 
-    def __init__(self, stage: Stage, number: int) -> None:
+    def __init__(self, stage: RunnerStage, number: int) -> None:
         self.number = number
         self._stage = stage
 
@@ -544,7 +547,7 @@ class Worker:
     def close(self) -> None:
         """Release what it works with."""
 
-    def take(self, chunks: list[Chunk]) -> None:
+    def take(self, chunks: list[StageChunk]) -> None:
         """Handle chunks, in order; what that raises ends the run."""
         raise NotImplementedError
 
@@ -561,7 +564,7 @@ class Worker:
     def notify_of_pause(self, reason: str | None) -> None:
         """Take note that the input pauses; with None, that it continues."""
 
-    def obey(self, order: Order) -> None:
+    def obey(self, order: StageOrder) -> None:
         """Carry out an order; what it raises ends the run."""
         try:
             if not self._stage.ending.has_begun:
@@ -574,10 +577,10 @@ class Worker:
             self._stage.complete(order)
 
 
-class OperatorWorker(Worker):
+class OperatorWorker(StageWorker):
     """Applies operators, and hands on what they emit."""
 
-    def __init__(self, stage: Stage, number: int, chunk_rows: int) -> None:
+    def __init__(self, stage: RunnerStage, number: int, chunk_rows: int) -> None:
         super().__init__(stage, number)
         self._cutter = ChunkCutter(chunk_rows)
         self._chain: Chain | None = None
@@ -594,7 +597,7 @@ class OperatorWorker(Worker):
         assert self._chain is not None
         return self._chain
 
-    def take(self, chunks: list[Chunk]) -> None:
+    def take(self, chunks: list[StageChunk]) -> None:
         """Apply the operators to each chunk."""
         stage, number, chain = self._stage, self.number, self.chain
         with stage.busy:
@@ -636,7 +639,7 @@ class OperatorWorker(Worker):
         self._known_pause = reason
 
     def _emit(
-        self, batches: "Iterable[pa.RecordBatch]", origin: Origin, chunk: Chunk | None = None
+        self, batches: "Iterable[pa.RecordBatch]", origin: Origin, chunk: StageChunk | None = None
     ) -> None:
         """Hand on the batches that follow from a chunk, in chunks; all of this counts as work."""
         # Most operators return one batch, which nothing later can be joined with.
@@ -662,7 +665,7 @@ class OperatorWorker(Worker):
         stage.bytes_out.add(piece.size)
 
 
-class SinkWorker(Worker):
+class SinkWorker(StageWorker):
     """Writes to a sink, several chunks together if they are there.
 
     Attributes:
@@ -670,7 +673,7 @@ class SinkWorker(Worker):
         skips: Whether it drops what comes, because the sink has it already. Written by orders.
     """
 
-    def __init__(self, stage: Stage, sink: Sink, pipeline: str) -> None:
+    def __init__(self, stage: RunnerStage, sink: Sink, pipeline: str) -> None:
         super().__init__(stage, 0)
         self.sink = sink
         self.skips = False
@@ -695,7 +698,7 @@ class SinkWorker(Worker):
             except BaseException as error:
                 self._stage.ending.fail(self._stage.name, error)
 
-    def take(self, chunks: list[Chunk]) -> None:
+    def take(self, chunks: list[StageChunk]) -> None:
         """Write the chunks, in groups of about the rows that the sink wants."""
         for group in _groups(chunks, self.sink.batch_rows):
             rows = size = 0
@@ -719,14 +722,14 @@ class SinkWorker(Worker):
         with self._stage.busy:
             self.sink.commit(cut, positions)
 
-    def _write(self, group: list[Chunk]) -> None:
+    def _write(self, group: list[StageChunk]) -> None:
         with self._stage.busy:
             write_to(self.sink, [chunk.batch for chunk in group])
 
 
-def _groups(chunks: list[Chunk], batch_rows: int) -> Iterator[list[Chunk]]:
+def _groups(chunks: list[StageChunk], batch_rows: int) -> Iterator[list[StageChunk]]:
     """Divide chunks into groups of at most `batch_rows` rows, or of a single chunk."""
-    group: list[Chunk] = []
+    group: list[StageChunk] = []
     rows = 0
     for chunk in chunks:
         if group and rows + chunk.batch.num_rows > batch_rows:

@@ -60,7 +60,7 @@ class FlowStage:
     has_credits: bool = True
 
 
-class Last(NamedTuple):
+class LastReading(NamedTuple):
     """The last reading of a stage, and what followed from it."""
 
     reading: StageReading
@@ -83,7 +83,7 @@ class StageFlow:
     ) -> None:
         """Begin without a reading."""
         self.stage = stage
-        self.last = Last(StageReading(lag=None, queue_rows=None), NO_PRESSURE, float("-inf"))
+        self.last = LastReading(StageReading(lag=None, queue_rows=None), NO_PRESSURE, float("-inf"))
         self.machine = backpressure_machine(stage.name, clock)
         self.skew = StageSkew(stage.name, skew_config, skew_machine(stage.name, clock))
         self._config = config
@@ -95,7 +95,7 @@ class StageFlow:
             # A source that is behind has to read more, not less: its lag is not a pressure.
             lag = 0 if self.stage.is_source else reading.lag
             pressure = next_pressure(pressure, lag, reading.queue_rows, self._config)
-        self.last = Last(reading, pressure, now)
+        self.last = LastReading(reading, pressure, now)
         self.skew.check(reading.partitions, now)
 
     def own(self) -> StagePressure:

@@ -10,7 +10,7 @@ from batchqueue.pipeline.runner.assembly import FlowWatch
 from batchqueue.pipeline.runner.controller import FlowController
 from batchqueue.pipeline.runner.cuts import Cutter, root
 from batchqueue.pipeline.runner.source import LagReader, SourceThread
-from batchqueue.pipeline.runner.stage import Stage
+from batchqueue.pipeline.runner.stage import RunnerStage
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def pipeline_stats(
     state: str,
     *,
     sources: Sequence[SourceThread],
-    stages: Sequence[Stage],
+    stages: Sequence[RunnerStage],
     cutter: Cutter,
     watch: FlowWatch,
 ) -> PipelineStats:
@@ -159,7 +159,7 @@ def _source_stats(source: SourceThread, reader: LagReader) -> SourceStats:
     )
 
 
-def _stage_stats(stage: Stage, controller: FlowController) -> StageStats:
+def _stage_stats(stage: RunnerStage, controller: FlowController) -> StageStats:
     held = stage.gate.held()
     return StageStats(
         name=stage.name,

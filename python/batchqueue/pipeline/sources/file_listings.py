@@ -286,7 +286,7 @@ class ListingLog:
 # Positions of `FileSource`: which listing, which file of it, and which piece of that.
 
 
-class Place(NamedTuple):
+class FilePlace(NamedTuple):
     """A position, checked."""
 
     mark: dict[str, Any]
@@ -304,7 +304,7 @@ class Place(NamedTuple):
         return self.file, self.piece
 
 
-def position_of(source: str, place: Place) -> Position:
+def position_of(source: str, place: FilePlace) -> Position:
     """Return a position.
 
     Args:
@@ -320,7 +320,7 @@ def position_of(source: str, place: Place) -> Position:
     }
 
 
-def place_of(source: str, position: Position) -> Place:
+def place_of(source: str, position: Position) -> FilePlace:
     """Return what a position says.
 
     Raises:
@@ -341,7 +341,7 @@ def place_of(source: str, position: Position) -> Place:
     entry = at is None or (isinstance(at, (list, tuple)) and len(at) == len(FileEntry._fields))
     if not (numbers and listed and entry):
         raise wrong
-    return Place(mark, file, piece, None if at is None else FileEntry(*at))
+    return FilePlace(mark, file, piece, None if at is None else FileEntry(*at))
 
 
 # Which listing a position refers to: one that was made once, or the log of a watched directory.
@@ -372,7 +372,7 @@ class Listings(Protocol):
         """Return the listing that a first run begins with."""
         ...
 
-    def find(self, place: Place) -> Listing:
+    def find(self, place: FilePlace) -> Listing:
         """Return the listing of a position."""
         ...
 
@@ -414,7 +414,7 @@ class FrozenListings:
             self._current = self._found[listing.mark["id"]] = listing
         return self._current
 
-    def find(self, place: Place) -> Listing:
+    def find(self, place: FilePlace) -> Listing:
         """Return the listing of a position, which is made again if another process made it.
 
         Raises:
@@ -486,7 +486,7 @@ class WatchedListing:
             self._logs.setdefault(self._path, ListingLog(self._path, self._paths))
         return self._logs[self._path]
 
-    def find(self, place: Place) -> ListingLog:
+    def find(self, place: FilePlace) -> ListingLog:
         """Return the log, which has to be the one of the position.
 
         Raises:

@@ -26,10 +26,10 @@ from batchqueue.pipeline.sources.file_formats import (
     format_of,
 )
 from batchqueue.pipeline.sources.file_listings import (
+    FilePlace,
     FrozenListings,
     Listing,
     Listings,
-    Place,
     WatchedListing,
     place_of,
     position_of,
@@ -204,7 +204,7 @@ class FileSource:
     def __repr__(self) -> str:
         return f"FileSource({self.name!r})"
 
-    def _place(self, position: Position) -> tuple[Place, Listing]:
+    def _place(self, position: Position) -> tuple[FilePlace, Listing]:
         place = place_of(self.name, position)
         listing = self._listings.find(place)
         if place.file > len(listing.files) or place.at != listing.at(place.file, place.piece):
@@ -215,9 +215,11 @@ class FileSource:
         return place, listing
 
     def _position(self, listing: Listing, file: int, piece: int) -> Position:
-        return position_of(self.name, Place(listing.mark, file, piece, listing.at(file, piece)))
+        return position_of(self.name, FilePlace(listing.mark, file, piece, listing.at(file, piece)))
 
-    def _splits(self, listing: Listing, first: Place, last: Place | None = None) -> Iterator[Split]:
+    def _splits(
+        self, listing: Listing, first: FilePlace, last: FilePlace | None = None
+    ) -> Iterator[Split]:
         for number in range(first.file, len(listing.files)):
             entry = listing.files[number]
             if last is not None and (number, 0) >= last.order:

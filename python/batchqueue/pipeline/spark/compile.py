@@ -23,7 +23,7 @@ from batchqueue.pipeline.graph import (
 )
 from batchqueue.pipeline.operators import ChainStep
 from batchqueue.pipeline.sinks import MetricsSink
-from batchqueue.pipeline.spark.control import Control
+from batchqueue.pipeline.spark.control import DriverControl
 from batchqueue.pipeline.spark.epochs import EpochSettings
 from batchqueue.pipeline.spark.options import SparkOptions
 from batchqueue.pipeline.spark.pickled_source import PickledSource
@@ -95,7 +95,7 @@ class FrameMaker:
         return "data source in Python; a task reads one or more splits"
 
     def frame(
-        self, spark: "SparkSession", epochs: EpochSettings, control: Control, *, stream: bool
+        self, spark: "SparkSession", epochs: EpochSettings, control: DriverControl, *, stream: bool
     ) -> "DataFrame":
         """Return the rows, not yet read.
 

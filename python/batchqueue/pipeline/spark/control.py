@@ -1,4 +1,4 @@
-"""`Control`: how the driver speaks to the readers of its queries.
+"""`DriverControl`: how the driver speaks to the readers of its queries.
 
 The reader of a query lives in a separate process beside the JVM. Spark gives the driver no way to
 call it, so both use files in one directory:
@@ -34,7 +34,7 @@ class EpochReport(NamedTuple):
     """Seconds from its planning to its commit."""
 
 
-class Control:
+class DriverControl:
     """The directory through which a driver pauses its readers, and reports epochs to them.
 
     It pickles. Only the driver writes.
@@ -94,7 +94,7 @@ class RunControl:
     """The directory of one run. It is removed at the end, or when nothing refers to it any more."""
 
     directory: "tempfile.TemporaryDirectory[str]"
-    control: Control
+    control: DriverControl
 
 
 class LiveControl:
@@ -123,7 +123,7 @@ class LiveControl:
         directory = tempfile.TemporaryDirectory(
             prefix="batchqueue-", dir=self._parent, ignore_cleanup_errors=True
         )
-        run = RunControl(directory, Control(directory.name))
+        run = RunControl(directory, DriverControl(directory.name))
         with self._lock:
             if self._reason is not None:
                 run.control.pause(self._reason)

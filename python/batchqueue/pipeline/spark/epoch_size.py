@@ -31,7 +31,7 @@ _LEAST_SPREAD = 1.5
 _SHARE_OF_LIMIT = 0.5
 
 
-class Epoch(NamedTuple):
+class SizedEpoch(NamedTuple):
     """An epoch that has ended."""
 
     rows: int
@@ -78,7 +78,7 @@ def resized(rows: int, busy_s: float, goal_s: float) -> int:
     return max(1, round(rows * min(max(ratio, LEAST_RATIO), MOST_RATIO)))
 
 
-def fixed_seconds(epochs: Sequence[Epoch]) -> float | None:
+def fixed_seconds(epochs: Sequence[SizedEpoch]) -> float | None:
     """Return the fixed cost of an epoch, at most the median of their busy times.
 
     The line through the epochs is that of Theil and Sen, whose slope is the median of the slopes
@@ -103,7 +103,7 @@ class EpochSize:
 
     def __init__(self, goal: EpochGoal) -> None:
         self._goal = goal
-        self._epochs: deque[Epoch] = deque(maxlen=_HISTORY)
+        self._epochs: deque[SizedEpoch] = deque(maxlen=_HISTORY)
         self._rows = min(goal.first_rows, goal.max_rows)
         self._fixed_s = 0.0
         self._has_begun = False
@@ -133,7 +133,7 @@ class EpochSize:
         if rows < 1:
             return
         if self._has_begun:
-            self._epochs.append(Epoch(rows, busy_s))
+            self._epochs.append(SizedEpoch(rows, busy_s))
             fixed_s = fixed_seconds(self._epochs)
             if fixed_s is not None:
                 self._fixed_s = fixed_s

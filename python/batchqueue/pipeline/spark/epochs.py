@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from batchqueue.pipeline.contract import Limit, Plan, Position, Source, Split, checked_position
 from batchqueue.pipeline.sources.splits import within
-from batchqueue.pipeline.spark.control import Control
+from batchqueue.pipeline.spark.control import DriverControl
 from batchqueue.pipeline.spark.epoch_size import EpochGoal, EpochSize
 
 _log = logging.getLogger("batchqueue.pipeline")
@@ -61,7 +61,7 @@ class Epochs:
         self,
         source: Source,
         settings: EpochSettings,
-        control: Control,
+        control: DriverControl,
         *,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from batchqueue.base.exact_cast import exact_cast
 from batchqueue.pipeline.contract import Position, Split
 from batchqueue.pipeline.errors import SourceDataError
-from batchqueue.pipeline.spark.control import Control
+from batchqueue.pipeline.spark.control import DriverControl
 from batchqueue.pipeline.spark.epochs import Epochs, EpochSettings, all_splits, grouped
 from batchqueue.pipeline.spark.pickled_source import PickledSource
 from batchqueue.pipeline.spark.stages import arrow_schema
@@ -47,7 +47,7 @@ class ReaderSettings:
     source: PickledSource
     struct: StructType
     epochs: EpochSettings
-    control: Control
+    control: DriverControl
 
 
 def data_source(name: str, settings: ReaderSettings) -> "type[PipelineDataSource]":

@@ -313,7 +313,7 @@ def exactly_once_sink(
         assert isinstance(aggregate, AggregateStep)
         schema_after_aggregate(aggregate.aggregation, given.schema)
         check_pickles(operators, f"what follows {aggregate}")
-        groups = GroupMetrics(tuple(operators), sink.to_metrics)
+        groups = SparkGroupMetrics(tuple(operators), sink.to_metrics)
         how = {"arrow": [ArrowAggregation(aggregation=aggregate.aggregation, metrics=groups)]}
     else:
         how = {"items": RowMetrics(given.schema, sink.to_metrics)}
@@ -341,7 +341,7 @@ class RowMetrics:
 
 
 @dataclass(frozen=True)
-class GroupMetrics:
+class SparkGroupMetrics:
     """Turns groups that one task aggregated into metrics, after maps and filters of groups."""
 
     operators: tuple[Any, ...]

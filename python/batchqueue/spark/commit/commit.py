@@ -50,7 +50,7 @@ _log = BackgroundLog("batchqueue.spark")
 
 
 @dataclass(frozen=True)
-class Commit:
+class EpochCommit:
     """One commit of the results that Spark accepted.
 
     Attributes:

@@ -27,7 +27,7 @@ from batchqueue.presets import sql_batch
 from batchqueue.spark.job import AggregationJob, Watermark
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.requirements import SinkError
-from batchqueue.spark.stage import Stage, StageSummary
+from batchqueue.spark.stage import QueueStage, StageSummary
 from batchqueue.spark.task.groups import (
     ColumnPartials,
     TaskGroups,
@@ -63,7 +63,11 @@ class Changes:
 
     def writer(self, transaction: StoreTransaction) -> StoreWriter:
         """Return what merges batches of partials into a transaction, and takes their keys."""
-        return _Listing(transaction, self) if self._job.changed_keys else StoreWriter(transaction)
+        return (
+            _ChangedKeysWriter(transaction, self)
+            if self._job.changed_keys
+            else StoreWriter(transaction)
+        )
 
     def add(self, metrics: Iterable[Metrics]) -> None:
         """Add the keys of partials."""
@@ -112,7 +116,7 @@ class Changes:
         return {CHANGED_AT: self._last or None}
 
 
-class _Listing(StoreWriter):
+class _ChangedKeysWriter(StoreWriter):
     def __init__(self, transaction: StoreTransaction, changes: Changes) -> None:
         super().__init__(transaction)
         self._changes = changes
@@ -307,12 +311,12 @@ def merge_partials(
     groups = [of_task for message in messages for of_task in message.groups]
     stored = destination.stored
     # The L2 stage ends first, so the store writer still takes what its workers emit at close.
-    with Stage(f"{name}-persist", sql_batch(destination.writer, writers=1)) as persist:
+    with QueueStage(f"{name}-persist", sql_batch(destination.writer, writers=1)) as persist:
         workers: dict[type | str, SupportsConsume[Any]] = {
             metric_type: L2PersistenceWorker(persist.produce_many)
             for metric_type in job.stored_metrics
         }
-        with Stage(f"{name}-l2", job.l2, workers) as l2:
+        with QueueStage(f"{name}-l2", job.l2, workers) as l2:
             for message in messages:
                 l2.produce_many(stored(message.objects(job)))
             found = merged_groups(groups, job.arrow)

@@ -7,7 +7,7 @@ from typing import cast
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.arrow import batches_with_instants, zone_of_task
@@ -24,13 +24,13 @@ class BatchSinkWriter(DataSourceArrowWriter):
         """Make the writer, and refuse what the ledger shows cannot be committed.
 
         Raises:
-            SinkError: As `Commit.check_batch`.
+            SinkError: As `EpochCommit.check_batch`.
         """
         self._job = job
         self._options = options
         self._overwrite = overwrite
         self._zone = zone
-        self._repeated = Commit(job, options, []).check_batch(overwrite=overwrite)
+        self._repeated = EpochCommit(job, options, []).check_batch(overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Aggregate the rows of one task; those of a write that the ledger has are only counted."""
@@ -43,7 +43,7 @@ class BatchSinkWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Merge the results of all tasks into the store."""
-        commit = Commit(self._job, self._options, attempt_messages(messages))
+        commit = EpochCommit(self._job, self._options, attempt_messages(messages))
         if self._repeated is not None:
             # Its rows were left out, so that it must not be applied: an overwrite may have deleted
             # the ledger meanwhile.

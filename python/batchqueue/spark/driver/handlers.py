@@ -23,7 +23,7 @@ from batchqueue.spark.column_types import (
 )
 from batchqueue.spark.job import check_pickles
 from batchqueue.spark.requirements import DeliveryError
-from batchqueue.spark.stage import Handler, LossMessage, Stage, StageSummary, infrequent_gc
+from batchqueue.spark.stage import Handler, LossMessage, QueueStage, StageSummary, infrequent_gc
 from batchqueue.spark.task.arrow import map_in_arrow, unknown_tags
 from batchqueue.spark.task.message import BATCH_ID, QUERY_ID
 
@@ -174,7 +174,7 @@ class TaskInfo:
 MakeHandlers = Callable[[TaskInfo], Mapping[Any, Handler]]
 """Makes the handlers of one attempt, by item type or by tag."""
 
-_Produce = Callable[[Stage, Mapping[Any, Handler], Any], object]
+_Produce = Callable[[QueueStage, Mapping[Any, Handler], Any], object]
 """Enqueues a record batch, or a list of elements, in a stage that has these handlers."""
 
 
@@ -237,7 +237,7 @@ class Delivery:
         chunk = next(chunks, None)
         if chunk is not None:  # a partition without rows opens no connections
             handlers = self._handlers(task)
-            with Stage(
+            with QueueStage(
                 f"delivery-{task.attempt}", self.config, handlers, _loss(task, handlers)
             ) as stage:
                 while chunk is not None:
@@ -275,13 +275,13 @@ class Delivery:
         return handlers
 
     def _produce_items(
-        self, stage: Stage, _handlers: Mapping[Any, Handler], batch: pa.RecordBatch
+        self, stage: QueueStage, _handlers: Mapping[Any, Handler], batch: pa.RecordBatch
     ) -> None:
         assert self.items is not None
         stage.produce_many(self.items(batch))
 
     def _produce_rows(
-        self, stage: Stage, handlers: Mapping[Any, Handler], batch: pa.RecordBatch
+        self, stage: QueueStage, handlers: Mapping[Any, Handler], batch: pa.RecordBatch
     ) -> None:
         assert self.type_column is not None
         # The queue would only count rows without a handler. This check names the tag, and enqueues
@@ -296,7 +296,7 @@ class Delivery:
 
     @staticmethod
     def _produce_elements(
-        stage: Stage, _handlers: Mapping[Any, Handler], elements: list[Any]
+        stage: QueueStage, _handlers: Mapping[Any, Handler], elements: list[Any]
     ) -> None:
         stage.produce_many(elements)
 

@@ -19,7 +19,7 @@ from batchqueue.base.words import a_type, counted
 from batchqueue.outputs import SqliteStore
 from batchqueue.outputs.store import bucket_limit
 from batchqueue.spark.column_types import check_reaches_python, check_rows, spark_columns
-from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.commit.summary import open_store
 from batchqueue.spark.driver.pushdown import SqlPartials, collect_partials, pushdown_steps, quoted
 from batchqueue.spark.driver.shards import ShardedWrite
@@ -141,7 +141,7 @@ class MetricsWriter:
         """
         df = self._prepare(df)
         epoch = EpochId(query_id_of(df, self._checkpoint), batch_id)
-        place = Place(repr(self._job.store), self._options.sink_id)
+        place = EpochPlace(repr(self._job.store), self._options.sink_id)
         with written_once(place, epoch, run_of(df), self._job.name) as wrote:
             if wrote is None:
                 check_output_mode(df, epoch.query_id, self._options.sink_id)
@@ -149,9 +149,9 @@ class MetricsWriter:
                 self._write_shards(df, self._options, epoch, wrote=wrote)
                 return
             if wrote is None or wrote != batch_id - 1:  # else its last epoch was checked
-                Commit(self._job, self._options, []).check_epoch(epoch, wrote)
+                EpochCommit(self._job, self._options, []).check_epoch(epoch, wrote)
             messages = self._results(df, epoch)
-            Commit(self._job, self._options, messages).apply_epoch(batch_id, wrote=wrote)
+            EpochCommit(self._job, self._options, messages).apply_epoch(batch_id, wrote=wrote)
 
     def write_batch(
         self,
@@ -212,10 +212,12 @@ class MetricsWriter:
                 "applied": any(summary["applied"] for summary in summaries),
                 "shards": summaries,
             }
-        found = Commit(self._job, options, []).check_batch(overwrite=overwrite)
+        found = EpochCommit(self._job, options, []).check_batch(overwrite=overwrite)
         if found is not None:
             return found
-        return Commit(self._job, options, self._results(df, None)).apply_batch(overwrite=overwrite)
+        return EpochCommit(self._job, options, self._results(df, None)).apply_batch(
+            overwrite=overwrite
+        )
 
     def _prepare(self, df: "DataFrame") -> "DataFrame":
         check_dataframe(df, "MetricsWriter")
@@ -385,7 +387,7 @@ _RUN_ID = "spark.jobGroup.id"
 """The local property that Spark sets to the id of a query's run, as the group of its jobs."""
 
 
-class Place(NamedTuple):
+class EpochPlace(NamedTuple):
     """What a query writes into.
 
     Attributes:
@@ -404,7 +406,7 @@ class _Write(NamedTuple):
 
 
 _lock = threading.Lock()
-_last: dict[tuple[Place, str], _Write] = {}
+_last: dict[tuple[EpochPlace, str], _Write] = {}
 """By place and query id, the newest last. Changed and read under the lock."""
 
 _MOST_WRITES = 10_000
@@ -428,7 +430,7 @@ def run_of(df: "DataFrame") -> str:
 
 
 @contextmanager
-def written_once(place: Place, epoch: EpochId, run: str, job: str) -> Iterator[int | None]:
+def written_once(place: EpochPlace, epoch: EpochId, run: str, job: str) -> Iterator[int | None]:
     """Claim an epoch for the block that writes it; if the block raises, it may be written again.
 
     Args:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from batchqueue.aggregation import Metrics
-from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.driver.pushdown import (
     check_bad_rows,
     checked_partials,
@@ -90,7 +90,7 @@ class ShardedWrite:
 
         Raises:
             SinkError: The sink was written with another number of shards, or by another job; or as
-                `Commit.apply_epoch` and `Commit.apply_batch`.
+                `EpochCommit.apply_epoch` and `EpochCommit.apply_batch`.
         """
         first = self._shard_commit(0, [])
         if self.epoch is not None:
@@ -229,9 +229,9 @@ class ShardedWrite:
                 {"shard": pa.array([shard], pa.int32()), "summary": [json.dumps(summary)]}
             )
 
-    def _shard_commit(self, shard: int, messages: Sequence[AttemptMessage]) -> Commit:
+    def _shard_commit(self, shard: int, messages: Sequence[AttemptMessage]) -> EpochCommit:
         options = replace(self.options, sink_id=f"{self.options.sink_id}/{shard}")
-        return Commit(self.job, options, messages)
+        return EpochCommit(self.job, options, messages)
 
 
 def shard_of(metric: Metrics, shards: int) -> int:

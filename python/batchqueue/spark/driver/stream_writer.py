@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from batchqueue import BatchQueueError
-from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.commit.summary import open_store
 from batchqueue.spark.driver.batch_writer import TaskMessage, attempt_messages
 from batchqueue.spark.job import AggregationJob
@@ -48,7 +48,7 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
         """
         try:
             open_store(self._job)
-            Commit(self._job, self._options, []).check_epoch(None)
+            EpochCommit(self._job, self._options, []).check_epoch(None)
         except BatchQueueError as error:
             raise RefusedBeforeTasksError(str(error)) from error.__cause__
         return super().__getstate__()
@@ -60,4 +60,4 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Merge the results of all tasks into the store, once per epoch."""
-        Commit(self._job, self._options, attempt_messages(messages)).apply_epoch(batchId)
+        EpochCommit(self._job, self._options, attempt_messages(messages)).apply_epoch(batchId)

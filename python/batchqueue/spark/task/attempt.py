@@ -13,7 +13,7 @@ from batchqueue.spark.column_types import arrow_columns, check_rows
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.requirements import SinkError
-from batchqueue.spark.stage import CpuMeter, Stage, infrequent_gc
+from batchqueue.spark.stage import CpuMeter, QueueStage, infrequent_gc
 from batchqueue.spark.steps import ArrowAggregation, ArrowHandler, Emit, HandlerFactory
 from batchqueue.spark.task.bad_rows import RowReader
 from batchqueue.spark.task.contents import (
@@ -93,7 +93,7 @@ class L1Partials:
         yield from merged_groups(self.groups, self.job.arrow)
 
 
-class L1:
+class TaskL1:
     """The handlers of one attempt, and the way of the rows to them.
 
     Attributes:
@@ -141,7 +141,7 @@ class L1:
         self._aggregators.append((number, step, aggregator))
         return aggregator
 
-    def produce(self, batch: pa.RecordBatch, stage: Stage) -> None:
+    def produce(self, batch: pa.RecordBatch, stage: QueueStage) -> None:
         """Enqueue one batch of rows: as items, by each type column, and whole, as the job says."""
         if batch.schema != self._checked:
             check_rows(self._job, arrow_columns(batch.schema), in_task=True)
@@ -224,9 +224,9 @@ def aggregate(
                 contents.append(contents_of_rows(batch, job.columns))
             yield batch
 
-    l1 = L1(job, sink_id)
+    l1 = TaskL1(job, sink_id)
     # Neither the task's id nor the attempt's number is unique: a task may run twice concurrently.
-    with Stage(f"{job.name}-l1-{uuid.uuid4()}", job.l1, l1.handlers) as stage:
+    with QueueStage(f"{job.name}-l1-{uuid.uuid4()}", job.l1, l1.handlers) as stage:
         for batch in counted() if job.prepare is None else job.prepare(counted()):
             l1.produce(batch, stage)
             if stage.has_failed:

@@ -10,9 +10,9 @@ from batchqueue.groups.backend import CommitRequest, NewRecord, Opening, SetAsid
 from batchqueue.groups.messages import Entry
 from batchqueue.groups.record import Start
 from batchqueue.groups.redis.cluster import (
-    Batch,
-    Place,
+    SlotBatch,
     SlotMap,
+    SlotPlace,
     by_node,
     redirected,
     without_asking,
@@ -129,24 +129,29 @@ class TestSlotMap:
 
 class TestBatches:
     def test_commands_of_a_node_keep_their_order(self):
-        places = [Place(3, HERE), Place(0, THERE), Place(1, HERE, True), Place(2, THERE)]
+        places = [
+            SlotPlace(3, HERE),
+            SlotPlace(0, THERE),
+            SlotPlace(1, HERE, True),
+            SlotPlace(2, THERE),
+        ]
 
         assert by_node(places) == {
-            THERE: [Place(0, THERE), Place(2, THERE)],
-            HERE: [Place(1, HERE, True), Place(3, HERE)],
+            THERE: [SlotPlace(0, THERE), SlotPlace(2, THERE)],
+            HERE: [SlotPlace(1, HERE, True), SlotPlace(3, HERE)],
         }
 
     def test_asking_comes_before_its_command_and_its_reply_is_left_out(self):
-        places = [Place(1, HERE, True), Place(2, HERE)]
-        batch = Batch([("A",), ("B",), ("C",)], [1, 2, 3], [None] * 3)
+        places = [SlotPlace(1, HERE, True), SlotPlace(2, HERE)]
+        batch = SlotBatch([("A",), ("B",), ("C",)], [1, 2, 3], [None] * 3)
 
         assert batch.words(places) == [("ASKING",), ("B",), ("C",)]
         assert without_asking(places, ["OK", "b", "c"]) == [(places[0], "b"), (places[1], "c")]
 
     def test_redirects(self):
-        place = Place(1, HERE)
+        place = SlotPlace(1, HERE)
 
         assert redirected(place, "OK") is None
-        assert redirected(place, MovedError("5 b:1")) == Place(1, ("b", 1))
-        assert redirected(place, AskError("5 b:1")) == Place(1, ("b", 1), is_asked=True)
-        assert redirected(place, MovedError("5 :7001")) == Place(1, ("10.0.0.1", 7001))
+        assert redirected(place, MovedError("5 b:1")) == SlotPlace(1, ("b", 1))
+        assert redirected(place, AskError("5 b:1")) == SlotPlace(1, ("b", 1), is_asked=True)
+        assert redirected(place, MovedError("5 :7001")) == SlotPlace(1, ("10.0.0.1", 7001))

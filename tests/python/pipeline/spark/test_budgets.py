@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from batchqueue.pipeline import Source
-from batchqueue.pipeline.spark.control import Control
+from batchqueue.pipeline.spark.control import DriverControl
 from batchqueue.pipeline.spark.epoch_size import EpochGoal, EpochSize
 from batchqueue.pipeline.spark.epochs import EpochSettings
 from batchqueue.pipeline.spark.pickled_source import PickledSource
@@ -57,9 +57,9 @@ def register(spark: SparkSession, source: Source, control: Path) -> Callable[[],
             count = len(taken.read_text().splitlines())
             budget = BUDGETS[count] if count < len(BUDGETS) else None
             if budget == 0:
-                Control(control).pause("no budget")
+                DriverControl(control).pause("no budget")
             else:
-                Control(control).resume()
+                DriverControl(control).resume()
             self._epochs._size = Given(1 << 40 if budget is None else budget)
             end = super().latestOffset(start, limit)
             with taken.open("a") as file:
@@ -74,7 +74,7 @@ def register(spark: SparkSession, source: Source, control: Path) -> Callable[[],
             epochs=EpochSettings(
                 query="q", goal=EpochGoal(), max_bytes=1 << 40, max_tasks=4, commits=True
             ),
-            control=Control(control),
+            control=DriverControl(control),
         )
 
         def streamReader(self, schema):

@@ -9,9 +9,9 @@ from hypothesis import settings as checks
 from hypothesis import strategies as st
 
 from batchqueue.pipeline.spark.epoch_size import (
-    Epoch,
     EpochGoal,
     EpochSize,
+    SizedEpoch,
     fixed_seconds,
     goal_seconds,
     resized,
@@ -58,7 +58,7 @@ def test_any_history_leaves_a_size_from_one_row_to_the_most(history, most):
 
 
 @checks(deadline=None)  # machines may be busy
-@given(st.lists(st.builds(Epoch, rows, seconds), min_size=2, max_size=16))
+@given(st.lists(st.builds(SizedEpoch, rows, seconds), min_size=2, max_size=16))
 def test_fixed_cost_is_never_more_than_half_of_the_epochs_took(epochs):
     fixed_s = fixed_seconds(epochs)
     assert fixed_s is None or 0 <= fixed_s <= median(epoch.busy_s for epoch in epochs)
@@ -67,7 +67,9 @@ def test_fixed_cost_is_never_more_than_half_of_the_epochs_took(epochs):
 @checks(deadline=None)  # machines may be busy
 @given(st.floats(0, 60), st.floats(10, 10**6), st.integers(1, 10**5))
 def test_fixed_cost_is_found_exactly_where_time_is_a_line(fixed_s, rows_per_s, least):
-    epochs = [Epoch(least * factor, fixed_s + least * factor / rows_per_s) for factor in (1, 2, 4)]
+    epochs = [
+        SizedEpoch(least * factor, fixed_s + least * factor / rows_per_s) for factor in (1, 2, 4)
+    ]
     assert fixed_seconds(epochs) == pytest.approx(fixed_s, abs=1e-4 + 1e-6 * epochs[-1].busy_s)
 
 
@@ -120,8 +122,8 @@ def test_first_epoch_says_nothing_about_the_fixed_cost():
 
 
 def test_single_slow_epoch_does_not_change_the_fixed_cost():
-    epochs = [Epoch(rows, 1 + rows / 1000) for rows in (500, 1000, 2000, 4000, 8000)]
-    assert fixed_seconds([*epochs, Epoch(8000, 100)]) == pytest.approx(1, abs=0.2)
+    epochs = [SizedEpoch(rows, 1 + rows / 1000) for rows in (500, 1000, 2000, 4000, 8000)]
+    assert fixed_seconds([*epochs, SizedEpoch(8000, 100)]) == pytest.approx(1, abs=0.2)
 
 
 def test_slower_sink_gets_smaller_epochs_and_a_faster_one_larger_ones():

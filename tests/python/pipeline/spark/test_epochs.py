@@ -11,7 +11,7 @@ from hypothesis import settings as checks
 from hypothesis import strategies as st
 
 from batchqueue.pipeline import Position
-from batchqueue.pipeline.spark.control import Control, EpochReport
+from batchqueue.pipeline.spark.control import DriverControl, EpochReport
 from batchqueue.pipeline.spark.epoch_size import EpochGoal
 from batchqueue.pipeline.spark.epochs import Epochs, EpochSettings, grouped
 from spark_support.numbered_rows import NumberedRows
@@ -33,9 +33,9 @@ class Clock:
 
 
 @pytest.fixture
-def control(tmp_path: Path) -> Control:
+def control(tmp_path: Path) -> DriverControl:
     (tmp_path / "control").mkdir()
-    return Control(tmp_path / "control")
+    return DriverControl(tmp_path / "control")
 
 
 def settings(**changes) -> EpochSettings:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from batchqueue.outputs import SqliteStore
 from batchqueue.pipeline import FunctionSink, IterableSource, MetricsSink, Pipeline
-from batchqueue.pipeline.spark.control import Control
+from batchqueue.pipeline.spark.control import DriverControl
 from batchqueue.pipeline.spark.epoch_size import EpochGoal
 from batchqueue.pipeline.spark.epochs import EpochSettings
 from batchqueue.pipeline.spark.pickled_source import PickledSource
@@ -112,7 +112,7 @@ def noting_format(spark: SparkSession, source: NumberedRows, tmp_path: Path) -> 
                 max_tasks=2,
                 commits=True,
             ),
-            control=Control(tmp_path),
+            control=DriverControl(tmp_path),
         )
 
         def streamReader(self, schema):
@@ -151,7 +151,7 @@ def test_default_read_limit_is_asked_once_for_all_epochs(
 def test_paused_stream_is_asked_a_few_times_a_second_and_plans_nothing(
     source: NumberedRows, write: Callable[..., SparkRun], tmp_path: Path
 ):
-    Control(tmp_path).pause("night")
+    DriverControl(tmp_path).pause("night")
     rows: list[int] = []
     run = started(lambda: write(rows, processingTime="0 seconds"), lambda: source.noted("offset"))
     wait_until(lambda: len(source.noted("offset")) > 5 or not run.isActive)
@@ -160,7 +160,7 @@ def test_paused_stream_is_asked_a_few_times_a_second_and_plans_nothing(
     # Spark itself asks again after 10 ms.
     assert polls[5] - polls[0] > 5 * 0.15
     assert source.noted("plan") == []
-    Control(tmp_path).resume()
+    DriverControl(tmp_path).resume()
     wait_until(lambda: sum(rows) == 6000 or not run.isActive)
     assert run.isActive, run.exception()
     run.stop()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
-from batchqueue.pipeline.spark.control import Control
+from batchqueue.pipeline.spark.control import DriverControl
 from batchqueue.pipeline.spark.epoch_size import EpochGoal
 from batchqueue.pipeline.spark.epochs import EpochSettings
 from batchqueue.pipeline.spark.pickled_source import PickledSource
@@ -48,7 +48,7 @@ def reader(tmp_path: Path):
                 max_tasks=2,
                 commits=True,
             ),
-            control=Control(tmp_path),
+            control=DriverControl(tmp_path),
         )
     )
 

@@ -25,7 +25,7 @@ from batchqueue.spark import (
     SinkError,
     register,
 )
-from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
 from batchqueue.spark.task.message import AttemptMessage, EpochId
@@ -78,7 +78,7 @@ def test_each_bad_row_is_kept_once_and_counted(
 ) -> None:
     for epoch in (0, 0, 1):
         messages = attempts(job(any_store), EpochId("q1", epoch))
-        Commit(job(any_store), OPTIONS, messages).apply_epoch(epoch)
+        EpochCommit(job(any_store), OPTIONS, messages).apply_epoch(epoch)
     assert kept(any_store) == sorted([*BAD] * TASKS * 2)
     assert hits(any_store) == (ROWS - len(BAD)) * TASKS * 2
     first, second = (summary for _, _, summary in any_store.summaries("pages"))
@@ -92,7 +92,7 @@ def test_each_bad_row_is_kept_once_and_counted(
 
 def test_skipped_rows_are_counted_only(any_store: Any) -> None:
     skipping = job(any_store, "skip")
-    Commit(skipping, OPTIONS, attempts(skipping)).apply_epoch(0)
+    EpochCommit(skipping, OPTIONS, attempts(skipping)).apply_epoch(0)
     ((_, _, summary),) = any_store.summaries("pages")
     assert summary["bad_rows"] == len(BAD) * TASKS
     assert (kept(any_store), hits(any_store)) == ([], (ROWS - len(BAD)) * TASKS)
@@ -102,23 +102,23 @@ def test_rule_may_change_between_epochs(store: SqliteStore) -> None:
     for epoch, rule in enumerate(("skip", DeadLetters(), DeadLetters(limit=99), "skip")):
         changed = job(store, rule)
         messages = attempts(changed, EpochId("q1", epoch))
-        Commit(changed, OPTIONS, messages).apply_epoch(epoch)
+        EpochCommit(changed, OPTIONS, messages).apply_epoch(epoch)
     assert kept(store) == sorted([*BAD] * TASKS * 2)
 
 
 def test_days_computed_again_keep_the_bad_rows_and_add_those_of_the_repair(any_store: Any) -> None:
     batches = job(any_store)
-    Commit(batches, OPTIONS, attempts(batches, None)).apply_batch(overwrite=False)
+    EpochCommit(batches, OPTIONS, attempts(batches, None)).apply_batch(overwrite=False)
     today = int(time.time()) // DAY * DAY
     again = replace(OPTIONS, replaced=range(-DAY, today + 2 * DAY))
-    Commit(batches, again, attempts(batches, None)).apply_batch(overwrite=False)
+    EpochCommit(batches, again, attempts(batches, None)).apply_batch(overwrite=False)
     assert hits(any_store) == (ROWS - len(BAD)) * TASKS
     assert kept(any_store) == sorted([*BAD] * TASKS * 2)
 
 
 def test_retention_deletes_those_that_were_met_before(any_store: Any) -> None:
     streaming = job(any_store)
-    Commit(streaming, OPTIONS, attempts(streaming)).apply_epoch(0)
+    EpochCommit(streaming, OPTIONS, attempts(streaming)).apply_epoch(0)
     (errors,) = any_store.read(BadRows, "pages")[:1]
     assert any_store.delete(before=errors.time_bucket, sink_id="pages") == 2  # the hits
     assert any_store.delete(before=int(time.time()) + 1, sink_id="pages") == len(BAD) * TASKS
@@ -133,7 +133,7 @@ def test_killed_commit_leaves_results_and_bad_rows_of_the_same_epochs(any_store:
 
     def commit(epoch: int) -> None:
         moved = [replace(message, epoch=EpochId("q1", epoch)) for message in messages]
-        Commit(streaming, OPTIONS, moved).apply_epoch(epoch)
+        EpochCommit(streaming, OPTIONS, moved).apply_epoch(epoch)
 
     commit(0)  # the store exists before the first kill
     for epoch in range(1, 12):
@@ -214,7 +214,7 @@ KINDS = [1, 2, 3, None, 1, 3]
 def test_rows_with_a_tag_of_no_step_are_set_apart(store: SqliteStore, kinds: pa.Array) -> None:
     keeping, rows = tagged(store, DeadLetters(), kinds)
     message = run_attempt(keeping, OPTIONS, [rows, rows], None)
-    Commit(keeping, OPTIONS, [message]).apply_batch(overwrite=False)
+    EpochCommit(keeping, OPTIONS, [message]).apply_batch(overwrite=False)
     assert {item.entity: item.count for item in store.read(HITS, "pages")} == {"1": 4, "2": 2}
     (errors,) = store.read(BadRows, "pages")
     assert errors.entity == "UnknownTag"

@@ -8,7 +8,7 @@ import pytest
 from batchqueue.aggregation import CountMetrics, metric_type
 from batchqueue.outputs import ParquetStore, PostgresStore, SqliteStore
 from batchqueue.spark import SinkError
-from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.message import EpochId
 from spark_support.attempts import OPTIONS, run_attempts
@@ -19,9 +19,9 @@ LANDINGS = metric_type("landings", CountMetrics)
 UNNAMED = replace(OPTIONS, is_named=False)
 
 
-def commit(flights: Path, store: Store, options: SinkOptions, epoch: EpochId | None) -> Commit:
+def commit(flights: Path, store: Store, options: SinkOptions, epoch: EpochId | None) -> EpochCommit:
     job = flight_job(store)
-    return Commit(job, options, run_attempts(flights, job, epoch))
+    return EpochCommit(job, options, run_attempts(flights, job, epoch))
 
 
 def total(store: Store, sink_id: str = "flights") -> int:
@@ -36,7 +36,7 @@ def test_epoch_that_the_ledger_refuses_is_refused_without_its_rows(
 ) -> None:
     any_store.prepare()
     job = flight_job(any_store)
-    empty = Commit(job, OPTIONS, [])
+    empty = EpochCommit(job, OPTIONS, [])
     empty.check_epoch(EpochId("q", 0))
     commit(flights, any_store, OPTIONS, EpochId("q", 0)).apply_epoch(0)
     empty.check_epoch(EpochId("q", 0))  # a replay
@@ -48,11 +48,11 @@ def test_epoch_that_the_ledger_refuses_is_refused_without_its_rows(
     changed = replace(job, metrics=[*METRICS, LANDINGS])
     for epoch in (EpochId("q", 1), None):
         with pytest.raises(SinkError, match="another job: metric 'landings' is new"):
-            Commit(changed, OPTIONS, []).check_epoch(epoch)
-        Commit(changed, replace(OPTIONS, on_job_change="accept"), []).check_epoch(epoch)
+            EpochCommit(changed, OPTIONS, []).check_epoch(epoch)
+        EpochCommit(changed, replace(OPTIONS, on_job_change="accept"), []).check_epoch(epoch)
     replacing = replace(OPTIONS, on_new_query="replace")
-    Commit(changed, replacing, []).check_epoch(EpochId("other", 0))
-    Commit(changed, replacing, []).check_epoch(None)
+    EpochCommit(changed, replacing, []).check_epoch(EpochId("other", 0))
+    EpochCommit(changed, replacing, []).check_epoch(None)
     assert total(any_store) == ROWS
     assert [epoch.batch_id for epoch in any_store.summaries("flights")] == [0]
 
@@ -61,17 +61,17 @@ def test_repeated_batch_write_is_found_without_its_rows(flights: Path, any_store
     named = replace(OPTIONS, txn_id="load-1")
     any_store.prepare()
     job = flight_job(any_store)
-    assert Commit(job, named, []).check_batch(overwrite=False) is None
+    assert EpochCommit(job, named, []).check_batch(overwrite=False) is None
     written = commit(flights, any_store, named, None).apply_batch(overwrite=False)
     for overwrite in (False, True):
-        found = Commit(job, named, []).check_batch(overwrite=overwrite)
+        found = EpochCommit(job, named, []).check_batch(overwrite=overwrite)
         assert found == {**written, "applied": False}
     other = replace(OPTIONS, txn_id="load-2")
     changed = replace(job, metrics=[*METRICS, LANDINGS])
-    assert Commit(job, other, []).check_batch(overwrite=False) is None
+    assert EpochCommit(job, other, []).check_batch(overwrite=False) is None
     with pytest.raises(SinkError, match="another job: metric 'landings' is new"):
-        Commit(changed, other, []).check_batch(overwrite=False)
-    assert Commit(changed, other, []).check_batch(overwrite=True) is None
+        EpochCommit(changed, other, []).check_batch(overwrite=False)
+    assert EpochCommit(changed, other, []).check_batch(overwrite=True) is None
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -20,7 +20,7 @@ from batchqueue.aggregation import (
 from batchqueue.groups import MetricsSink
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, SinkError
-from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.message import EpochId
 from groups_support.databases import batch
@@ -41,7 +41,7 @@ ROWS = FILES * ROWS_PER_FILE
 
 def write(flights: Path, job: AggregationJob, batch_id: int, **options: Any) -> None:
     messages = run_attempts(flights, job, EpochId("q", batch_id))
-    Commit(job, replace(OPTIONS, **options), messages).apply_epoch(batch_id)
+    EpochCommit(job, replace(OPTIONS, **options), messages).apply_epoch(batch_id)
 
 
 NEW = metric_type("new", SumMetrics, columns={"total": int})
@@ -188,9 +188,11 @@ def test_sink_of_a_group_of_workers_is_always_refused(
         write(flights, job, 0, on_new_query=on_new_query)
     for overwrite in (True, False):
         with pytest.raises(SinkError, match=message):
-            Commit(job, OPTIONS, run_attempts(flights, job, None)).apply_batch(overwrite=overwrite)
+            EpochCommit(job, OPTIONS, run_attempts(flights, job, None)).apply_batch(
+                overwrite=overwrite
+            )
     with pytest.raises(SinkError, match=message):
-        Commit(job, OPTIONS, []).check_shards()
+        EpochCommit(job, OPTIONS, []).check_shards()
     group.consume(batch(5, 14))
     assert departures(store) == 15
 
@@ -215,10 +217,10 @@ def test_overwrite_and_replace_forget_the_job(flights: Path, store: SqliteStore)
     write(flights, job, 0)
     changed = replace(job, metrics=METRICS[:1])
     messages = run_attempts(flights, changed, None)
-    Commit(changed, OPTIONS, messages).apply_batch(overwrite=True)
+    EpochCommit(changed, OPTIONS, messages).apply_batch(overwrite=True)
     assert departures(store) == ROWS
     messages = run_attempts(flights, job, EpochId("q", 0))
-    Commit(job, replace(OPTIONS, on_new_query="replace"), messages).apply_epoch(0)
+    EpochCommit(job, replace(OPTIONS, on_new_query="replace"), messages).apply_epoch(0)
     assert departures(store) == ROWS
 
 

@@ -17,7 +17,7 @@ from batchqueue.aggregation import CountMetrics, Metrics, SumMetrics, Window, me
 from batchqueue.outputs import BadRows, Epoch, SqliteStore
 from batchqueue.spark import AggregationJob, DeadLetters, Watermark
 from batchqueue.spark.commit import merging as changes
-from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
 from batchqueue.spark.task.message import EpochId
@@ -57,11 +57,11 @@ def attempt(of: AggregationJob, rows: Rows, epoch: EpochId | None) -> Any:
 def apply_epoch(of: AggregationJob, number: int, *tasks: Rows) -> dict[str, Any]:
     epoch = EpochId("q", number)
     messages = [attempt(of, rows, epoch) for rows in tasks]
-    return Commit(of, OPTIONS, messages).apply_epoch(number)
+    return EpochCommit(of, OPTIONS, messages).apply_epoch(number)
 
 
 def apply_batch(of: AggregationJob, rows: Rows, *, overwrite: bool = False, **options: Any) -> None:
-    commit = Commit(of, replace(OPTIONS, **options), [attempt(of, rows, None)])
+    commit = EpochCommit(of, replace(OPTIONS, **options), [attempt(of, rows, None)])
     commit.apply_batch(overwrite=overwrite)
 
 

@@ -16,7 +16,7 @@ from batchqueue import ConfigError, RetryPolicy
 from batchqueue.aggregation import CountMetrics, metric_type
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import SinkError
-from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
 from batchqueue.spark.task.message import EpochId
@@ -30,7 +30,7 @@ from spark_support.pyspark_version import needs_stream_sink
 def test_epoch_reaches_the_store_and_its_summary_the_ledger(
     flights: Path, store: SqliteStore
 ) -> None:
-    Commit(flight_job(store), OPTIONS, attempts(flights, store)).apply_epoch(0)
+    EpochCommit(flight_job(store), OPTIONS, attempts(flights, store)).apply_epoch(0)
     rows = FILES * ROWS_PER_FILE
     assert departures(store) == rows
     ((query_id, batch_id, summary),) = summaries(store)
@@ -62,10 +62,10 @@ def test_epoch_is_applied_once_however_often_it_is_committed(
     first = attempts(flights, store)
     again = attempts(flights, store)
     for messages in (first, first, again):
-        Commit(flight_job(store), OPTIONS, messages).apply_epoch(0)
+        EpochCommit(flight_job(store), OPTIONS, messages).apply_epoch(0)
     assert departures(store) == FILES * ROWS_PER_FILE
     assert len(summaries(store)) == 1
-    Commit(flight_job(store), OPTIONS, at(again, 1)).apply_epoch(1)
+    EpochCommit(flight_job(store), OPTIONS, at(again, 1)).apply_epoch(1)
     assert departures(store) == 2 * FILES * ROWS_PER_FILE
 
 
@@ -78,7 +78,7 @@ def test_epoch_committed_twice_at_the_same_time_is_applied_once(
 
     def commit() -> None:
         together.wait()
-        Commit(flight_job(store), OPTIONS, messages).apply_epoch(0)
+        EpochCommit(flight_job(store), OPTIONS, messages).apply_epoch(0)
 
     with ThreadPoolExecutor() as pool:
         for future in [pool.submit(commit), pool.submit(commit)]:
@@ -104,7 +104,7 @@ def test_results_of_another_epoch_are_refused(flights: Path, store: SqliteStore)
         attempts(flights, store, None),
     ):
         with pytest.raises(SinkError, match="Spark commits epoch 0"):
-            Commit(flight_job(store), OPTIONS, wrong).apply_epoch(0)
+            EpochCommit(flight_job(store), OPTIONS, wrong).apply_epoch(0)
     assert not store.path.exists()
 
 
@@ -113,16 +113,16 @@ def test_epoch_that_comes_again_with_other_rows_is_refused_unless_the_user_decid
 ) -> None:
     """The checkpoint was copied, and another query has continued the copy."""
     job, messages = flight_job(store), attempts(flights, store)
-    Commit(job, OPTIONS, messages).apply_epoch(0)
-    Commit(job, OPTIONS, messages).apply_epoch(0)
+    EpochCommit(job, OPTIONS, messages).apply_epoch(0)
+    EpochCommit(job, OPTIONS, messages).apply_epoch(0)
     with pytest.raises(
         SinkError,
         match=rf"epoch 0 of query q1 is in sink 'flights' with {FILES * ROWS_PER_FILE:,} rows, and "
         rf"comes again with {ROWS_PER_FILE}, .*onChangedEpoch=skip for one start",
     ):
-        Commit(job, OPTIONS, messages[:1]).apply_epoch(0)
+        EpochCommit(job, OPTIONS, messages[:1]).apply_epoch(0)
     skipping = replace(OPTIONS, on_changed_epoch="skip")
-    assert not Commit(job, skipping, messages[:1]).apply_epoch(0)["applied"]
+    assert not EpochCommit(job, skipping, messages[:1]).apply_epoch(0)["applied"]
     assert [record for record in caplog.records if record.levelname == "WARNING"] == []
     assert departures(store) == FILES * ROWS_PER_FILE
 
@@ -133,16 +133,16 @@ def test_epoch_that_comes_again_with_as_many_other_rows_is_refused(
     """An older copy of the checkpoint goes another way, in epochs of the same size."""
     job = flight_job(any_store)
     first, other, *_ = attempts(flights, any_store)
-    Commit(job, OPTIONS, [first]).apply_epoch(0)
-    assert not Commit(job, OPTIONS, [first]).apply_epoch(0)["applied"]
+    EpochCommit(job, OPTIONS, [first]).apply_epoch(0)
+    assert not EpochCommit(job, OPTIONS, [first]).apply_epoch(0)["applied"]
     with pytest.raises(
         SinkError,
         match=rf"epoch 0 of query q1 is in sink 'flights' with {ROWS_PER_FILE:,} rows, and comes "
         r"again with as many others, so it is not a replay: .*onChangedEpoch=skip for one start",
     ):
-        Commit(job, OPTIONS, [other]).apply_epoch(0)
+        EpochCommit(job, OPTIONS, [other]).apply_epoch(0)
     skipping = replace(OPTIONS, on_changed_epoch="skip")
-    assert not Commit(job, skipping, [other]).apply_epoch(0)["applied"]
+    assert not EpochCommit(job, skipping, [other]).apply_epoch(0)["applied"]
     assert len(any_store.summaries("flights")) == 1
 
 
@@ -151,15 +151,15 @@ def test_epoch_that_an_earlier_version_recorded_is_compared_by_its_number_of_row
 ) -> None:
     job = flight_job(any_store)
     first, other, *_ = attempts(flights, any_store)
-    Commit(job, OPTIONS, [first]).apply_epoch(0)
+    EpochCommit(job, OPTIONS, [first]).apply_epoch(0)
     (recorded,) = any_store.summaries("flights")
     earlier = {name: value for name, value in recorded.summary.items() if name != "contents"}
     with any_store.transaction("flights") as transaction:
         transaction.record("q1", 1, earlier)
-    assert not Commit(job, OPTIONS, at([other], 1)).apply_epoch(1)["applied"]
+    assert not EpochCommit(job, OPTIONS, at([other], 1)).apply_epoch(1)["applied"]
     with pytest.raises(SinkError, match="comes again with"):
-        Commit(job, OPTIONS, at([first, other], 1)).apply_epoch(1)
-    Commit(job, OPTIONS, at([other], 2)).apply_epoch(2)
+        EpochCommit(job, OPTIONS, at([first, other], 1)).apply_epoch(1)
+    EpochCommit(job, OPTIONS, at([other], 2)).apply_epoch(2)
     assert any_store.summaries("flights")[-1].summary["contents"] is not None
 
 
@@ -168,8 +168,8 @@ def test_epoch_without_rows_has_no_contents_and_comes_again(
 ) -> None:
     job = flight_job(store)
     empty = run_attempt(job, OPTIONS, [], EpochId("q1", 0))
-    Commit(job, OPTIONS, [empty]).apply_epoch(0)
-    assert not Commit(job, OPTIONS, [empty, empty]).apply_epoch(0)["applied"]
+    EpochCommit(job, OPTIONS, [empty]).apply_epoch(0)
+    assert not EpochCommit(job, OPTIONS, [empty, empty]).apply_epoch(0)["applied"]
     (recorded,) = store.summaries("flights")
     assert recorded.summary["contents"] is None
 
@@ -180,9 +180,9 @@ def test_skipped_epoch_below_the_last_one_is_logged_as_a_warning(
     """It comes from an older checkpoint: Spark replays the last epoch only."""
     job, messages = flight_job(store), attempts(flights, store)
     for batch_id in (0, 1, 1):
-        Commit(job, OPTIONS, at(messages, batch_id)).apply_epoch(batch_id)
+        EpochCommit(job, OPTIONS, at(messages, batch_id)).apply_epoch(batch_id)
     assert [record for record in caplog.records if record.levelname == "WARNING"] == []
-    Commit(job, OPTIONS, messages).apply_epoch(0)
+    EpochCommit(job, OPTIONS, messages).apply_epoch(0)
     (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert "epoch 0 of query q1 is skipped, and the store has epochs up to 1" in warning
 
@@ -191,11 +191,11 @@ def test_replay_in_other_partitions_and_with_other_items_is_skipped(
     flights: Path, store: SqliteStore
 ) -> None:
     """The rows are the same; functions may have changed, and the tasks may be others."""
-    Commit(flight_job(store), OPTIONS, attempts(flights, store)).apply_epoch(0)
+    EpochCommit(flight_job(store), OPTIONS, attempts(flights, store)).apply_epoch(0)
     job = flight_job(store, items=no_items)
     rows = [row for file in range(FILES) for row in batches(flights, file)]
     again = run_attempt(job, OPTIONS, rows, EpochId("q1", 0))
-    assert not Commit(job, OPTIONS, [again]).apply_epoch(0)["applied"]
+    assert not EpochCommit(job, OPTIONS, [again]).apply_epoch(0)["applied"]
     assert departures(store) == FILES * ROWS_PER_FILE
 
 
@@ -206,12 +206,12 @@ def no_items(batch: pa.RecordBatch) -> Iterator[Any]:
 def test_a_log_that_hangs_holds_no_transaction(flights: Path, store: SqliteStore) -> None:
     job, messages = flight_job(store), attempts(flights, store, query_id=None)
     first, second = (replace(OPTIONS, txn_id=f"load-{number}") for number in (1, 2))
-    Commit(job, first, messages).apply_batch(overwrite=False)
-    again = Commit(job, first, messages[:1])
+    EpochCommit(job, first, messages).apply_batch(overwrite=False)
+    again = EpochCommit(job, first, messages[:1])
     with held_log("comes again with") as handler, ThreadPoolExecutor(1) as pool:
         repeated = pool.submit(again.apply_batch, overwrite=False)
         assert handler.entered.wait(WAIT_S)
-        Commit(job, second, messages).apply_batch(overwrite=False)
+        EpochCommit(job, second, messages).apply_batch(overwrite=False)
         assert not repeated.result(WAIT_S)["applied"]
     assert departures(store) == 2 * FILES * ROWS_PER_FILE
 
@@ -222,7 +222,7 @@ def test_repeated_batch_write_with_other_rows_is_skipped_with_a_warning(
     job, messages = flight_job(store), attempts(flights, store, query_id=None)
     named = replace(OPTIONS, txn_id="load-1")
     for some in (messages, messages, messages[:1]):
-        Commit(job, named, some).apply_batch(overwrite=False)
+        EpochCommit(job, named, some).apply_batch(overwrite=False)
     (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert (
         f"'load-1' was applied with {FILES * ROWS_PER_FILE:,} rows and comes again with "
@@ -237,9 +237,9 @@ def test_batch_with_a_txn_id_is_applied_once_and_without_it_each_time(
     messages = attempts(flights, store, query_id=None)
     named = SinkOptions("flights", None, "load-1", 1_000_000)
     for options, times in ((named, 1), (named, 1), (OPTIONS, 2), (OPTIONS, 3)):
-        Commit(flight_job(store), options, messages).apply_batch(overwrite=False)
+        EpochCommit(flight_job(store), options, messages).apply_batch(overwrite=False)
         assert departures(store) == times * FILES * ROWS_PER_FILE
-    Commit(flight_job(store), OPTIONS, messages).apply_batch(overwrite=True)
+    EpochCommit(flight_job(store), OPTIONS, messages).apply_batch(overwrite=True)
     assert departures(store) == FILES * ROWS_PER_FILE
     assert len(summaries(store)) == 1
 
@@ -248,16 +248,16 @@ def test_new_query_on_a_sink_with_data_is_refused_unless_the_user_decides(
     flights: Path, store: SqliteStore
 ) -> None:
     job = flight_job(store)
-    Commit(job, OPTIONS, attempts(flights, store, "old")).apply_epoch(0)
+    EpochCommit(job, OPTIONS, attempts(flights, store, "old")).apply_epoch(0)
     before = stored(store)
     new = attempts(flights, store, "new")
     with pytest.raises(SinkError, match=r"query new is new, but sink 'flights'.*onNewQuery"):
-        Commit(job, OPTIONS, new).apply_epoch(0)
+        EpochCommit(job, OPTIONS, new).apply_epoch(0)
     assert stored(store) == before
-    Commit(job, SinkOptions("flights", "append", None, 1_000_000), new).apply_epoch(0)
+    EpochCommit(job, SinkOptions("flights", "append", None, 1_000_000), new).apply_epoch(0)
     assert departures(store) == 2 * FILES * ROWS_PER_FILE
     newest = attempts(flights, store, "newest")
-    Commit(job, SinkOptions("flights", "replace", None, 1_000_000), newest).apply_epoch(0)
+    EpochCommit(job, SinkOptions("flights", "replace", None, 1_000_000), newest).apply_epoch(0)
     assert stored(store) == before
     assert [epoch.query_id for epoch in summaries(store)] == ["newest"]
 
@@ -267,18 +267,18 @@ def test_one_new_query_is_accepted_by_its_id_and_no_other(
 ) -> None:
     """So the option may stay in the command: a lost checkpoint makes another query."""
     job, options = flight_job(store), replace(OPTIONS, on_new_query="append:new")
-    Commit(job, OPTIONS, attempts(flights, store, "old")).apply_epoch(0)
+    EpochCommit(job, OPTIONS, attempts(flights, store, "old")).apply_epoch(0)
     with pytest.raises(SinkError, match="set option onNewQuery to 'append:new'"):
-        Commit(job, OPTIONS, attempts(flights, store, "new")).apply_epoch(0)
+        EpochCommit(job, OPTIONS, attempts(flights, store, "new")).apply_epoch(0)
     new = attempts(flights, store, "new")
     for batch_id in (0, 0, 1):
-        Commit(job, options, at(new, batch_id)).apply_epoch(batch_id)
+        EpochCommit(job, options, at(new, batch_id)).apply_epoch(batch_id)
     assert departures(store) == 3 * FILES * ROWS_PER_FILE
     refused = "query newer is new, .*, and onNewQuery=append:new accepts no other query: .*twice"
     with pytest.raises(SinkError, match=refused):
-        Commit(job, options, attempts(flights, store, "newer")).apply_epoch(0)
+        EpochCommit(job, options, attempts(flights, store, "newer")).apply_epoch(0)
     with pytest.raises(SinkError, match=refused):
-        Commit(job, options, []).check_epoch(EpochId("newer", 0))
+        EpochCommit(job, options, []).check_epoch(EpochId("newer", 0))
     assert departures(store) == 3 * FILES * ROWS_PER_FILE
 
 
@@ -288,12 +288,12 @@ def test_stream_on_a_sink_with_results_of_a_batch_write_is_refused(
 ) -> None:
     job = flight_job(store)
     options = replace(OPTIONS, txn_id=txn_id)
-    Commit(job, options, attempts(flights, store, query_id=None)).apply_batch(overwrite=False)
+    EpochCommit(job, options, attempts(flights, store, query_id=None)).apply_batch(overwrite=False)
     with pytest.raises(SinkError, match=r"query q1 is new, but sink 'flights'"):
-        Commit(job, OPTIONS, attempts(flights, store)).apply_epoch(0)
+        EpochCommit(job, OPTIONS, attempts(flights, store)).apply_epoch(0)
     assert departures(store) == FILES * ROWS_PER_FILE
     accepting = replace(OPTIONS, on_new_query="append:q1")
-    Commit(job, accepting, attempts(flights, store)).apply_epoch(0)
+    EpochCommit(job, accepting, attempts(flights, store)).apply_epoch(0)
     assert departures(store) == 2 * FILES * ROWS_PER_FILE
 
 
@@ -301,7 +301,9 @@ def test_marks_grow_with_names_and_not_with_writes(flights: Path, store: SqliteS
     job = flight_job(store)
     named = replace(OPTIONS, txn_id="load-1")
     for options in (OPTIONS, named, OPTIONS, OPTIONS):
-        Commit(job, options, attempts(flights, store, query_id=None)).apply_batch(overwrite=False)
+        EpochCommit(job, options, attempts(flights, store, query_id=None)).apply_batch(
+            overwrite=False
+        )
     with store.transaction("flights") as transaction:
         assert transaction.known_queries() == {"unmarked", "batch:load-1"}
     assert len(summaries(store)) == 4
@@ -315,23 +317,25 @@ def test_store_that_lost_epochs_is_refused_unless_the_user_decides(
     with pytest.raises(
         SinkError, match=r"epoch 7 of query q1 meets a store that has none.*Restore the store"
     ):
-        Commit(job, OPTIONS, at(messages, 7)).apply_epoch(7)
+        EpochCommit(job, OPTIONS, at(messages, 7)).apply_epoch(7)
     assert departures(store) == 0
     for on_new_query in (
         "append",
         "replace",
     ):  # it is about another checkpoint, and may stay in the start command
         with pytest.raises(SinkError, match="onMissingEpochs=accept for one start"):
-            Commit(job, replace(OPTIONS, on_new_query=on_new_query), at(messages, 7)).apply_epoch(7)
+            EpochCommit(
+                job, replace(OPTIONS, on_new_query=on_new_query), at(messages, 7)
+            ).apply_epoch(7)
     accepting = replace(OPTIONS, on_missing_epochs="accept")
-    Commit(job, accepting, at(messages, 7)).apply_epoch(7)
-    Commit(job, OPTIONS, at(messages, 8)).apply_epoch(8)
+    EpochCommit(job, accepting, at(messages, 7)).apply_epoch(7)
+    EpochCommit(job, OPTIONS, at(messages, 8)).apply_epoch(8)
     assert departures(store) == 2 * FILES * ROWS_PER_FILE
     with pytest.raises(SinkError, match=r"epoch 10 .* has the epochs up to 8"):
-        Commit(job, OPTIONS, at(messages, 10)).apply_epoch(10)
+        EpochCommit(job, OPTIONS, at(messages, 10)).apply_epoch(10)
     # Epochs may be missing, but whether another query may add to these is a separate question.
     with pytest.raises(SinkError, match="query q2 is new"):
-        Commit(job, accepting, at(attempts(flights, store, "q2"), 3)).apply_epoch(3)
+        EpochCommit(job, accepting, at(attempts(flights, store, "q2"), 3)).apply_epoch(3)
 
 
 def test_gap_after_an_epoch_of_the_same_run_names_the_function_that_left_it(
@@ -339,15 +343,15 @@ def test_gap_after_an_epoch_of_the_same_run_names_the_function_that_left_it(
 ) -> None:
     """As in `if not df.isEmpty(): write_epoch(...)`."""
     job, messages = flight_job(store), attempts(flights, store)
-    Commit(job, OPTIONS, messages).apply_epoch(0)
+    EpochCommit(job, OPTIONS, messages).apply_epoch(0)
     skipped = r"the last one from this run: .*if not df.isEmpty\(\).*onMissingEpochs=accept for one"
     with pytest.raises(SinkError, match=skipped):
-        Commit(job, OPTIONS, at(messages, 2)).apply_epoch(2, wrote=0)
+        EpochCommit(job, OPTIONS, at(messages, 2)).apply_epoch(2, wrote=0)
     with pytest.raises(SinkError, match=skipped):
-        Commit(job, OPTIONS, []).check_epoch(EpochId("q1", 2), wrote=0)
+        EpochCommit(job, OPTIONS, []).check_epoch(EpochId("q1", 2), wrote=0)
     with pytest.raises(SinkError, match=r"if the store was deleted.*did not call write_epoch"):
-        Commit(job, OPTIONS, []).check_epoch(EpochId("q1", 2))
-    Commit(job, replace(OPTIONS, on_missing_epochs="accept"), at(messages, 2)).apply_epoch(2)
+        EpochCommit(job, OPTIONS, []).check_epoch(EpochId("q1", 2))
+    EpochCommit(job, replace(OPTIONS, on_missing_epochs="accept"), at(messages, 2)).apply_epoch(2)
     assert departures(store) == 2 * FILES * ROWS_PER_FILE
 
 
@@ -356,24 +360,24 @@ def test_two_queries_that_replace_each_other_are_refused_at_their_second_epoch(
 ) -> None:
     job, replacing = flight_job(store), replace(OPTIONS, on_new_query="replace")
     first, second = attempts(flights, store, "first"), attempts(flights, store, "second")
-    Commit(job, replacing, first).apply_epoch(0)
-    Commit(job, replacing, second).apply_epoch(0)
+    EpochCommit(job, replacing, first).apply_epoch(0)
+    EpochCommit(job, replacing, second).apply_epoch(0)
     with pytest.raises(
         SinkError, match="epoch 1 of query first meets a store that has none of this query"
     ):
-        Commit(job, replacing, at(first, 1)).apply_epoch(1)
+        EpochCommit(job, replacing, at(first, 1)).apply_epoch(1)
     assert departures(store) == FILES * ROWS_PER_FILE
 
 
 def test_another_sink_in_the_same_database_is_left_alone(flights: Path, store: SqliteStore) -> None:
     for sink_id in ("flights", "others"):
         options = SinkOptions(sink_id, None, None, 1_000_000)
-        Commit(
+        EpochCommit(
             flight_job(store), options, attempts(flights, store, f"query of {sink_id}")
         ).apply_epoch(0)
     assert stored(store) == stored(store, "others")
     replacing = SinkOptions("others", "replace", None, 1_000_000)
-    Commit(flight_job(store), replacing, attempts(flights, store, "new")[:1]).apply_epoch(0)
+    EpochCommit(flight_job(store), replacing, attempts(flights, store, "new")[:1]).apply_epoch(0)
     assert departures(store) == FILES * ROWS_PER_FILE
     assert stored(store) != stored(store, "others")
 
@@ -400,7 +404,9 @@ def test_error_of_the_store_fails_the_commit_and_nothing_is_committed(
     messages = attempts(flights, store, items=items, metrics=metrics)
     message = r"persist.*failed.*first error: StoreError: .*no such column: stored.entity"
     with pytest.raises(SinkError, match=message):
-        Commit(flight_job(store, items=items, metrics=metrics), OPTIONS, messages).apply_epoch(0)
+        EpochCommit(flight_job(store, items=items, metrics=metrics), OPTIONS, messages).apply_epoch(
+            0
+        )
     assert store.read(DEPARTURES, "flights") == []
     assert summaries(store) == []
 
@@ -421,7 +427,7 @@ def test_locked_store_fails_the_commit_with_the_reason(flights: Path, tmp_path: 
     other = sqlite3.connect(store.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(SinkError, match=r"failed after 2 attempts: .*locked"):
-        Commit(job, OPTIONS, messages).apply_epoch(0)
+        EpochCommit(job, OPTIONS, messages).apply_epoch(0)
     other.close()
-    Commit(job, OPTIONS, messages).apply_epoch(0)
+    EpochCommit(job, OPTIONS, messages).apply_epoch(0)
     assert departures(store) == FILES * ROWS_PER_FILE

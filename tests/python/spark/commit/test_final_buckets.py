@@ -35,7 +35,7 @@ from batchqueue.spark import (
     SinkError,
     Watermark,
 )
-from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
 from batchqueue.spark.task.message import EpochId, empty_message
@@ -64,7 +64,7 @@ def apply_epoch(job: AggregationJob, number: int, tasks: Sequence[Rows]) -> dict
     epoch = EpochId("q", number)
     messages = [run_attempt(job, OPTIONS, [batch(rows)], epoch) for rows in tasks if rows]
     messages = messages or [empty_message(job, epoch)]
-    return Commit(job, OPTIONS, messages).apply_epoch(number)
+    return EpochCommit(job, OPTIONS, messages).apply_epoch(number)
 
 
 def stored(store: Any, **limits: Any) -> Counter[tuple[str, int]]:
@@ -158,7 +158,7 @@ def test_window_that_becomes_wider_moves_the_mark_to_its_start(tmp_path: Path) -
     accepting = replace(OPTIONS, on_job_change="accept")
     for number, (at, final) in enumerate(((150, 100), (190, 100), (206, 200)), 1):
         messages = [run_attempt(wider, accepting, [batch([("a", at)])], EpochId("q", number))]
-        summary = Commit(wider, accepting, messages).apply_epoch(number)
+        summary = EpochCommit(wider, accepting, messages).apply_epoch(number)
         assert (summary["late"], summary["final_before"]) == (0, final)
     assert stored(store) == {("a", 100): 2, ("a", 140): 1, ("a", 200): 1}
 
@@ -220,14 +220,14 @@ def test_batch_writes_move_no_mark_and_reach_final_buckets(
     def write(rows: Rows, **options: Any) -> dict[str, Any]:
         given = replace(OPTIONS, **options)
         messages = [run_attempt(job(store), given, [batch(rows)])]
-        return Commit(job(store), given, messages).apply_batch(overwrite=False)
+        return EpochCommit(job(store), given, messages).apply_batch(overwrite=False)
 
     assert write([("a", 500)])["final_before"] is None
     assert store.final_before("hits") == FIRST_BUCKET
     assert stored(store, before=FIRST_BUCKET) == {}
     adding = replace(OPTIONS, on_new_query="append")
     first = [run_attempt(job(store), adding, [batch([("a", 105), ("a", 92)])], EpochId("q", 0))]
-    assert Commit(job(store), adding, first).apply_epoch(0)["final_before"] == 100
+    assert EpochCommit(job(store), adding, first).apply_epoch(0)["final_before"] == 100
     again = write([("a", 91), ("a", 92)], replaced=range(90, 100))
     assert caplog.records == []
     assert (again["late"], again["final_before"]) == (0, 100)

@@ -31,7 +31,7 @@ from batchqueue.aggregation import (
 from batchqueue.outputs import StoreError, StoreTransaction
 from batchqueue.outputs.sqlite_transaction import SqliteTransaction
 from batchqueue.spark import AggregationJob, ArrowAggregation, SinkError
-from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
 from batchqueue.spark.task.groups import ColumnPartials
@@ -87,7 +87,7 @@ def apply_epoch(of: AggregationJob, number: int) -> dict[str, Any]:
     epoch = EpochId("q", number)
     tasks = [rows(number), rows(number + 1)]
     messages = [run_attempt(of, OPTIONS, [batch], epoch) for batch in tasks]
-    return Commit(of, OPTIONS, messages).apply_epoch(number)
+    return EpochCommit(of, OPTIONS, messages).apply_epoch(number)
 
 
 def contents(store: Any) -> dict[str, list[str]]:
@@ -194,7 +194,7 @@ def test_changed_keys_of_rows_are_listed(store: Any) -> None:
 def test_rows_outside_of_what_is_replaced_are_refused(store: Any, replaced: range) -> None:
     options = replace(OPTIONS, txn_id="t", replaced=replaced)
     of = job(store, arrow=[BY_KEYS])
-    commit = Commit(of, options, [run_attempt(of, OPTIONS, [rows(0)], None)])
+    commit = EpochCommit(of, options, [run_attempt(of, OPTIONS, [rows(0)], None)])
     with pytest.raises(SinkError, match=r"and `replace` is from \d+ until before \d+"):
         commit.apply_batch(overwrite=False)
     assert contents(store)["routes"] == []

@@ -11,7 +11,7 @@ import pytest
 from batchqueue import RetryPolicy
 from batchqueue.outputs import SqliteStore, StoreError, StoreTransaction, StoreUnavailableError
 from batchqueue.spark import SinkError
-from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.task.message import EpochId
 from spark_support.attempts import OPTIONS, departures, run_attempts
 from spark_support.flight_job import (
@@ -68,7 +68,7 @@ def test_store_that_comes_back_gets_the_epoch_once(
     messages = run_attempts(flights, job, EpochId("q", 0))
     away.away = [place, place]
     with caplog.at_level(logging.WARNING, "batchqueue.spark"):
-        Commit(job, OPTIONS, messages).apply_epoch(0)
+        EpochCommit(job, OPTIONS, messages).apply_epoch(0)
     assert departures(away) == ROWS
     assert len(away.summaries("flights")) == 1
     said = [
@@ -86,7 +86,7 @@ def test_without_a_limit_of_attempts_a_commit_waits_for_the_store(
     messages = run_attempts(flights, job, EpochId("q", 0))
     away.away = ["at the beginning"] * 20
     with caplog.at_level(logging.WARNING, "batchqueue.spark"):
-        Commit(job, OPTIONS, messages).apply_epoch(0)
+        EpochCommit(job, OPTIONS, messages).apply_epoch(0)
     assert departures(away) == ROWS
     assert "failed in attempt 20: " in caplog.text
 
@@ -99,7 +99,7 @@ def test_retried_batch_write_without_a_name_counts_once(
     messages = run_attempts(flights, job, None)
     for times in (1, 2):
         away.away = [place, place]
-        assert Commit(job, OPTIONS, messages).apply_batch(overwrite=False)["applied"]
+        assert EpochCommit(job, OPTIONS, messages).apply_batch(overwrite=False)["applied"]
         assert departures(away) == times * ROWS
         assert len(away.summaries("flights")) == times
 
@@ -115,10 +115,10 @@ def test_store_that_stays_away_fails_the_epoch_with_the_reason_and_it_can_be_rep
         SinkError,
         match=r"failed after 3 attempts: .*(the server is|connection was lost).*Start the query",
     ):
-        Commit(job, OPTIONS, messages).apply_epoch(0)
+        EpochCommit(job, OPTIONS, messages).apply_epoch(0)
     assert away.away == []
     assert away.summaries("flights") == []
-    Commit(job, OPTIONS, messages).apply_epoch(0)
+    EpochCommit(job, OPTIONS, messages).apply_epoch(0)
     assert departures(away) == ROWS
 
 
@@ -135,5 +135,5 @@ def test_other_errors_of_the_store_are_not_retried(flights: Path, away: AwayStor
     store = FullStore(away.path)
     job = flight_job(store, store_retry=IMMEDIATELY)
     with pytest.raises(StoreError, match="the disk is full"):
-        Commit(job, OPTIONS, run_attempts(flights, job, EpochId("q", 0))).apply_epoch(0)
+        EpochCommit(job, OPTIONS, run_attempts(flights, job, EpochId("q", 0))).apply_epoch(0)
     assert FullStore.tries == 1

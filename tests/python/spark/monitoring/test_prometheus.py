@@ -21,7 +21,7 @@ from batchqueue.aggregation import Window
 from batchqueue.base.background_log import flush_log
 from batchqueue.outputs import Epoch, SqliteStore, StoreError, StoreUnavailableError
 from batchqueue.spark import LedgerCollector, MissingPackageError, Watermark
-from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.driver.prometheus import SinkMetric
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
@@ -44,13 +44,13 @@ def commit_epoch(
     rows = pq.read_table(flights / f"part-{batch_id % FILES}.parquet").to_batches()
     chosen = replace(OPTIONS, **options)
     message = run_attempt(job, chosen, rows, EpochId(query_id, batch_id))
-    Commit(job, chosen, [message]).apply_epoch(batch_id)
+    EpochCommit(job, chosen, [message]).apply_epoch(batch_id)
 
 
 def commit_batch(store: SqliteStore, flights: Path, *, overwrite: bool) -> None:
     job = flight_job(store)
     message = run_attempt(job, OPTIONS, pq.read_table(flights / "part-0.parquet").to_batches())
-    Commit(job, OPTIONS, [message]).apply_batch(overwrite=overwrite)
+    EpochCommit(job, OPTIONS, [message]).apply_batch(overwrite=overwrite)
 
 
 def scraped(collector: LedgerCollector) -> Scrape:

@@ -17,7 +17,7 @@ from batchqueue import (
     ThreadPolicy,
 )
 from batchqueue.spark import SinkError
-from batchqueue.spark.stage import Stage
+from batchqueue.spark.stage import QueueStage
 
 CONFIG: BatchQueueConfig[Any] = BatchQueueConfig(
     threads=ThreadPolicy.fixed(2),
@@ -36,7 +36,7 @@ def test_stage_that_cannot_be_made_leaves_no_drain_threads() -> None:
 
     before = threads()
     with pytest.raises(ConfigError, match="must run on an event loop"):
-        Stage("refused", CONFIG, {int: len, str: coroutine})
+        QueueStage("refused", CONFIG, {int: len, str: coroutine})
     assert threads() == before
 
 
@@ -51,7 +51,7 @@ def test_end_of_a_stage_waits_for_the_retries_of_the_last_batch() -> None:
         if tries[-1] - tries[0] < 0.4:
             raise ConnectionError("not yet")
 
-    with Stage("retries", config, {int: consume}) as stage:
+    with QueueStage("retries", config, {int: consume}) as stage:
         stage.produce_many([1, 2, 3])
     assert (stage.summary.consumed, stage.summary.failed) == (3, 0)
 
@@ -71,7 +71,7 @@ def test_a_part_of_a_batch_that_fails_is_retried_alone(attempts: int, returns: b
             return failure
         raise failure
 
-    stage = Stage("part", config, {int: consume})
+    stage = QueueStage("part", config, {int: consume})
     if attempts == 1:
         with pytest.raises(SinkError, match=r"lost 1 of 3 items \(1 failed"), stage:
             stage.produce_many([1, 2, 3])
@@ -102,13 +102,13 @@ def test_methods_of_one_object_are_never_entered_concurrently() -> None:
             self.write(batch)
 
     writer = Writer()
-    with Stage("one object", CONFIG, {int: writer.numbers, str: writer.words}) as stage:
+    with QueueStage("one object", CONFIG, {int: writer.numbers, str: writer.words}) as stage:
         stage.produce_many([item for number in range(200) for item in (number, str(number))])
     assert set(alone) == {True}
 
 
 def feed_until_it_fails(handlers: dict[type | str, Any]) -> None:
-    with Stage("fails", CONFIG, handlers) as stage:
+    with QueueStage("fails", CONFIG, handlers) as stage:
         assert not stage.has_failed
         deadline = time.monotonic() + 30
         while not stage.has_failed and time.monotonic() < deadline:
@@ -147,7 +147,7 @@ def test_what_dead_letters_keep_does_not_fail_the_stage(is_object: bool) -> None
         dead_letter=letters.extend,
     )
     handler: Any = Handler() if is_object else Handler().consume
-    with Stage("kept", config, {int: handler}) as stage:
+    with QueueStage("kept", config, {int: handler}) as stage:
         stage.produce_many(range(100))
     assert sorted(taken) == [number for number in range(100) if number != 13]
     assert [letter.item for letter in letters] == [13]
@@ -161,6 +161,6 @@ def test_dead_letters_that_raise_fail_the_stage() -> None:
     config = replace(CONFIG, dead_letter=reject)
     with (
         pytest.raises(SinkError, match=r"lost 1 of 1 items \(1 failed"),
-        Stage("lost", config, {int: reject}) as stage,
+        QueueStage("lost", config, {int: reject}) as stage,
     ):
         stage.produce_many([1])

@@ -12,7 +12,7 @@ from batchqueue import HandlerConsumer
 from batchqueue.aggregation import CountMetrics
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import SinkError
-from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
 from spark_support.attempts import OPTIONS, attempts, batches, departures, summaries
@@ -115,9 +115,9 @@ def test_users_items_go_to_the_users_handler(flights: Path, store: SqliteStore) 
         "handlers": {str: CarrierCounter},
         "metrics": [DEPARTURES],
     }
-    Commit(flight_job(store, **changes), OPTIONS, attempts(flights, store, **changes)).apply_epoch(
-        0
-    )
+    EpochCommit(
+        flight_job(store, **changes), OPTIONS, attempts(flights, store, **changes)
+    ).apply_epoch(0)
     assert departures(store) == FILES * ROWS_PER_FILE
     assert {item.entity for item in store.read(DEPARTURES, "flights")} == {"A", "B", "C"}
 
@@ -149,5 +149,5 @@ def test_partials_larger_than_max_commit_bytes_are_refused(
     with pytest.raises(
         SinkError, match=f"take {sum(sizes)} bytes, more than maxCommitBytes={max(sizes)}"
     ):
-        Commit(job, enough_for_one, messages).apply_epoch(0)
+        EpochCommit(job, enough_for_one, messages).apply_epoch(0)
     assert summaries(store) == []

@@ -30,7 +30,7 @@ from batchqueue.aggregation import (
 )
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, SinkError
-from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
 from batchqueue.spark.task.groups import merged_groups
@@ -67,7 +67,7 @@ def message(of: AggregationJob, task: Any, epoch: int = 0) -> AttemptMessage:
 
 def commit(of: AggregationJob, tasks: Sequence[Any], epoch: int = 0) -> dict[str, Any]:
     messages = [message(of, task, epoch) for task in tasks]
-    return Commit(of, SinkOptions.parse({}, of, stream=True), messages).apply_epoch(epoch)
+    return EpochCommit(of, SinkOptions.parse({}, of, stream=True), messages).apply_epoch(epoch)
 
 
 def stored(of: AggregationJob) -> list[Any]:

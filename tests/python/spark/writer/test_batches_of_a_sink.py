@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from batchqueue.aggregation import CountMetrics, Metrics, metric_type
 from batchqueue.outputs import ParquetStore, SqliteStore
 from batchqueue.spark import AggregationJob, MetricsWriter, SinkError, register
-from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.commit.commit import EpochCommit
 from spark_support.attempts import OPTIONS
 from spark_support.flight_job import (
     DEPARTURES,
@@ -110,7 +110,7 @@ def test_repeated_batch_is_not_applied_without_its_rows_after_an_overwrite(
     from batchqueue.spark.driver.batch_writer import BatchSinkWriter
 
     job, options = flight_job(store), replace(OPTIONS, txn_id="load-1")
-    Commit(job, options, []).apply_batch(overwrite=False)
+    EpochCommit(job, options, []).apply_batch(overwrite=False)
     writer = BatchSinkWriter(job, options, overwrite=False)
     message = writer.write(iter([]))
     with store.transaction("flights") as transaction:

@@ -149,7 +149,7 @@ def test_epoch_outside_of_foreach_batch_is_refused_again_and_again(
 def test_program_that_begins_many_queries_keeps_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epochs, "_last", {})
     monkeypatch.setattr(epochs, "_MOST_WRITES", 100)
-    place = epochs.Place("store", "sink")
+    place = epochs.EpochPlace("store", "sink")
     for number in range(1_000):
         with epochs.written_once(place, EpochId(f"query {number}", 0), "run", "job"):
             assert len(epochs._last) <= 100

@@ -18,7 +18,7 @@ from batchqueue import ConfigError
 from batchqueue.aggregation import Aggregation, Count, Window
 from batchqueue.outputs import SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, MetricsWriter, SinkError
-from batchqueue.spark.commit.commit import Commit
+from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.options import SinkOptions
 from spark_support.attempts import OPTIONS, attempts, batches
 from spark_support.flight_job import (
@@ -213,7 +213,7 @@ def test_killed_writer_leaves_the_old_day_or_the_new_one(flights: Path, any_stor
 
     def write(txn_id: str, replaced: range | None) -> None:
         options = replace(OPTIONS, txn_id=txn_id, replaced=replaced)
-        Commit(flight_job(any_store), options, messages).apply_batch(overwrite=False)
+        EpochCommit(flight_job(any_store), options, messages).apply_batch(overwrite=False)
 
     write("first", None)
     for attempt in range(12):

@@ -11,9 +11,9 @@ from batchqueue.groups.memory import (
     FenceState,
     GroupScripts,
     GroupState,
+    MemoryPartitionState,
     Owner,
     PartitionScripts,
-    PartitionState,
 )
 from batchqueue.groups.messages import Entry
 from batchqueue.groups.record import Start, format_id, parse_id
@@ -233,7 +233,7 @@ class ScriptedPartition:
         infos = {group: self.info(group) for group in groups}
         nothing = self.info("")
         dead = {group: self.letters(group, 10**6) for group in groups}
-        return PartitionState(
+        return MemoryPartitionState(
             entries=self.read(0, 10**6),
             end=nothing.end,
             added=nothing.added,

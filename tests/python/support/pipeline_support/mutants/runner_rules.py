@@ -75,7 +75,7 @@ ORDER = (
     Mutant(
         "KeepOrderBySourcePartition",
         STAGE,
-        "if self.plan.route is Route.SOURCE_PARTITION:",
+        "if self.plan.route is StageRoute.SOURCE_PARTITION:",
         "if False:",
         ("pipeline/runner/test_order.py -k keep_order_keeps_it_per_source_partition",),
     ),
