@@ -1,0 +1,32 @@
+"""A reader who searches for a class finds one."""
+
+import importlib.util
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+_spec = importlib.util.spec_from_file_location("structure", ROOT / "scripts/structure.py")
+structure = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(structure)
+
+TWICE = {
+    "MetricsSink": "the sink of groups and that of pipelines: each program imports one of them",
+    "SinkError": "what a sink of pipelines raises, and what the sink of Spark raises",
+}
+"""Names that two packages publish."""
+
+PROGRAMS = {"demo_groups", "demo_pipeline"}
+"""Packages that run alone, which nothing imports from."""
+
+
+def test_no_two_classes_have_the_same_name():
+    places = defaultdict(list)
+    for path in sorted(structure.PACKAGE.rglob("*.py")):
+        if PROGRAMS.isdisjoint(path.parts):
+            for name in structure.classes(path):
+                places[name].append(str(path.relative_to(ROOT)))
+
+    found = {name: files for name, files in places.items() if len(files) > 1}
+
+    assert set(found) == set(TWICE), found
+    assert all(len(files) == 2 for files in found.values()), found
