@@ -98,9 +98,10 @@ pub use config::{
     Assign, BufferStrategy, Config, DrainBalancer, PartitionPolicy, RetryPolicy, Selector,
     ThreadPolicy, available_cores,
 };
+pub use control::scheduler::ThreadBody;
 pub use error::{AddHandlerError, Closed, ConfigError, FlushError, ProduceError};
 pub use flow::desk::Desk;
-pub use flow::handler::host::{Host, NoHost, ThreadBody};
+pub use flow::handler::host::{Host, NoHost};
 pub use flow::handler::{Batch, Cause, DeadLetters, Drain, Failure, Handler, HandlerRef, Handlers};
 pub use flow::partition::space::Listener;
 pub use flow::pause::{Pause, Wait};

@@ -16,13 +16,13 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use crate::control::helpers::spawn_helper;
-use crate::control::watchdog::{HostWitness, Witness};
-use crate::flow::handler::host::{Host, ThreadBody};
+use crate::control::scheduler::ThreadBody;
+use crate::flow::handler::host::Host;
 use crate::flow::pause::{Pause, slice};
 use crate::item::Item;
 use crate::shared::Shared;
 use crate::sync::{Arc, Condvar, Duration, Instant, Mutex, Weak, wait_for};
-use crate::thread_context::{LogScope, on_drain_thread, on_log_thread};
+use crate::thread_context::{KnownThread, LogScope, on_drain_thread, on_log_thread};
 
 /// Lines that wait for the log; those beyond are dropped and counted.
 const MOST_LINES: usize = 1_000;
@@ -32,6 +32,27 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a shutdown waits at least, so that its deadline does not hide what it abandoned.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Who knows what a thread is called, and what it does. Asked by threads that may wait.
+pub(crate) trait Witness {
+    fn name(&self, thread: &KnownThread) -> String;
+
+    /// The calls that the thread is inside of, a line or more for each.
+    fn stack(&self, thread: &KnownThread) -> Option<String>;
+}
+
+/// A host as a witness.
+pub(crate) struct HostWitness<'a, T: Item>(pub(crate) &'a dyn Host<T>);
+
+impl<T: Item> Witness for HostWitness<'_, T> {
+    fn name(&self, thread: &KnownThread) -> String {
+        self.0.thread_name(thread.number).unwrap_or_else(|| thread.name.clone())
+    }
+
+    fn stack(&self, thread: &KnownThread) -> Option<String> {
+        self.0.thread_stack(thread.number)
+    }
+}
 
 /// A line for the log.
 pub(crate) enum Line {

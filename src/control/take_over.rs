@@ -1,12 +1,13 @@
 //! Take-over: partitions move away from drain threads that are held up, and back.
 
 use crate::control::ownership::Owner;
+use crate::control::scheduler::Signal;
 use crate::control::scheduler::dedicated;
 use crate::control::slow_calls::SLOW_CALL;
 use crate::control::supervision::{Loan, QUIET, Seen, SeenThread};
 use crate::control::thread_slots::ThreadSlot;
+use crate::flow::partition::Partition;
 use crate::flow::partition::gate::Access;
-use crate::flow::partition::{Partition, Signal};
 use crate::item::Item;
 use crate::shared::{Control, Shared};
 use crate::sync::{Arc, Duration, Ordering, fence};

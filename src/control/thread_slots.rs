@@ -15,9 +15,10 @@ use std::ops::Index;
 
 use crossbeam_utils::CachePadded;
 
+use crate::control::scheduler::Signal;
 use crate::control::scheduler::Waker;
 use crate::control::spares::Spares;
-use crate::flow::partition::{Partition, Signal};
+use crate::flow::partition::Partition;
 use crate::flow::route::Route;
 use crate::observe::{ThreadFigures, ThreadTally};
 use crate::sync::{

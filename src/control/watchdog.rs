@@ -39,7 +39,6 @@ use crate::sync::{Arc, Duration, Instant, Mutex, OnceLock, Weak};
 use crate::thread_context::this_thread;
 
 pub(crate) use producers::WatchedWait;
-pub(crate) use texts::{HostWitness, Witness};
 
 /// While something was reported, its end is noticed after this time.
 const MOST_PAUSE: Duration = Duration::from_secs(1);

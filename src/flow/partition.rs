@@ -45,6 +45,7 @@ pub(crate) mod take;
 mod tests;
 mod weighted;
 
+use crate::control::scheduler::Signal;
 use crate::flow::desk::lanes::{LaneUse, Lanes};
 use crate::flow::partition::gate::{Access, ChokedTypes, Gate};
 use crate::flow::partition::linger::Quiet;
@@ -57,17 +58,6 @@ use crate::sync::{
     Arc, AtomicBool, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Duration, OnceLock, Ordering,
     QuickMutex, SegmentChannel,
 };
-
-/// The effect of a put, which decides whether to wake the drain thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Signal {
-    /// The drain thread need not be notified.
-    Nothing,
-    /// The partition was empty: wake a sleeping thread, but let a resting one rest.
-    FirstItem,
-    /// The partition is half full, or nearly full where items linger: end a rest as well.
-    Pressure,
-}
 
 /// Why a put stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

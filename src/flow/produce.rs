@@ -7,11 +7,12 @@ mod weighted;
 
 use crate::config::{BufferStrategy, Selector};
 use crate::control::scheduler::Compensation;
+use crate::control::scheduler::Signal;
 use crate::control::waits::{CHECK_EVERY, Waiting, Wish};
 use crate::control::watchdog::WatchedWait;
 use crate::error::ProduceError;
 use crate::flow::handler::dispatch_log::Problem;
-use crate::flow::partition::{Partition, Signal, Stop};
+use crate::flow::partition::{Partition, Stop};
 use crate::flow::pause::{Pause, shorter, slice};
 use crate::item::{Item, TypeKey, counted};
 use crate::shared::Shared;

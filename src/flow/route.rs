@@ -28,8 +28,6 @@ pub(crate) mod type_table;
 
 use std::fmt;
 
-use smallvec::SmallVec;
-
 use crate::config::{Config, Selector};
 use crate::control::ownership::OwnerWord;
 use crate::flow::handler::HandlerRef;
@@ -42,10 +40,7 @@ use crate::flow::route::type_table::{Found, TypeEntry, TypeTable};
 use crate::item::TypeKey;
 use crate::sync::{AppendOnly, Arc, AtomicUsize, Mutex, Ordering, PublishedOption};
 
-/// Partitions of a type, by index: nearly always one.
-pub(crate) type Partitions = SmallVec<[usize; 1]>;
-
-pub(crate) use type_handlers::{Target, TypeHandlers};
+pub(crate) use type_handlers::{Partitions, Target, TypeHandlers};
 
 /// The place of a type, which a later one gets when it has gone.
 pub(crate) struct TypeRoute<T> {

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use crate::flow::partition::put_time::PutTime;
+use crate::flow::partition::segment::PutTime;
 
 thread_local! {
     static STOPPED: Cell<Option<Instant>> = const { Cell::new(None) };

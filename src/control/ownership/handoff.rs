@@ -11,7 +11,7 @@
 //! No thread waits for another. A turn takes microseconds, so a move does, too.
 
 use crate::control::ownership::Owner;
-use crate::flow::partition::Signal;
+use crate::control::scheduler::Signal;
 use crate::flow::partition::gate::Access;
 use crate::item::Item;
 use crate::shared::{Control, Shared};

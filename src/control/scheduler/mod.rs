@@ -21,7 +21,7 @@ mod registry_tests;
 #[cfg(test)]
 mod support;
 
-pub(crate) use park::{SleepAttempt, SleepKind, Sleeper, Waker, sleeper, task_sleeper};
+pub(crate) use park::{Signal, SleepAttempt, SleepKind, Sleeper, Waker, sleeper, task_sleeper};
 pub(crate) use pool::{Compensation, Limit, Pool, TaskHandle};
 pub(crate) use registry::{PoolRef, shared_pool};
 #[cfg_attr(not(feature = "python"), allow(unused_imports))] // for the bindings
@@ -29,5 +29,6 @@ pub(crate) use registry::{forget_pools, live_pools};
 pub(crate) use running::{CountOut, RunningThreads};
 pub(crate) use tasks::{After, PoolTask};
 pub(crate) use worker::Live;
+pub use worker::ThreadBody;
 #[cfg(feature = "python")]
 pub(crate) use worker::is_worker;

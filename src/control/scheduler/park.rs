@@ -9,7 +9,6 @@
 //! again. So only then must it check how full its partitions are, each under its gate.
 
 use crate::control::scheduler::TaskHandle;
-use crate::flow::partition::Signal;
 use crate::sync::{Arc, AtomicU8, Duration, OnceLock, Ordering, Parker, Unparker, fence, parker};
 
 const AWAKE: u8 = 0;
@@ -17,6 +16,17 @@ const RESTING: u8 = 1;
 const SLEEPING: u8 = 2;
 /// Awake, and pressure was signalled since the thread last prepared to sleep.
 const PRESSED: u8 = 4;
+
+/// The effect of a put, which decides whether to wake the drain thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Signal {
+    /// The drain thread need not be notified.
+    Nothing,
+    /// The partition was empty: wake a sleeping thread, but let a resting one rest.
+    FirstItem,
+    /// The partition is half full, or nearly full where items linger: end a rest as well.
+    Pressure,
+}
 
 /// How deep a drain thread sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

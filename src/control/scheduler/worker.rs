@@ -7,8 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::running::{CountOut, RunningThreads};
 use super::tasks::{After, Turn};
-use crate::flow::handler::host::ThreadBody;
 use crate::sync::{Arc, spawn, thread_local};
+
+/// What a drain thread does from start to end.
+pub type ThreadBody = Box<dyn FnOnce() + Send>;
 
 /// Runs a worker from start to end. If it does not call the body, the pool continues with one
 /// worker less.

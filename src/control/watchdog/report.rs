@@ -2,10 +2,10 @@
 
 use super::lasting::Say;
 use super::producers::Wait;
-use super::texts::{HostWitness, LongCall, Witness, seconds, wait};
+use super::texts::{LongCall, seconds, wait};
 use super::{MOST_PAUSE, Seen};
 use crate::config::Selector;
-use crate::control::log_helper::Line;
+use crate::control::log_helper::{HostWitness, Line, Witness};
 use crate::flow::handler::consumption::Consumption;
 use crate::flow::partition::Partition;
 use crate::flow::route::TypeRoute;

@@ -1,32 +1,11 @@
-//! What the watchdog says, and who it asks for the names and stacks of threads.
+//! What the watchdog says.
 
 use std::fmt::Write;
 
-use crate::flow::handler::host::Host;
-use crate::item::{Item, counted};
+use crate::control::log_helper::Witness;
+use crate::item::counted;
 use crate::sync::{Arc, Duration, Instant};
 use crate::thread_context::KnownThread;
-
-/// Who knows what a thread is called, and what it does. Asked by threads that may wait.
-pub(crate) trait Witness {
-    fn name(&self, thread: &KnownThread) -> String;
-
-    /// The calls that the thread is inside of, a line or more for each.
-    fn stack(&self, thread: &KnownThread) -> Option<String>;
-}
-
-/// A host as a witness.
-pub(crate) struct HostWitness<'a, T: Item>(pub(crate) &'a dyn Host<T>);
-
-impl<T: Item> Witness for HostWitness<'_, T> {
-    fn name(&self, thread: &KnownThread) -> String {
-        self.0.thread_name(thread.number).unwrap_or_else(|| thread.name.clone())
-    }
-
-    fn stack(&self, thread: &KnownThread) -> Option<String> {
-        self.0.thread_stack(thread.number)
-    }
-}
 
 /// A call that takes long.
 #[derive(Debug, Clone)]

@@ -2,11 +2,12 @@
 //! the desk.
 
 use crate::config::Selector;
+use crate::control::scheduler::Signal;
 use crate::flow::desk::lane::Job;
 use crate::flow::desk::lanes::Lanes;
 use crate::flow::desk::{Desk, JobPlace, Next, Recall, address};
 use crate::flow::handler::consumption::Consumption;
-use crate::flow::partition::{Partition, Signal};
+use crate::flow::partition::Partition;
 use crate::flow::route::{Route, Target, TypeHandlers, TypeRoute};
 use crate::item::{Item, TypeKey};
 use crate::shared::Shared;

@@ -21,7 +21,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::flow::desk::JobPlace;
 use crate::flow::handler::dead_letters::DeadLetterBox;
 use crate::flow::handler::{Batch, Failure};
-use crate::flow::partition::put_time::PutTime;
+use crate::flow::partition::segment::PutTime;
 use crate::item::{Item, TypeKey};
 use crate::observe::CallFigures;
 use crate::sync::{Arc, Deadline, Duration, Instant};

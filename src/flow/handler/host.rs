@@ -1,10 +1,8 @@
 //! The host that handlers run in. Rust handlers need none; Python handlers need the interpreter.
 
+use crate::control::scheduler::ThreadBody;
 use crate::flow::handler::Batch;
 use crate::item::{Item, TypeKey};
-
-/// What a drain thread does from start to end.
-pub type ThreadBody = Box<dyn FnOnce() + Send>;
 
 /// Wraps the work of drain threads, so that the core never refers to an interpreter.
 pub trait Host<T: Item>: Send + Sync + 'static {

@@ -4,7 +4,7 @@
 use rustc_hash::FxHashSet;
 
 use crate::flow::partition::linger::Linger;
-use crate::flow::partition::put_time::PutTime;
+use crate::flow::partition::segment::PutTime;
 use crate::item::TypeKey;
 
 /// The choked types of a partition: see `room.rs`.

@@ -1,8 +1,9 @@
 //! Put: one item. Many items under one lock are in `run.rs`.
 
+use crate::control::scheduler::Signal;
 use crate::flow::partition::gate::Gate;
 use crate::flow::partition::slow_counts::Attempt;
-use crate::flow::partition::{Partition, Signal, Stop};
+use crate::flow::partition::{Partition, Stop};
 use crate::item::Item;
 use crate::sync::QuickGuard;
 

@@ -15,35 +15,9 @@
 
 use crate::flow::partition::Partition;
 use crate::flow::partition::gate::Gate;
+use crate::flow::partition::segment::PutTime;
 use crate::observe::measures;
-use crate::sync::{Duration, Instant, OnceLock, Ordering, now};
-
-/// What the times are counted from. Set when the first queue is made: a child that was forked while
-/// a producer sets it would wait for that forever.
-static START: OnceLock<Instant> = OnceLock::new();
-
-/// A point in time, in eight bytes: nanoseconds since the first one of the process.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct PutTime(u64);
-
-impl PutTime {
-    /// Sets what the times are counted from, unless it is set.
-    pub(crate) fn start() {
-        START.get_or_init(now);
-    }
-
-    #[inline]
-    pub(crate) fn now() -> Self {
-        let passed = now().saturating_duration_since(*START.get_or_init(now));
-        Self(u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX))
-    }
-}
-
-impl From<PutTime> for Instant {
-    fn from(time: PutTime) -> Self {
-        *START.get_or_init(now) + Duration::from_nanos(time.0)
-    }
-}
+use crate::sync::{Instant, Ordering};
 
 impl<T> Gate<T> {
     /// Before a put: notes the time if it is the first of a segment.
@@ -66,7 +40,7 @@ impl<T> Partition<T> {
     pub(super) fn store_oldest_sealed(&self, put_at: PutTime) {
         if measures() {
             // Relaxed: read under the lock of the lanes and under the gate.
-            self.drain_side.oldest_sealed_ns.store(put_at.0, Ordering::Relaxed);
+            self.drain_side.oldest_sealed_ns.store(put_at.nanos(), Ordering::Relaxed);
         }
     }
 
@@ -84,7 +58,7 @@ impl<T> Partition<T> {
         let gate = self.gate.lock();
         let queued = if self.has_sealed(&gate) {
             // Relaxed: as in `store_oldest_sealed`.
-            Some(PutTime(self.drain_side.oldest_sealed_ns.load(Ordering::Relaxed)))
+            Some(PutTime::of_nanos(self.drain_side.oldest_sealed_ns.load(Ordering::Relaxed)))
         } else {
             (!gate.open.is_empty()).then_some(gate.put_at)
         };

@@ -1,8 +1,9 @@
 //! A run: consecutive puts into one partition while its gate is held.
 
+use crate::control::scheduler::Signal;
 use crate::flow::partition::gate::Gate;
 use crate::flow::partition::slow_counts::Attempt;
-use crate::flow::partition::{Partition, Signal, Stop};
+use crate::flow::partition::{Partition, Stop};
 use crate::item::TypeKey;
 use crate::sync::QuickGuard;
 

@@ -2,7 +2,42 @@
 
 use smallvec::SmallVec;
 
-use crate::flow::partition::put_time::PutTime;
+use crate::sync::{Duration, Instant, OnceLock, now};
+
+/// What the times are counted from. Set when the first queue is made: a child that was forked while
+/// a producer sets it would wait for that forever.
+static START: OnceLock<Instant> = OnceLock::new();
+
+/// A point in time, in eight bytes: nanoseconds since the first one of the process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PutTime(u64);
+
+impl PutTime {
+    /// Sets what the times are counted from, unless it is set.
+    pub(crate) fn start() {
+        START.get_or_init(now);
+    }
+
+    #[inline]
+    pub(crate) fn now() -> Self {
+        let passed = now().saturating_duration_since(*START.get_or_init(now));
+        Self(u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    pub(crate) fn of_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    pub(crate) fn nanos(self) -> u64 {
+        self.0
+    }
+}
+
+impl From<PutTime> for Instant {
+    fn from(time: PutTime) -> Self {
+        *START.get_or_init(now) + Duration::from_nanos(time.0)
+    }
+}
 
 /// The segments of a batch, usually a single one.
 pub(crate) type Segments<T> = SmallVec<[Vec<T>; 1]>;

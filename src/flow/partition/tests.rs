@@ -6,14 +6,15 @@ use std::ops::Range;
 
 use proptest::prelude::*;
 
+use crate::control::scheduler::Signal;
 use crate::flow::desk::lanes::Lanes;
 use crate::flow::partition::gate::Access;
-use crate::flow::partition::put_time::PutTime;
 use crate::flow::partition::ready::ReadySet;
+use crate::flow::partition::segment::PutTime;
 use crate::flow::partition::segment::{Segment, TakenSegments, segment_size};
 use crate::flow::partition::segment_pool::{SegmentCache, SegmentPool, kept_capacity};
 use crate::flow::partition::slow_counts::Attempt;
-use crate::flow::partition::{Partition, Signal, Stop};
+use crate::flow::partition::{Partition, Stop};
 use crate::item::{Item, TypeKey};
 use crate::sync::{Arc, Duration, Instant};
 use crate::testing::clock::StoppedClock;

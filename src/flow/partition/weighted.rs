@@ -5,10 +5,11 @@
 //! weighted put on. So no item is asked for its weight again, which is the user's code, while the
 //! thread inside takes it.
 
+use crate::control::scheduler::Signal;
 use crate::flow::partition::gate::Gate;
 use crate::flow::partition::segment::Segment;
 use crate::flow::partition::slow_counts::Attempt;
-use crate::flow::partition::{Partition, Signal, Stop};
+use crate::flow::partition::{Partition, Stop};
 use crate::item::Item;
 use crate::sync::Ordering;
 

@@ -1,13 +1,17 @@
 //! The handlers of one type, and the one of them that a batch goes to.
 
+use smallvec::SmallVec;
+
 use crate::flow::desk::Purpose;
 use crate::flow::handler::HandlerRef;
 use crate::flow::handler::call_settings::CallSettings;
 use crate::flow::handler::dead_letters::DeadLetterBox;
-use crate::flow::route::Partitions;
 use crate::item::TypeKey;
 use crate::observe::HandlerTally;
 use crate::sync::Arc;
+
+/// Partitions of a type, by index: nearly always one.
+pub(crate) type Partitions = SmallVec<[usize; 1]>;
 
 /// The handler or handlers of one type.
 pub(crate) struct TypeHandlers<T> {

@@ -9,7 +9,7 @@ use pyo3::types::{PyList, PyTuple, PyType};
 
 use super::known::Entries;
 use super::results::end_unhandled;
-use crate::flow::handler::host::ThreadBody;
+use crate::control::scheduler::ThreadBody;
 use crate::python::interpreter::{ask_of_thread, guarded_call, log, run_thread, thread_number};
 use crate::python::item::PyItem;
 use crate::python::results::Submissions;

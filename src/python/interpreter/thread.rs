@@ -13,7 +13,7 @@ use pyo3::types::PyTuple;
 use rustix::process::{Resource, getrlimit};
 
 use super::guarded_call::{guarded_call, release};
-use crate::flow::handler::host::ThreadBody;
+use crate::control::scheduler::ThreadBody;
 use crate::sync::set_stack_size;
 
 /// The least stack of a thread, unless the user asks for less: where the limit of the process is

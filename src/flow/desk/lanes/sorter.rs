@@ -88,7 +88,7 @@ impl<T> Drop for Sorter<'_, T> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::flow::partition::put_time::PutTime;
+    use crate::flow::partition::segment::PutTime;
     use proptest::prelude::*;
 
     /// The lanes by key, with their items and their runs.

@@ -4,7 +4,7 @@
 use super::{LaneUse, Lanes};
 use crate::control::deadlines::LastTry;
 use crate::flow::desk::lane::{Owed, State};
-use crate::flow::partition::put_time::PutTime;
+use crate::flow::partition::segment::PutTime;
 use crate::item::TypeKey;
 use crate::sync::Deadline;
 
