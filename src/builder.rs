@@ -163,7 +163,7 @@ impl<T: Item> Builder<T> {
             pool,
         ));
         supervisor::register(&shared);
-        shared.watchdog.start(&shared);
+        shared.start_watch();
         let queue = BatchQueue { shared, joins: Mutex::new(Vec::new()) };
         match (share, sleepers.pop()) {
             (Some(share), Some(sleeper)) => pooled::start(&queue.shared, sleeper, share),

@@ -21,6 +21,7 @@
 use std::fmt;
 
 use crate::config::{Config, available_cores};
+use crate::control::agenda::OwnVisits;
 use crate::control::balance::Balancing;
 use crate::control::departure::Departures;
 use crate::control::ending::Ending;
@@ -36,7 +37,7 @@ use crate::control::serving::Serving;
 use crate::control::slow_calls::SlowCalls;
 use crate::control::supervision::Supervision;
 use crate::control::thread_slots::ThreadSlots;
-use crate::control::watchdog::Watchdog;
+use crate::control::waits::WaitingProducers;
 use crate::flow::handler::consumption::Consumption;
 use crate::flow::handler::dead_letters::{DeadLetterBox, DeadLetterBoxes};
 use crate::flow::handler::dispatch_log::DispatchLog;
@@ -89,7 +90,9 @@ pub(crate) struct Shared<T: Item> {
     pub(crate) threads_per_core: u32,
     pub(crate) dispatch_log: DispatchLog,
     pub(crate) log_helper: LogHelper,
-    pub(crate) watchdog: Watchdog<T>,
+    /// Those of the watchdog.
+    pub(crate) watch: OwnVisits,
+    pub(crate) waiting_producers: WaitingProducers,
 }
 
 impl<T: Item> Shared<T> {
@@ -110,7 +113,6 @@ impl<T: Item> Shared<T> {
         let balancing = config.balancer.clone().filter(|_| threads.len() > 1).map(Balancing::new);
         let (supervision, slow_calls) =
             (Supervision::new(&config, &threads), SlowCalls::new(threads.most()));
-        let watchdog = Watchdog::new(&config, threads.most());
         let log_helper = LogHelper::new(format!("queue {name}"), HostLog(host.clone()));
         Self {
             name,
@@ -142,7 +144,8 @@ impl<T: Item> Shared<T> {
             threads_per_core,
             dispatch_log: DispatchLog::new(),
             log_helper,
-            watchdog,
+            watch: OwnVisits::default(),
+            waiting_producers: WaitingProducers::default(),
         }
     }
 

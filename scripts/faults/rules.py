@@ -168,7 +168,7 @@ RULES: dict[str, list[str]] = {
         "it:p4_take_over::other_types_are_served_while_the_log_hangs",
         "it:p4_take_over::a_shutdown_delivers_all_but_the_items_of_a_handler_that_hangs",
     ],
-    "DisarmFence": ["loom:control::supervision::loom_tests::loom_turn_while_the_visits_end"],
+    "DisarmFence": ["loom:control::agenda::loom_tests::loom_turn_while_the_visits_end"],
     "SpareQuickWork": [
         "it:p4_slow_handlers::slow_handlers_leave_one_thread_to_the_quick_ones",
         "loom:control::slow_permits::loom_tests::loom_two_slow_handlers_beside_quick_work",

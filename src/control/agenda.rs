@@ -1,6 +1,6 @@
 //! Threads of the process that come back to queues at set times: one runs balancers
-//! (`balance/control_thread.rs`), one lets other threads take over from one that is held up
-//! (`supervisor.rs`).
+//! (`balance/control_thread.rs`), the supervisor lets other threads take over from one that is held
+//! up (`supervisor.rs`).
 //!
 //! Such a thread starts when its first queue asks for it, and ends with the last queue.
 //!
@@ -14,7 +14,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rustc_hash::FxHashMap;
 
-use crate::sync::{Arc, Condvar, Duration, Instant, Mutex, MutexGuard, Weak, spawn, wait_for};
+use crate::sync::{
+    Arc, AtomicU8, Condvar, Duration, Forgettable, Instant, Mutex, MutexGuard, OnceLock, Ordering,
+    Weak, fence, spawn, wait_for,
+};
 
 /// When a thread comes back to a queue whose visit panicked.
 const AFTER_PANIC: Duration = Duration::from_secs(1);
@@ -186,4 +189,204 @@ impl<D: Duty> Agenda<D> {
 
 fn address<Q: ?Sized>(queue: &Weak<Q>) -> usize {
     queue.as_ptr().cast::<()>() as usize
+}
+
+static SUPERVISOR: Forgettable<Agenda<Supervise>> = Forgettable::new();
+
+struct Supervise;
+
+/// What the supervisor visits: a queue with several drain threads, or the watchdog of a queue.
+pub(crate) trait Supervised: Send + Sync {
+    /// Returns after what time another visit must follow.
+    fn tick(self: Arc<Self>) -> Option<Duration>;
+}
+
+impl Duty for Supervise {
+    type Queue = dyn Supervised;
+    const THREAD: &'static str = "batchqueue-supervisor";
+
+    fn visit(queue: Arc<dyn Supervised>) -> Option<Duration> {
+        queue.tick()
+    }
+}
+
+/// Waits until the supervisor has ended; see [`Agenda::wait_ended`].
+#[cfg(feature = "python")]
+pub(crate) fn wait_supervisor_ended(deadline: Option<Instant>) {
+    SUPERVISOR.get().wait_ended(deadline);
+}
+
+/// For a forked child: the supervisor does not exist here, and its lock may be held for ever.
+#[cfg(feature = "python")]
+pub(crate) fn forget_supervisor() {
+    SUPERVISOR.forget();
+}
+
+/// The supervisor's visits to a queue that its threads ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Visits {
+    None,
+    /// The next one is a second away.
+    Rare,
+    /// One each tick.
+    Ticks,
+}
+
+/// Which visits to a queue are under way, and how its threads ask for more.
+///
+/// | field | written by | read by |
+/// |---|---|---|
+/// | `visits` | drain threads (raise), supervisor (clear) | drain threads |
+/// | `visited` | the start of the queue, once | drain threads that ask |
+#[derive(Debug)]
+pub(crate) struct Arming {
+    visits: AtomicU8,
+    /// The address of what is visited.
+    visited: OnceLock<usize>,
+}
+
+impl Arming {
+    /// A queue that needs no visits never asks for them.
+    pub(crate) fn new(needs_visits: bool) -> Self {
+        let first = if needs_visits { Visits::None } else { Visits::Ticks };
+        Self { visits: AtomicU8::new(first as u8), visited: OnceLock::new() }
+    }
+
+    /// Registers what is visited from now on, on request.
+    pub(crate) fn register(&self, visited: Weak<dyn Supervised>) {
+        let _ = self.visited.set(address(&visited));
+        SUPERVISOR.get().register(visited, None);
+    }
+
+    /// Ends the visits of a queue that has ended, and waits for one that is under way: it must not
+    /// hold the last reference, because it would drop the user's handlers.
+    pub(crate) fn unregister(&self) {
+        if let Some(&visited) = self.visited.get() {
+            let supervisor = SUPERVISOR.get();
+            supervisor.unregister(visited);
+            supervisor.wait_unvisited(visited);
+        }
+    }
+
+    /// Whether there are such visits, or more. The caller has stored what it begins, and fenced.
+    #[inline]
+    pub(crate) fn has(&self, visits: Visits) -> bool {
+        // Relaxed: ordered by the caller's fence, which pairs with the one in `clear`.
+        self.visits.load(Ordering::Relaxed) >= visits as u8
+    }
+
+    /// Asks for visits, the first of them after this time, unless there are such visits, or more.
+    #[cold]
+    pub(crate) fn ask(&self, visits: Visits, after: Duration) {
+        if self.raise(visits)
+            && let Some(&visited) = self.visited.get()
+        {
+            let supervisor = SUPERVISOR.get();
+            supervisor.request(visited, Instant::now() + after);
+            if supervisor.start().is_err() {
+                // The system has no thread left. The next turn tries again.
+                self.clear();
+            }
+        }
+    }
+
+    /// Returns whether the caller has to ask for them.
+    pub(crate) fn raise(&self, visits: Visits) -> bool {
+        // Relaxed: it only decides which thread asks.
+        self.visits.fetch_max(visits as u8, Ordering::Relaxed) < visits as u8
+    }
+
+    /// The caller then checks whether a thread has begun something meanwhile.
+    pub(crate) fn clear(&self) {
+        self.visits.store(Visits::None as u8, Ordering::Relaxed);
+        // SeqCst: pairs with the fence of a thread that enters a partition: either it sees that
+        // there are no more visits, or its turn is seen by the caller.
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Visits of the supervisor that nothing asks for: each says when the next one follows.
+#[derive(Default)]
+pub(crate) struct OwnVisits(OnceLock<Arc<dyn Supervised>>);
+
+impl OwnVisits {
+    /// The first visit is after `first`. If the system has no thread left, the first turn of a queue
+    /// tries again.
+    pub(crate) fn begin(&self, visited: Arc<dyn Supervised>, first: Duration) {
+        let supervisor = SUPERVISOR.get();
+        supervisor.register(Arc::downgrade(self.0.get_or_init(|| visited)), Some(first));
+        let _ = supervisor.start();
+    }
+
+    /// No visit begins from here on, and none is under way.
+    pub(crate) fn end(&self) {
+        if let Some(visited) = self.unregister() {
+            SUPERVISOR.get().wait_unvisited(visited);
+        }
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn visited(&self) -> Option<&Arc<dyn Supervised>> {
+        self.0.get()
+    }
+
+    fn unregister(&self) -> Option<usize> {
+        let visited = Arc::as_ptr(self.0.get()?).cast::<()>() as usize;
+        SUPERVISOR.get().unregister(visited);
+        Some(visited)
+    }
+}
+
+impl Drop for OwnVisits {
+    fn drop(&mut self) {
+        self.unregister();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_does_not_wait_for_the_look_that_a_side_call_has_asked_for() {
+        let arming = Arming::new(true);
+        assert!(arming.raise(Visits::Rare));
+        assert!(arming.has(Visits::Rare) && !arming.has(Visits::Ticks));
+        assert!(arming.raise(Visits::Ticks));
+        assert!(!arming.raise(Visits::Rare) && !arming.raise(Visits::Ticks));
+        arming.clear();
+        assert!(!arming.has(Visits::Rare));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::thread;
+
+    use super::*;
+    use crate::sync::AtomicU64;
+    use crate::testing::loom::model;
+
+    /// A turn begins while the visits end: it asks for more, or they continue.
+    #[test]
+    fn loom_turn_while_the_visits_end() {
+        model(2, || {
+            let shared = Arc::new((Arming::new(false), AtomicU64::new(0)));
+            let drain = {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    let (arming, turns) = &*shared;
+                    turns.store(1, Ordering::Relaxed);
+                    fence(Ordering::SeqCst);
+                    !arming.has(Visits::Ticks) && arming.raise(Visits::Ticks)
+                })
+            };
+            let (arming, turns) = &*shared;
+            arming.clear();
+            let is_idle = turns.load(Ordering::Relaxed) == 0;
+            let continues = !is_idle && arming.raise(Visits::Ticks);
+            assert!(drain.join().unwrap() || continues);
+        });
+    }
 }

@@ -26,7 +26,7 @@ pub(super) fn spawn_helper(
 
 /// Waits until no helper runs, or until `deadline`.
 #[cfg(feature = "python")]
-pub(crate) fn wait_ended(deadline: Option<Instant>) {
+pub(crate) fn wait_helpers_ended(deadline: Option<Instant>) {
     let helpers = HELPERS.get();
     while !helpers.is_empty() {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -39,6 +39,6 @@ pub(crate) fn wait_ended(deadline: Option<Instant>) {
 
 /// For a forked child: the threads do not exist here.
 #[cfg(feature = "python")]
-pub(crate) fn forget() {
+pub(crate) fn forget_helpers() {
     HELPERS.forget();
 }

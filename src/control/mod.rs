@@ -22,7 +22,7 @@
 //! | `watchdog` | log lines about calls, producers and items that take long |
 //! | `waits` | handlers that wait for queues, and which of these waits would never end |
 
-mod agenda;
+pub(crate) mod agenda;
 pub(crate) mod balance;
 pub(crate) mod close;
 pub(crate) mod deadlines;

@@ -13,38 +13,18 @@
 //! The same thread visits each queue for its [`watchdog`](super::watchdog), in separate visits:
 //! also one with a single drain thread, and one that is idle.
 
-use crate::control::agenda::{Agenda, Duty};
+use crate::control::agenda::{Supervised, Visits};
 use crate::control::log_helper::Line;
 use crate::control::slow_calls::SLOW_CALL;
-use crate::control::supervision::{QUIET, Seen, Visits};
+use crate::control::supervision::{QUIET, Seen};
 use crate::control::thread_slots::{Reach, ThreadSlot};
 use crate::item::Item;
 use crate::observe::STUCK_AFTER;
 use crate::shared::Shared;
-use crate::sync::{Arc, Duration, Forgettable, Instant, Weak};
+use crate::sync::{Arc, Duration, Instant, Weak};
 
 /// A thread that has been in one call for longer may never return.
 const LOST_AFTER: Duration = Duration::from_secs(5);
-
-static SUPERVISOR: Forgettable<Agenda<Supervise>> = Forgettable::new();
-
-struct Supervise;
-
-/// What the thread visits: a queue with several drain threads, or the watchdog of a queue.
-pub(super) trait Supervised: Send + Sync {
-    /// Returns after what time another tick must follow.
-    fn tick(self: Arc<Self>) -> Option<Duration>;
-}
-
-impl Duty for Supervise {
-    type Queue = dyn Supervised;
-
-    const THREAD: &'static str = "batchqueue-supervisor";
-
-    fn visit(queue: Arc<dyn Supervised>) -> Option<Duration> {
-        queue.tick()
-    }
-}
 
 impl<T: Item> Supervised for Shared<T> {
     fn tick(self: Arc<Self>) -> Option<Duration> {
@@ -58,47 +38,8 @@ impl<T: Item> Supervised for Shared<T> {
 pub(crate) fn register<T: Item>(shared: &Arc<Shared<T>>) {
     if shared.supervision.is_on {
         let queue: Weak<Shared<T>> = Arc::downgrade(shared);
-        SUPERVISOR.get().register(queue, None);
+        shared.supervision.arming.register(queue);
     }
-}
-
-/// Unregisters a queue that has ended.
-pub(crate) fn unregister<T: Item>(shared: &Shared<T>) {
-    if shared.supervision.is_on {
-        let supervisor = SUPERVISOR.get();
-        supervisor.unregister(shared.address());
-        // A visit must not hold the last reference: it would drop the user's handlers.
-        supervisor.wait_unvisited(shared.address());
-    }
-}
-
-/// Visits something else, for the first time after `first`. If the system has no thread left, the
-/// first turn of a queue tries again.
-pub(super) fn add_visits(visited: Weak<dyn Supervised>, first: Duration) {
-    let supervisor = SUPERVISOR.get();
-    supervisor.register(visited, Some(first));
-    let _ = supervisor.start();
-}
-
-/// Ends these visits, by address, and waits for one that is under way if the caller `waits`.
-pub(super) fn end_visits(visited: usize, waits: bool) {
-    let supervisor = SUPERVISOR.get();
-    supervisor.unregister(visited);
-    if waits {
-        supervisor.wait_unvisited(visited);
-    }
-}
-
-/// For the end of the process; see [`Agenda::wait_ended`].
-#[cfg(feature = "python")]
-pub(crate) fn wait_ended(deadline: Option<Instant>) {
-    SUPERVISOR.get().wait_ended(deadline);
-}
-
-/// For a forked child: the thread does not exist here, and its lock may be held for ever.
-#[cfg(feature = "python")]
-pub(crate) fn forget() {
-    SUPERVISOR.forget();
 }
 
 impl<T: Item> Shared<T> {
@@ -108,7 +49,7 @@ impl<T: Item> Shared<T> {
     #[inline]
     pub(crate) fn watch_turn(&self) {
         if !cfg!(loom) && !self.supervision.arming.has(Visits::Ticks) {
-            self.arm(Visits::Ticks, self.supervision.tick);
+            self.supervision.arming.ask(Visits::Ticks, self.supervision.tick);
         }
     }
 
@@ -118,19 +59,7 @@ impl<T: Item> Shared<T> {
         // Ordered by the lock of the tally, which `disarm` takes after it has cleared the mark.
         if !self.supervision.arming.has(Visits::Rare) {
             self.supervision.seen.lock().quiet_ticks = self.supervision.ticks(QUIET) - 2;
-            self.arm(Visits::Rare, QUIET);
-        }
-    }
-
-    #[cold]
-    fn arm(&self, visits: Visits, after: Duration) {
-        if self.supervision.arming.raise(visits) {
-            let supervisor = SUPERVISOR.get();
-            supervisor.request(self.address(), Instant::now() + after);
-            if supervisor.start().is_err() {
-                // The system has no thread left. The next turn tries again.
-                self.supervision.arming.clear();
-            }
+            self.supervision.arming.ask(Visits::Rare, QUIET);
         }
     }
 

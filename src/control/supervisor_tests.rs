@@ -1,7 +1,7 @@
 //! How long visits continue, and how spare threads come and go.
 
 use crate::config::{PartitionPolicy, ThreadPolicy};
-use crate::control::supervision::Visits;
+use crate::control::agenda::Visits;
 use crate::item::Item;
 use crate::sync::{Arc, Duration, Instant, Mutex};
 use crate::{Batch, BatchQueue, Config, Failure, Handler, HandlerRef, TypeKey};

@@ -26,9 +26,11 @@
 
 use std::fmt::Write;
 
+use slab::Slab;
+
 use crate::item::TypeKey;
 use crate::sync::{Arc, AtomicBool, Duration, Forgettable, Instant, Mutex, Ordering};
-use crate::thread_context::{call_has_ended, drained_queue, held_desk};
+use crate::thread_context::{KnownThread, call_has_ended, drained_queue, held_desk};
 
 /// How often a waiting handler checks whether its wait can end.
 pub(crate) const CHECK_EVERY: Duration = Duration::from_millis(50);
@@ -330,6 +332,53 @@ impl Drop for Waiting {
 #[cfg(feature = "python")]
 pub(crate) fn forget() {
     WAITS.forget();
+}
+
+/// A producer that waits for room.
+#[derive(Debug, Clone)]
+pub(crate) struct WaitingProducer {
+    pub(crate) since: Instant,
+    pub(crate) partition: usize,
+    pub(crate) key: TypeKey,
+    pub(crate) thread: Arc<KnownThread>,
+}
+
+/// The producers that wait for room in a queue, each with the time of its first attempt. Written
+/// under its lock by those that begin and end a wait, read by the watchdog.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct WaitingProducers(Arc<Mutex<Slab<WaitingProducer>>>);
+
+/// While it lives, a producer waits.
+#[derive(Debug)]
+pub(crate) struct WatchedWait {
+    producers: WaitingProducers,
+    number: usize,
+}
+
+impl WaitingProducers {
+    pub(crate) fn begin(
+        &self,
+        partition: usize,
+        key: TypeKey,
+        thread: Arc<KnownThread>,
+    ) -> WatchedWait {
+        let wait = WaitingProducer { since: Instant::now(), partition, key, thread };
+        let number = self.0.lock().insert(wait);
+        WatchedWait { producers: self.clone(), number }
+    }
+
+    /// The wait that has lasted longest, and the number of all.
+    pub(crate) fn longest(&self) -> Option<(WaitingProducer, usize)> {
+        let waits = self.0.lock();
+        let longest = waits.iter().map(|(_, wait)| wait).min_by_key(|wait| wait.since)?;
+        Some((longest.clone(), waits.len()))
+    }
+}
+
+impl Drop for WatchedWait {
+    fn drop(&mut self) {
+        self.producers.0.lock().remove(self.number);
+    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -11,43 +11,31 @@
 //! time has doubled, and when it is over. Each drain thread has its call. Waits of producers, and
 //! items, are one subject each for the whole queue: the one that has lasted longest is named, and
 //! they are over when it is below half of the limit.
-//!
-//! | field | written by | read by |
-//! |---|---|---|
-//! | `visitor` | the start of the queue, once | its end |
-//! | `producers` | see `watchdog/producers.rs` | visits |
-//! | `seen` | visits | the same |
 
 mod lasting;
-mod producers;
 mod report;
 mod texts;
 mod waiting_items;
 
-use std::fmt;
-
 use lasting::Lasting;
-use producers::Producers;
 use waiting_items::WaitingItems;
 
-use crate::config::Config;
+use crate::control::agenda::Supervised;
 use crate::control::helpers::spawn_helper;
-use crate::control::supervisor::{self, Supervised};
+use crate::control::waits::WatchedWait;
 use crate::item::{Item, TypeKey};
 use crate::shared::Shared;
-use crate::sync::{Arc, Duration, Instant, Mutex, OnceLock, Weak};
+use crate::sync::{Arc, Duration, Instant, Mutex, Weak};
 use crate::thread_context::this_thread;
-
-pub(crate) use producers::WatchedWait;
 
 /// While something was reported, its end is noticed after this time.
 const MOST_PAUSE: Duration = Duration::from_secs(1);
 
-pub(crate) struct Watchdog<T: Item> {
-    /// `None`: the queue is not watched.
-    limit: Option<Duration>,
-    visitor: OnceLock<Arc<Visitor<T>>>,
-    producers: Producers,
+/// A queue as the supervisor visits it for the watchdog.
+struct Visitor<T: Item> {
+    queue: Weak<Shared<T>>,
+    limit: Duration,
+    /// Written and read by visits.
     seen: Mutex<Seen>,
 }
 
@@ -61,15 +49,20 @@ struct Seen {
     waiting: WaitingItems,
 }
 
-/// A queue as the supervisor visits it for the watchdog.
-struct Visitor<T: Item>(Weak<Shared<T>>);
+impl<T: Item> Visitor<T> {
+    fn new(queue: &Arc<Shared<T>>, limit: Duration) -> Self {
+        let calls = (0..queue.threads.most()).map(|_| <(Lasting, String)>::default()).collect();
+        let seen = Mutex::new(Seen { calls, ..Seen::default() });
+        Self { queue: Arc::downgrade(queue), limit, seen }
+    }
+}
 
 impl<T: Item> Supervised for Visitor<T> {
     fn tick(self: Arc<Self>) -> Option<Duration> {
-        let shared = self.0.upgrade()?;
-        let again = shared.watch(Instant::now());
+        let shared = self.queue.upgrade()?;
+        let again = self.visit(&shared, Instant::now());
         let_go_elsewhere(shared);
-        again
+        Some(again)
     }
 }
 
@@ -82,62 +75,29 @@ fn let_go_elsewhere<T: Item>(shared: Arc<Shared<T>>) {
     }
 }
 
-impl<T: Item> Watchdog<T> {
-    pub(crate) fn new(config: &Config, threads: usize) -> Self {
-        let calls = (0..threads).map(|_| <(Lasting, String)>::default()).collect();
-        Self {
-            // loom has no clock.
-            limit: config.warn_after.filter(|_| !cfg!(loom)),
-            visitor: OnceLock::new(),
-            producers: Producers::default(),
-            seen: Mutex::new(Seen { calls, ..Seen::default() }),
-        }
-    }
-
-    /// From here on there are visits.
-    pub(crate) fn start(&self, shared: &Arc<Shared<T>>) {
-        let Some(limit) = self.limit else { return };
-        let visitor = self.visitor.get_or_init(|| Arc::new(Visitor(Arc::downgrade(shared))));
-        let queue: Weak<Visitor<T>> = Arc::downgrade(visitor);
-        supervisor::add_visits(queue, limit / 2);
-    }
-
-    /// No visit begins from here on, and none is under way. Called by the last drain thread that
-    /// ends: one that hangs is watched as long as it does.
-    pub(crate) fn stop(&self) {
-        if let Some(visitor) = self.visitor.get() {
-            supervisor::end_visits(Arc::as_ptr(visitor).cast::<()>() as usize, true);
-        }
-    }
-}
-
-impl<T: Item> Drop for Watchdog<T> {
-    fn drop(&mut self) {
-        if let Some(visitor) = self.visitor.get() {
-            supervisor::end_visits(Arc::as_ptr(visitor).cast::<()>() as usize, false);
-        }
-    }
-}
-
-impl<T: Item> fmt::Debug for Watchdog<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watchdog").field("limit", &self.limit).finish_non_exhaustive()
-    }
-}
-
 impl<T: Item> Shared<T> {
-    /// The last step of each drain thread before it lets go of its queue.
+    /// From here on there are visits, if the queue is watched.
+    pub(crate) fn start_watch(self: &Arc<Self>) {
+        // loom has no clock.
+        if let Some(limit) = self.config.warn_after.filter(|_| !cfg!(loom)) {
+            self.watch.begin(Arc::new(Visitor::new(self, limit)), limit / 2);
+        }
+    }
+
+    /// The last step of each drain thread before it lets go of its queue. One that hangs is watched
+    /// as long as it does.
     pub(crate) fn end_watch(&self) {
         if !cfg!(loom) && self.ending.running().begin_end() {
-            self.watchdog.stop();
+            self.watch.end();
         }
     }
 
     /// Called by a producer that is about to wait for room.
     pub(crate) fn watch_wait(&self, partition: usize, key: TypeKey) -> Option<WatchedWait> {
-        self.watchdog.limit?;
+        // loom has no clock.
+        self.config.warn_after.filter(|_| !cfg!(loom))?;
         let thread = this_thread(|| self.host.thread_number());
-        Some(self.watchdog.producers.begin(partition, key, thread))
+        Some(self.waiting_producers.begin(partition, key, thread))
     }
 }
 

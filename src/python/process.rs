@@ -18,11 +18,11 @@ use super::interpreter::{
 use super::item::{PyItem, has_gil, prepare_arrow_data};
 use super::life::forget_restarts;
 use super::results::future_class;
+use crate::control::agenda::{forget_supervisor, wait_supervisor_ended};
 use crate::control::balance::control_thread;
-use crate::control::helpers;
+use crate::control::helpers::{forget_helpers, wait_helpers_ended};
 use crate::control::log_helper::PATIENCE;
 use crate::control::scheduler::{forget_pools, live_pools};
-use crate::control::supervisor;
 use crate::control::waits;
 use crate::flow::pause::slice;
 use crate::thread_context::forget_drain_thread;
@@ -231,8 +231,8 @@ fn wait_for_threads(py: Python<'_>) -> PyResult<()> {
     }
     py.detach(|| {
         control_thread::wait_ended(deadline);
-        supervisor::wait_ended(deadline);
-        helpers::wait_ended(deadline);
+        wait_supervisor_ended(deadline);
+        wait_helpers_ended(deadline);
     });
     Ok(())
 }
@@ -291,8 +291,8 @@ pub(crate) fn forget_parent(py: Python<'_>, in_hook: bool) -> PyResult<()> {
         }
         forget_pools();
         control_thread::forget();
-        supervisor::forget();
-        helpers::forget();
+        forget_supervisor();
+        forget_helpers();
         waits::forget();
         forget_desks();
         forget_drain_thread();

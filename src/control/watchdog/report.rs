@@ -1,11 +1,11 @@
 //! A visit: what takes long, and the lines about it.
 
 use super::lasting::Say;
-use super::producers::Wait;
 use super::texts::{LongCall, seconds, wait};
-use super::{MOST_PAUSE, Seen};
+use super::{MOST_PAUSE, Seen, Visitor};
 use crate::config::Selector;
 use crate::control::log_helper::{HostWitness, Line, Witness};
+use crate::control::waits::WaitingProducer;
 use crate::flow::handler::consumption::Consumption;
 use crate::flow::partition::Partition;
 use crate::flow::route::TypeRoute;
@@ -17,18 +17,19 @@ use crate::sync::{Arc, Duration, Instant};
 /// At most so many types are named of a partition that holds more.
 const MOST_NAMES: usize = 3;
 
-impl<T: Item> Shared<T> {
+impl<T: Item> Visitor<T> {
     /// Says what is to be said at `now`. Returns after what time the next visit is due.
-    pub(super) fn watch(self: &Arc<Self>, now: Instant) -> Option<Duration> {
-        let limit = self.watchdog.limit?;
-        let seen = &mut *self.watchdog.seen.lock();
-        let mut visit = Visit { shared: self, limit, now, next: now + limit / 2 };
+    pub(super) fn visit(&self, shared: &Arc<Shared<T>>, now: Instant) -> Duration {
+        let (limit, seen) = (self.limit, &mut *self.seen.lock());
+        let mut visit = Visit { shared, limit, now, next: now + limit / 2 };
         visit.watch_calls(seen);
         visit.watch_producers(seen);
         visit.watch_items(seen);
-        Some(visit.next.saturating_duration_since(now).max(Duration::from_millis(1)))
+        visit.next.saturating_duration_since(now).max(Duration::from_millis(1))
     }
+}
 
+impl<T: Item> Shared<T> {
     // ---- what is known of calls
 
     /// The call that a drain thread is inside of.
@@ -256,7 +257,7 @@ impl<T: Item> Visit<'_, T> {
 
     fn watch_producers(&mut self, seen: &mut Seen) {
         let shared = self.shared;
-        let longest = shared.watchdog.producers.longest();
+        let longest = shared.waiting_producers.longest();
         let since = longest.as_ref().map(|(wait, _)| wait.since);
         if let Some(took) = seen.producers.end(self.now, |_| self.is_short(since)) {
             let (queue, took) = (&shared.name, seconds(took));
@@ -271,9 +272,9 @@ impl<T: Item> Visit<'_, T> {
         self.come_back(seen.producers.next(wait.since, self.limit), seen.producers.is_reported());
     }
 
-    fn log_producers(&self, wait: &Wait, producers: usize, lasts: Duration) {
+    fn log_producers(&self, wait: &WaitingProducer, producers: usize, lasts: Duration) {
         let shared = self.shared;
-        let Wait { partition, key, thread, .. } = wait.clone();
+        let WaitingProducer { partition, key, thread, .. } = wait.clone();
         let (size, lasts) = (shared.config.buffer_size, seconds(lasts));
         let others = match producers - 1 {
             0 => String::new(),

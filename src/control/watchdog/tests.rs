@@ -1,7 +1,9 @@
 //! What the watchdog says, and when. The limit is an hour, and the tests move the time of visits:
 //! the supervisor's own visits find nothing.
 
-use super::let_go_elsewhere;
+use std::ops::Deref;
+
+use super::{Visitor, let_go_elsewhere};
 use crate::config::{PartitionPolicy, RetryPolicy, ThreadPolicy};
 use crate::error::ProduceError;
 use crate::item::Item;
@@ -108,10 +110,29 @@ fn config(threads: usize, partitions: usize) -> Config {
     }
 }
 
-fn start(config: Config) -> (BatchQueue<Number>, Log) {
+/// A queue, with visits by the test.
+struct Watched {
+    queue: BatchQueue<Number>,
+    visitor: Visitor<Number>,
+}
+
+impl Deref for Watched {
+    type Target = BatchQueue<Number>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.queue
+    }
+}
+
+fn start(config: Config) -> (Watched, Log) {
     let log = Log::default();
     let queue = BatchQueue::builder("orders", config).host(log.clone()).start().unwrap();
-    (queue, log)
+    (watched(queue), log)
+}
+
+fn watched(queue: BatchQueue<Number>) -> Watched {
+    let visitor = Visitor::new(&queue.shared, HOUR);
+    Watched { queue, visitor }
 }
 
 fn named(key: TypeKey, name: &str) -> crate::HandledType {
@@ -126,8 +147,8 @@ fn hold<'a>(queue: &BatchQueue<Number>, held: &'a Held) -> MutexGuard<'a, ()> {
     guard
 }
 
-fn visit(queue: &BatchQueue<Number>, now: Instant) -> Duration {
-    queue.shared.watch(now).unwrap()
+fn visit(watched: &Watched, now: Instant) -> Duration {
+    watched.visitor.visit(&watched.shared, now)
 }
 
 #[test]
@@ -215,7 +236,7 @@ fn a_producer_that_waits_is_reported_with_the_handler_that_it_waits_for() {
         for _ in 0..3 {
             scope.spawn(|| queue.produce(Number(ORDER)).unwrap());
         }
-        let waiting = || queue.shared.watchdog.producers.longest().map_or(0, |(_, count)| count);
+        let waiting = || queue.shared.waiting_producers.longest().map_or(0, |(_, count)| count);
         wait_until(|| waiting() == 3);
         visit(&queue, start + HOUR + HOUR / 4);
         let lines = log.wait_for(3);
@@ -229,7 +250,7 @@ fn a_producer_that_waits_is_reported_with_the_handler_that_it_waits_for() {
     visit(&queue, start + 2 * HOUR);
     wait_until(|| log.lines().iter().any(|line| line.contains("producers do not wait for long")));
     queue.shutdown(None);
-    assert!(queue.shared.watchdog.producers.longest().is_none());
+    assert!(queue.shared.waiting_producers.longest().is_none());
 }
 
 #[test]
@@ -243,7 +264,7 @@ fn a_producer_that_gives_up_waits_no_more() {
     let refused =
         queue.produce_with(Number(ORDER), None, soon, &mut crate::flow::pause::Wait).unwrap_err();
     assert!(matches!(refused, ProduceError::TimedOut { .. }));
-    assert!(queue.shared.watchdog.producers.longest().is_none());
+    assert!(queue.shared.waiting_producers.longest().is_none());
     drop(held_up);
     queue.shutdown(None);
 }
@@ -286,7 +307,7 @@ fn a_log_that_is_held_up_holds_up_no_visit() {
 #[test]
 fn a_queue_without_a_limit_is_not_watched() {
     let (queue, _log) = start(Config { warn_after: None, ..config(1, 1) });
-    assert!(queue.shared.watch(Instant::now() + 100 * HOUR).is_none());
+    assert!(queue.shared.watch.visited().is_none());
     assert!(queue.shared.watch_wait(0, ORDER).is_none());
     queue.shutdown(None);
 }
@@ -316,7 +337,7 @@ fn a_shutdown_names_the_handler_that_holds_what_it_abandons() {
 #[test]
 fn visits_end_with_the_queue_and_keep_nothing_alive() {
     let (queue, _log) = start(config(2, 2));
-    let visitor = Arc::downgrade(queue.shared.watchdog.visitor.get().unwrap());
+    let visitor = Arc::downgrade(queue.shared.watch.visited().unwrap());
     let shared = Arc::downgrade(&queue.shared);
     queue.shutdown(None);
     drop(queue);

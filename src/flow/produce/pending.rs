@@ -13,8 +13,7 @@
 
 use std::fmt;
 
-use crate::control::waits::Waiting;
-use crate::control::watchdog::WatchedWait;
+use crate::control::waits::{Waiting, WatchedWait};
 use crate::error::ProduceError;
 use crate::flow::handler::consumption::Consumption;
 use crate::flow::partition::space::Listener;

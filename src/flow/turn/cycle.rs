@@ -10,7 +10,6 @@
 
 use crate::config::Selector;
 use crate::control::scheduler::Sleeper;
-use crate::control::supervisor;
 use crate::control::thread_slots::ThreadSlot;
 use crate::flow::desk::call::Round;
 use crate::flow::handler::consumption::Consumption;
@@ -233,7 +232,7 @@ impl<T: Item> DrainTask<T> {
 
     /// The last act of this task, when everything is handled.
     pub(crate) fn end(&mut self) {
-        supervisor::unregister(&self.shared);
+        self.shared.supervision.arming.unregister();
         self.serve_dead_letters();
         self.retire_handlers(!self.shared.ending.is_expired());
         // First, because a last call may wait for a handler that does not return.

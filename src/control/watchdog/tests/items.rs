@@ -74,7 +74,7 @@ fn a_queue_whose_pool_is_busy_elsewhere_reports_its_items() {
     let (log, other_log) = (Log::default(), Log::default());
     let start_on_pool = |name: &str, log: &Log| {
         let builder = BatchQueue::builder(name, config(1, 1)).host(log.clone());
-        builder.shared_scheduler("watched pool", threads).start().unwrap()
+        watched(builder.shared_scheduler("watched pool", threads).start().unwrap())
     };
     let (queue, other) = (start_on_pool("orders", &log), start_on_pool("other", &other_log));
     let held = Held::default();
@@ -106,7 +106,7 @@ fn nothing_is_remembered_of_partitions_without_waiting_items() {
     wait_until(|| queue.stats().consumed == 16);
     visit(&queue, Instant::now());
     {
-        let Seen { waiting, calls, .. } = &*queue.shared.watchdog.seen.lock();
+        let Seen { waiting, calls, .. } = &*queue.visitor.seen.lock();
         assert!(waiting.oldest().is_none());
         assert_eq!(calls.len(), 1);
     }
