@@ -17,7 +17,7 @@ use crate::flow::handler::host::{Host, NoHost};
 use crate::flow::route::TypeHandlers;
 use crate::item::{Item, TypeKey};
 use crate::queue::BatchQueue;
-use crate::shared::Shared;
+use crate::shared::Control;
 use crate::sync::{Arc, Mutex};
 
 type ConsumerFactory<T> = Box<dyn FnMut(usize) -> HandlerRef<T> + Send>;
@@ -153,7 +153,7 @@ impl<T: Item> Builder<T> {
         wakers.extend(their_wakers);
         let spares = Spares::new(threads, spares);
         let pool = share.as_ref().map(|share| share.pool().clone());
-        let shared = Arc::new(Shared::new(
+        let control = Arc::new(Control::new(
             self.name,
             self.config,
             consumption,
@@ -162,19 +162,20 @@ impl<T: Item> Builder<T> {
             ThreadSlots::new(wakers, spares),
             pool,
         ));
-        supervisor::register(&shared);
-        shared.start_watch();
-        let queue = BatchQueue { shared, joins: Mutex::new(Vec::new()) };
+        supervisor::register(&control);
+        control.start_watch();
+        let queue =
+            BatchQueue { flow: control.flow.clone(), control, joins: Mutex::new(Vec::new()) };
         match (share, sleepers.pop()) {
-            (Some(share), Some(sleeper)) => pooled::start(&queue.shared, sleeper, share),
-            (None, Some(sleeper)) if self.is_inline => inline::start(&queue.shared, sleeper),
+            (Some(share), Some(sleeper)) => pooled::start(&queue.control, sleeper, share),
+            (None, Some(sleeper)) if self.is_inline => inline::start(&queue.control, sleeper),
             (_, last) => {
                 sleepers.extend(last);
-                *queue.joins.lock() = dedicated::start(&queue.shared, sleepers)?;
+                *queue.joins.lock() = dedicated::start(&queue.control, sleepers)?;
             }
         }
-        if queue.shared.balancing.is_some() {
-            control_thread::register(&queue.shared).map_err(|cause| {
+        if queue.control.balancing.is_some() {
+            control_thread::register(&queue.control).map_err(|cause| {
                 ConfigError(format!("cannot start the control thread: {cause}"))
             })?;
         }

@@ -60,7 +60,7 @@
 //! | `control::{register, retire, departure}` | new types, retired handlers, types that go |
 //! | `control::close` | the end |
 //! | `observe`, `snapshot` | counts and statistics; how they are read |
-//! | `shared` | the components that the threads of one queue share |
+//! | `shared` | what the control side of one queue keeps |
 //! | `thread_context` | the queue that a thread drains, the handler that it is inside |
 //! | `sync` | the only door to locks, atomics, threads: real ones, or loom's |
 //! | `arrow` | columnar data: record batches split by the values of a column |

@@ -9,9 +9,10 @@ use crate::flow::handler::{HandlerRef, Handlers};
 use crate::flow::partition::gate::Access;
 use crate::flow::pause::{Pause, Wait};
 use crate::flow::produce::pending::{Line, TryProduceError};
+use crate::flow::state::Flow;
 use crate::item::{HandledType, Item, TypeKey};
 use crate::observe::{HandlerHistograms, Stats};
-use crate::shared::Shared;
+use crate::shared::Control;
 use crate::sync::{Arc, Instant, JoinHandle, Mutex};
 use crate::thread_context::on_drain_thread;
 use crate::weak_queue::WeakQueue;
@@ -43,24 +44,25 @@ use crate::weak_queue::WeakQueue;
 /// assert_eq!(letters.load(Relaxed), 5);
 /// ```
 pub struct BatchQueue<T: Item> {
-    pub(crate) shared: Arc<Shared<T>>,
+    pub(crate) flow: Arc<Flow<T>>,
+    pub(crate) control: Arc<Control<T>>,
     pub(crate) joins: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl<T: Item> BatchQueue<T> {
     /// The queue's name.
     pub fn name(&self) -> &str {
-        &self.shared.name
+        &self.flow.name
     }
 
     /// Whether every thread may put items in.
     pub fn is_running(&self) -> bool {
-        self.shared.control.lock().access == Access::Open
+        self.control.state.lock().access == Access::Open
     }
 
     /// Whether the queue is shut down and its last drain thread has ended.
     pub fn has_ended(&self) -> bool {
-        self.shared.ending.running().is_empty()
+        self.flow.ending.running().is_empty()
     }
 
     /// Sends the items of one type to a handler, from now on and in place of its previous handler.
@@ -109,7 +111,7 @@ impl<T: Item> BatchQueue<T> {
         handlers: impl Into<Handlers<T>>,
         pause: &mut P,
     ) -> Result<(), AddHandlerError<P::Interrupt>> {
-        let retired = self.shared.register(&item_type.into(), handlers.into())?;
+        let retired = self.control.register(&item_type.into(), handlers.into())?;
         wait_for_retired(retired, None, pause).map(drop).map_err(AddHandlerError::Interrupted)
     }
 
@@ -142,11 +144,11 @@ impl<T: Item> BatchQueue<T> {
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<bool, P::Interrupt> {
-        let retired = self.shared.unregister(key);
+        let retired = self.control.unregister(key);
         let removed = retired.is_some();
         let ended = wait_for_retired(retired, deadline, pause);
         if removed {
-            self.shared.after_retirement();
+            self.control.after_retirement();
         }
         ended.map(|ended| removed && ended)
     }
@@ -181,7 +183,7 @@ impl<T: Item> BatchQueue<T> {
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<(), ProduceError<T, P::Interrupt>> {
-        self.shared.produce(item, partition, deadline, pause)
+        self.flow.produce(item, partition, deadline, pause)
     }
 
     /// Puts an item in by its [`weight`](Item::weight), in pieces if it does not fit whole. Returns
@@ -198,7 +200,7 @@ impl<T: Item> BatchQueue<T> {
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<(), ProduceError<T, P::Interrupt>> {
-        self.shared.produce_weighted(item, deadline, pause)
+        self.flow.produce_weighted(item, deadline, pause)
     }
 
     /// Puts items in, in order, up to the first that is refused; the rest stays in `items`. Each
@@ -212,7 +214,7 @@ impl<T: Item> BatchQueue<T> {
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<(), ProduceError<T, P::Interrupt>> {
-        self.shared.produce_many(items, deadline, pause)
+        self.flow.produce_many(items, deadline, pause)
     }
 
     /// Puts one item in without waiting, for callers that listen for room instead; see
@@ -230,7 +232,7 @@ impl<T: Item> BatchQueue<T> {
         partition: Option<usize>,
         is_awaited: &dyn Fn(Line) -> bool,
     ) -> Result<(), TryProduceError<T>> {
-        self.shared.try_produce(item, partition, is_awaited)
+        self.flow.try_produce(item, partition, is_awaited)
     }
 
     /// Puts items in without waiting, in order, up to the first that is pending or refused. The
@@ -242,7 +244,7 @@ impl<T: Item> BatchQueue<T> {
         &self,
         items: &mut std::vec::IntoIter<T>,
     ) -> Result<(), TryProduceError<T>> {
-        self.shared.try_produce_many(items)
+        self.flow.try_produce_many(items)
     }
 
     /// How many of the items that wait in a line find room now. Returns `buffer_size` if the
@@ -251,7 +253,7 @@ impl<T: Item> BatchQueue<T> {
     /// # Panics
     /// The partition of `line` is not below [`partition_count`](Self::partition_count).
     pub fn room(&self, line: Line) -> usize {
-        self.shared.room(line)
+        self.flow.room(line)
     }
 
     /// Waits until all items accepted before the call are handled. Returns `false` if the deadline
@@ -264,7 +266,7 @@ impl<T: Item> BatchQueue<T> {
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<bool, FlushError<P::Interrupt>> {
-        self.shared.flush(deadline, pause)
+        self.control.flush(deadline, pause)
     }
 
     /// Runs the balancer now, on the time since its last run, and returns the number of partitions
@@ -275,10 +277,10 @@ impl<T: Item> BatchQueue<T> {
     /// 0.
     pub fn rebalance(&self) -> usize {
         if on_drain_thread() {
-            self.shared.rebalance_soon();
+            self.control.rebalance_soon();
             return 0;
         }
-        self.shared.rebalance()
+        self.control.rebalance()
     }
 
     /// Closes the queue to all threads but drain threads, which still finish what their own queues
@@ -288,13 +290,13 @@ impl<T: Item> BatchQueue<T> {
     /// that fail are tried for the last time before it, also if that shutdown comes too late for
     /// that.
     pub fn close_to_outside(&self, deadline: Option<Instant>) {
-        self.shared.close_to_outside(deadline);
+        self.control.close_to_outside(deadline);
     }
 
     /// Closes the queue: every later put is refused, and what was accepted is delivered. Does not
     /// wait.
     pub fn close(&self) {
-        self.shared.close();
+        self.control.close();
     }
 
     /// Closes the queue, waits until what was accepted is handled and `on_close` has run, and
@@ -319,8 +321,8 @@ impl<T: Item> BatchQueue<T> {
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<u64, P::Interrupt> {
-        let abandoned = self.shared.shutdown(deadline, pause)?;
-        if self.shared.ending.running().is_empty() {
+        let abandoned = self.control.shutdown(deadline, pause)?;
+        if self.flow.ending.running().is_empty() {
             // The threads have ended: the joins do not wait. A panic was reported when it happened.
             for thread in std::mem::take(&mut *self.joins.lock()) {
                 drop(thread.join());
@@ -333,18 +335,18 @@ impl<T: Item> BatchQueue<T> {
     /// process. It still finds a queue that was dropped while its drain threads have items to
     /// deliver.
     pub fn downgrade(&self) -> WeakQueue<T> {
-        WeakQueue::of(&self.shared)
+        WeakQueue::of(&self.control)
     }
 
     /// A snapshot of counts and use.
     pub fn stats(&self) -> Stats {
-        self.shared.stats()
+        self.control.stats()
     }
 
     /// The histograms of the types in [`Stats::handlers`], in the same order unless one comes or
     /// goes meanwhile.
     pub fn histograms(&self) -> Vec<(TypeKey, HandlerHistograms)> {
-        self.shared.histograms()
+        self.control.histograms()
     }
 
     /// If no thread drains the queue: handles what was accepted, or ends the queue if it is closed.
@@ -361,7 +363,7 @@ impl<T: Item> BatchQueue<T> {
         let mut is_over = false;
         while !is_over {
             pause.pause(&mut |limit| {
-                is_over = self.shared.run_inline(crate::flow::pause::slice(limit, deadline))
+                is_over = self.control.run_inline(crate::flow::pause::slice(limit, deadline))
                     || deadline.is_some_and(|deadline| Instant::now() >= deadline);
             })?;
         }
@@ -371,24 +373,24 @@ impl<T: Item> BatchQueue<T> {
     /// The capacity of each partition.
     #[cfg(feature = "python")]
     pub(crate) fn buffer_size(&self) -> usize {
-        self.shared.config.buffer_size
+        self.flow.config.buffer_size
     }
 
     /// Whether no thread drains the queue.
     #[cfg(feature = "python")]
     #[inline]
     pub(crate) fn is_inline(&self) -> bool {
-        self.shared.is_inline()
+        self.control.is_inline()
     }
 
     /// The number of partitions; `add_handler` may raise it.
     pub fn partition_count(&self) -> usize {
-        self.shared.route.partition_count()
+        self.flow.route.partition_count()
     }
 
     /// The selector that the queue was made with.
     pub fn selector(&self) -> Selector {
-        self.shared.config.selector
+        self.flow.config.selector
     }
 }
 
@@ -404,12 +406,12 @@ fn wait_for_retired<P: Pause>(
 
 impl<T: Item> Drop for BatchQueue<T> {
     fn drop(&mut self) {
-        self.shared.close();
+        self.control.close();
     }
 }
 
 impl<T: Item> fmt::Debug for BatchQueue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BatchQueue").field("name", &self.shared.name).finish_non_exhaustive()
+        f.debug_struct("BatchQueue").field("name", &self.flow.name).finish_non_exhaustive()
     }
 }

@@ -1,57 +1,58 @@
-//! What the producers, the drain threads and the control side of one queue share: one component for
-//! each concern, which keeps its own fields and says who writes and who reads them.
-//!
-//! | field | written by | read by |
-//! |---|---|---|
-//! | `route` | growth and handlers, under `control`; see `flow/route.rs` | all threads |
-//! | `threads` | see `control/thread_slots.rs` | all threads |
-//! | `ending` | see `control/ending.rs` | drain threads, shutdowns |
-//! | `dead_letters` | see `flow/handler/dead_letters.rs` | drain threads, flushes |
-//! | `flushes` | see `control/flushes.rs` | drain threads, flushes |
-//! | `retirements` | see `control/retirements.rs` | drain threads |
-//! | `departures` | see `control/departure.rs` | drain threads |
-//! | `serving` | see `control/serving.rs` | control side, drain threads |
-//! | `supervision` | see `control/supervision.rs` | drain threads, statistics |
-//! | `slow_calls` | see `control/slow_calls.rs` | drain threads, supervisor |
-//! | `watchdog` | see `control/watchdog.rs` | producers that wait, supervisor |
-//! | `balancing` | see `control/balance/balancing.rs` | control side, statistics |
-//! | `control` | control side, under its lock | the same |
-//! | `next_partition` | producers, with a selector that goes in turn | the same |
+//! What the control side of a queue keeps: one component for each concern, which has its own fields
+//! and says who writes and who reads them.
 
 use std::fmt;
 
-use crate::config::{Config, available_cores};
+use rustc_hash::FxHashMap;
+
+use crate::config::Config;
 use crate::control::agenda::OwnVisits;
 use crate::control::balance::Balancing;
-use crate::control::departure::Departures;
-use crate::control::ending::Ending;
-use crate::control::flushes::Flushes;
 use crate::control::growth::Growth;
 use crate::control::known_types::KnownTypes;
 use crate::control::log_helper::{HostLog, LogHelper};
-use crate::control::retirements::Retirements;
-use crate::control::scheduler::Pool;
-use crate::control::scheduler::Signal;
-use crate::control::scheduler::inline::InlineDrain;
-use crate::control::serving::Serving;
-use crate::control::slow_calls::SlowCalls;
-use crate::control::supervision::Supervision;
+use crate::control::scheduler::{Pool, Sleeper};
 use crate::control::thread_slots::ThreadSlots;
-use crate::control::waits::WaitingProducers;
 use crate::flow::handler::consumption::Consumption;
-use crate::flow::handler::dead_letters::{DeadLetterBox, DeadLetterBoxes};
-use crate::flow::handler::dispatch_log::DispatchLog;
+use crate::flow::handler::dead_letters::DeadLetterBox;
 use crate::flow::handler::host::Host;
-use crate::flow::partition::Partition;
 use crate::flow::partition::gate::Access;
-use crate::flow::partition::segment::PutTime;
-use crate::flow::route::Route;
+use crate::flow::state::{Flow, drop_inside};
+use crate::flow::turn::task::DrainTask;
 use crate::item::Item;
-use crate::sync::{Arc, AtomicUsize, Duration, Instant, Mutex};
+use crate::observe::Throttle;
+use crate::sync::{Arc, AtomicU64, AtomicUsize, Condvar, Duration, Mutex, OnceLock, Ordering};
+use crate::thread_context::QueueLog;
 
-/// What `control` guards: the order of growth, handoffs and close.
+/// The control side of one queue: who drains what, when, and until when. Drain threads know it as
+/// their [`Steering`](crate::flow::state::Steering).
+///
+/// | field | written by | read by |
+/// |---|---|---|
+/// | `state` | control side, under its lock, which is *the control lock* | the same |
+/// | `departures` | see [`Departures`] | drain threads |
+/// | `supervision` | see [`Supervision`] | supervisor, statistics |
+/// | `watch` | the start of the queue, once | the last drain thread that ends |
+/// | `balancing` | see `control/balance/balancing.rs` | control side, statistics |
+/// | `log_helper` | see `control/log_helper.rs` | all threads that log or wait for the log |
+/// | `inline` | callers that drain the queue; set once, at its start | the same |
+pub(crate) struct Control<T: Item> {
+    pub(crate) flow: Arc<Flow<T>>,
+    pub(crate) state: Mutex<ControlState>,
+    pub(crate) departures: Departures,
+    pub(crate) supervision: Supervision,
+    /// The visits of the watchdog.
+    pub(crate) watch: OwnVisits,
+    /// `None` without a balancer, or with only one drain thread.
+    pub(crate) balancing: Option<Balancing>,
+    pub(crate) log_helper: LogHelper,
+    /// The drain task, if the callers drain the queue.
+    pub(crate) inline: InlineDrain<T>,
+}
+
+/// What the control lock guards: the order of growth, handoffs and close.
 #[derive(Debug)]
-pub(crate) struct Control {
+pub(crate) struct ControlState {
     pub(crate) growth: Growth,
     pub(crate) types: KnownTypes,
     /// Who may put items in; past `Open` the queue does not grow, and no plan is carried out.
@@ -62,40 +63,7 @@ pub(crate) struct Control {
     pub(crate) longest_handoff: Duration,
 }
 
-pub(crate) struct Shared<T: Item> {
-    pub(crate) name: String,
-    pub(crate) config: Config,
-    pub(crate) consumption: Consumption<T>,
-    pub(crate) dead_letters: DeadLetterBoxes<T>,
-    pub(crate) host: Arc<dyn Host<T>>,
-    pub(crate) threads: ThreadSlots,
-    /// The drain task, if the callers drain the queue.
-    pub(crate) inline: InlineDrain<T>,
-    /// The pool that the queue's one drain task runs on; `None` if it has dedicated threads.
-    pub(crate) pool: Option<Arc<Pool>>,
-    pub(crate) route: Route<T>,
-    pub(crate) retirements: Retirements<T>,
-    pub(crate) serving: Serving,
-    pub(crate) departures: Departures,
-    pub(crate) supervision: Supervision,
-    pub(crate) slow_calls: SlowCalls,
-    /// `None` without a balancer, or with only one drain thread.
-    pub(crate) balancing: Option<Balancing>,
-    pub(crate) started: Instant,
-    pub(crate) control: Mutex<Control>,
-    pub(crate) ending: Ending<T>,
-    pub(crate) flushes: Flushes,
-    pub(crate) next_partition: AtomicUsize,
-    /// Drain threads of this queue for each core of the process, rounded up.
-    pub(crate) threads_per_core: u32,
-    pub(crate) dispatch_log: DispatchLog,
-    pub(crate) log_helper: LogHelper,
-    /// Those of the watchdog.
-    pub(crate) watch: OwnVisits,
-    pub(crate) waiting_producers: WaitingProducers,
-}
-
-impl<T: Item> Shared<T> {
+impl<T: Item> Control<T> {
     pub(crate) fn new(
         name: String,
         config: Config,
@@ -105,62 +73,201 @@ impl<T: Item> Shared<T> {
         threads: ThreadSlots,
         pool: Option<Arc<Pool>>,
     ) -> Self {
-        PutTime::start();
-        let route = Route::new(&config);
-        route.grow(&config, threads.len(), config.partitions.resolve(threads.len(), 0.0));
-        let threads_per_core =
-            u32::try_from(threads.len().div_ceil(available_cores())).unwrap_or(u32::MAX);
         let balancing = config.balancer.clone().filter(|_| threads.len() > 1).map(Balancing::new);
-        let (supervision, slow_calls) =
-            (Supervision::new(&config, &threads), SlowCalls::new(threads.most()));
+        let supervision = Supervision::new(&config, &threads);
         let log_helper = LogHelper::new(format!("queue {name}"), HostLog(host.clone()));
+        let log: Arc<dyn QueueLog> = Arc::new(log_helper.clone());
+        let flow = Flow::new(name, config, consumption, dead_letter, (host, log), threads, pool);
         Self {
-            name,
-            config,
-            consumption,
-            dead_letters: DeadLetterBoxes::new(dead_letter),
-            host,
-            ending: Ending::new(threads.len()),
-            threads,
-            inline: InlineDrain::default(),
-            pool,
-            route,
-            retirements: Retirements::new(),
-            serving: Serving::default(),
-            departures: Departures::default(),
-            supervision,
-            slow_calls,
-            balancing,
-            started: Instant::now(),
-            control: Mutex::new(Control {
+            flow: Arc::new(flow),
+            state: Mutex::new(ControlState {
                 growth: Growth::default(),
                 types: KnownTypes::default(),
                 access: Access::Open,
                 abandoned: 0,
                 longest_handoff: Duration::ZERO,
             }),
-            flushes: Flushes::new(),
-            next_partition: AtomicUsize::new(0),
-            threads_per_core,
-            dispatch_log: DispatchLog::new(),
-            log_helper,
+            departures: Departures::default(),
+            supervision,
             watch: OwnVisits::default(),
-            waiting_producers: WaitingProducers::default(),
+            balancing,
+            log_helper,
+            inline: InlineDrain::default(),
         }
     }
 
-    /// After a put: wakes the thread inside the partition, as deep as `signal` reaches.
-    #[inline]
-    pub(crate) fn wake_inside(&self, partition: &Partition<T>, signal: Signal) {
-        self.threads.wake_inside(&self.route, partition, signal);
+    /// The work of one drain thread of this queue.
+    pub(crate) fn drain_task(self: Arc<Self>, index: usize, sleeper: Sleeper) -> DrainTask<T> {
+        DrainTask::new(index, self.flow.clone(), self, sleeper)
+    }
+
+    /// Drops a reference. If it is the last, the queue's items and handlers are dropped inside
+    /// their host.
+    pub(crate) fn let_go(control: Arc<Self>) {
+        let host = control.flow.host.clone();
+        drop_inside(&*host, control);
     }
 }
 
-impl<T: Item> fmt::Debug for Shared<T> {
+impl<T: Item> fmt::Debug for Control<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared")
-            .field("name", &self.name)
-            .field("config", &self.config)
-            .finish_non_exhaustive()
+        f.debug_struct("Control").field("flow", &self.flow).finish_non_exhaustive()
+    }
+}
+
+/// How many types are leaving: written by the control side, under the control lock, read by drain
+/// threads after an empty cycle.
+#[derive(Debug, Default)]
+pub(crate) struct Departures {
+    pending: AtomicUsize,
+}
+
+impl Departures {
+    pub(crate) fn are_pending(&self) -> bool {
+        // Relaxed: a thread that sees an old value checks in a later cycle.
+        self.pending.load(Ordering::Relaxed) > 0
+    }
+
+    /// Under the control lock.
+    pub(crate) fn note_pending(&self, types: usize) {
+        // Relaxed: as in `are_pending`.
+        self.pending.store(types, Ordering::Relaxed);
+    }
+}
+
+/// What a queue still knows of a type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(any(loom, not(any(feature = "python", test))), allow(dead_code))] // for the bindings
+pub(crate) enum Knowledge {
+    Handled,
+    /// Its handler was removed, and it has not gone.
+    Leaving,
+    Nothing,
+}
+
+/// After this time without a turn there are no more visits; and a thread that was away gets its
+/// partitions back when it has been reachable for as long.
+pub(crate) const QUIET: Duration = Duration::from_secs(1);
+
+/// What the supervisor knows of one queue from one visit to the next.
+///
+/// | field | written by | read by |
+/// |---|---|---|
+/// | `seen` | supervisor; drain threads before a slow call, or in one without items | the same |
+/// | `taken_over` | supervisor | statistics |
+#[derive(Debug)]
+pub(crate) struct Supervision {
+    pub(crate) is_on: bool,
+    /// How often the queue is visited while it has turns.
+    pub(crate) tick: Duration,
+    pub(crate) seen: Mutex<Seen>,
+    /// Partitions that other threads took over.
+    taken_over: AtomicU64,
+    pub(crate) log: Throttle<(usize, String)>,
+}
+
+impl Supervision {
+    pub(crate) fn new(config: &Config, threads: &ThreadSlots) -> Self {
+        let is_on = threads.may_be_taken_over();
+        let seen = |thread| SeenThread { is_running: thread < threads.len(), ..Default::default() };
+        let threads: Vec<_> = (0..threads.most()).map(seen).collect();
+        let tick = config.takeover_after;
+        Self {
+            is_on,
+            tick,
+            seen: Mutex::new(Seen { threads, ..Seen::default() }),
+            taken_over: AtomicU64::new(0),
+            log: Throttle::new(),
+        }
+    }
+
+    /// The number of ticks in a time, rounded up.
+    pub(crate) fn ticks(&self, time: Duration) -> u32 {
+        let ticks = time.as_nanos().div_ceil(self.tick.as_nanos().max(1));
+        u32::try_from(ticks).unwrap_or(u32::MAX).max(2)
+    }
+
+    pub(crate) fn count_taken_over(&self) {
+        // Relaxed: as in `taken_over`.
+        self.taken_over.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn taken_over(&self) -> u64 {
+        // Relaxed: a figure, ordered by nothing.
+        self.taken_over.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) threads: Vec<SeenThread>,
+    pub(crate) quiet_ticks: u32,
+    /// By partition: the thread that it was taken over from, and the one that has it.
+    pub(crate) loans: FxHashMap<usize, Loan>,
+}
+
+#[derive(Debug, Clone, Default)]
+#[allow(clippy::struct_excessive_bools)] // independent facts
+pub(crate) struct SeenThread {
+    pub(crate) turns: u64,
+    pub(crate) cycles: u64,
+    pub(crate) is_running: bool,
+    /// Whether it neither rested nor slept.
+    pub(crate) is_awake: bool,
+    /// Whether its call is long: it may not return soon.
+    pub(crate) is_long: bool,
+    pub(crate) is_away: bool,
+    /// For how many ticks a spare thread has had no partition.
+    pub(crate) surplus_ticks: u32,
+    /// For how many ticks the thread has not been away.
+    pub(crate) here_ticks: u32,
+    /// Partitions that it lost since it went away.
+    pub(crate) lost: usize,
+}
+
+/// A partition that was taken over.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Loan {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+}
+
+impl Seen {
+    pub(crate) fn is_away(&self, thread: usize) -> bool {
+        self.threads[thread].is_away
+    }
+
+    pub(crate) fn is_here(&self, thread: usize) -> bool {
+        self.threads[thread].is_running && !self.threads[thread].is_away
+    }
+
+    pub(crate) fn is_any_away(&self) -> bool {
+        self.threads.iter().any(|thread| thread.is_away)
+    }
+
+    /// Whether all threads are in long calls.
+    pub(crate) fn are_all_long(&self) -> bool {
+        !self.threads.iter().any(|thread| thread.is_running && !thread.is_long)
+    }
+}
+
+/// The drain task of an inline queue, which one caller at a time has in hand.
+pub(crate) struct InlineDrain<T: Item>(pub(crate) OnceLock<InlineTask<T>>);
+
+pub(crate) struct InlineTask<T: Item> {
+    pub(crate) place: Mutex<TaskPlace<T>>,
+    pub(crate) returned: Condvar,
+}
+
+pub(crate) struct TaskPlace<T: Item> {
+    /// `None` while a caller has it, and once the queue has ended.
+    pub(crate) task: Option<DrainTask<T>>,
+    pub(crate) has_ended: bool,
+}
+
+impl<T: Item> Default for InlineDrain<T> {
+    /// That of a queue with threads.
+    fn default() -> Self {
+        Self(OnceLock::new())
     }
 }

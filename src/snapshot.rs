@@ -7,15 +7,17 @@ use crate::flow::handler::consumption::Consumption;
 use crate::flow::route::TypeRoute;
 use crate::item::{Item, TypeKey};
 use crate::observe::{Calling, HandlerCounts, HandlerHistograms, Stats};
-use crate::shared::Shared;
+use crate::shared::Control;
 use crate::sync::{Duration, now};
 
-impl<T: Item> Shared<T> {
+impl<T: Item> Control<T> {
     /// What a thread is inside of, for logs and statistics.
     pub(crate) fn name_of(&self, calling: &Calling) -> String {
-        match (calling, &self.consumption) {
+        match (calling, &self.flow.consumption) {
             (Calling::Named(name), _) => name.to_string(),
-            (Calling::Batch { number, .. }, Consumption::ByHandler) => self.route.name_of(*number),
+            (Calling::Batch { number, .. }, Consumption::ByHandler) => {
+                self.flow.route.name_of(*number)
+            }
             // A consumer's number is its position among the consumers.
             (Calling::Batch { .. }, Consumption::OneConsumer(consumer)) => {
                 consumer.name.to_string()
@@ -27,21 +29,21 @@ impl<T: Item> Shared<T> {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        let route = &self.route;
+        let route = &self.flow.route;
         let (mut stats, expired) = {
-            let mut control = self.control.lock();
-            self.end_some_departures(&mut control);
-            let (abandoned, longest_handoff) = (control.abandoned, control.longest_handoff);
+            let mut state = self.state.lock();
+            self.end_some_departures(&mut state);
+            let (abandoned, longest_handoff) = (state.abandoned, state.longest_handoff);
             // An expiry after this is not seen: its items are still queued or in flight.
-            let expired = self.ending.is_expired_under_lock();
-            (Stats::new(self.config.buffer_size, abandoned, longest_handoff), expired)
+            let expired = self.flow.ending.is_expired_under_lock();
+            (Stats::new(self.flow.config.buffer_size, abandoned, longest_handoff), expired)
         };
         if let Some(figures) = self.balancing.as_ref().map(Balancing::figures) {
             stats.rebalances = figures.rebalances;
             stats.moves = figures.moves;
             stats.load_ratio = figures.load_ratio;
         }
-        stats.thread_count = self.threads.len();
+        stats.thread_count = self.flow.threads.len();
         stats.taken_over = self.supervision.taken_over();
         let now = now();
         let log = self.log_helper.figures(now);
@@ -50,7 +52,8 @@ impl<T: Item> Shared<T> {
         // The calls that run now, by the number of their handlers.
         let mut in_calls: FxHashMap<usize, Duration> = FxHashMap::default();
         // Threads first: what is counted as handled here is counted as produced below.
-        for (index, slot) in self.threads.iter().enumerate().filter(|(_, slot)| slot.has_run()) {
+        for (index, slot) in self.flow.threads.iter().enumerate().filter(|(_, slot)| slot.has_run())
+        {
             let figures = slot.figures();
             if let Some((Calling::Batch { number, .. }, since)) = &figures.counts.calling {
                 let in_call = in_calls.entry(*number).or_default();
@@ -81,12 +84,12 @@ impl<T: Item> Shared<T> {
             }
             stats.add_partition(counts, owner, types, expired);
         }
-        stats.finish(if expired { 0 } else { self.dead_letters.waiting_items() });
+        stats.finish(if expired { 0 } else { self.flow.dead_letters.waiting_items() });
         stats
     }
 
     pub(crate) fn histograms(&self) -> Vec<(TypeKey, HandlerHistograms)> {
-        let registered = self.route.types().filter_map(TypeRoute::registered);
+        let registered = self.flow.route.types().filter_map(TypeRoute::registered);
         let by_type = registered.map(|registered| (registered.key, registered.tally.counts()));
         let of_consumers = self.consumed_by_consumers().map(|counts| (TypeKey::CONSUMER, counts));
         by_type.chain(of_consumers).map(|(key, counts)| (key, counts.into())).collect()
@@ -94,7 +97,7 @@ impl<T: Item> Shared<T> {
 
     /// What all consumers of the queue were given; `None` if it has handlers.
     fn consumed_by_consumers(&self) -> Option<HandlerCounts> {
-        match &self.consumption {
+        match &self.flow.consumption {
             Consumption::ByHandler => None,
             Consumption::OneConsumer(consumer) => Some(consumer.tally.counts()),
             Consumption::PerThread(consumers) => {

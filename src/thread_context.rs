@@ -4,8 +4,14 @@
 
 use std::cell::{Cell, RefCell};
 
-use crate::control::log_helper::{LogHelper, WeakLogHelper};
-use crate::sync::{Arc, AtomicBool, thread_local};
+use crate::sync::{Arc, AtomicBool, Weak, thread_local};
+
+/// Where the lines about a queue go.
+pub(crate) trait QueueLog: Send + Sync {
+    /// Logs a line from any thread, without waiting for the log. If callers drain the queue, it is
+    /// logged when they have.
+    fn warn(&self, line: String);
+}
 
 thread_local! {
     // Not `const`: loom's twin has no such form.
@@ -14,8 +20,8 @@ thread_local! {
     static DRAINS: Cell<usize> = Cell::new(0);
 
     #[allow(clippy::missing_const_for_thread_local)]
-    /// The lines of that queue.
-    static LINES: RefCell<Option<WeakLogHelper>> = RefCell::new(None);
+    /// The log of that queue.
+    static LOG: RefCell<Option<Weak<dyn QueueLog>>> = RefCell::new(None);
 
     #[allow(clippy::missing_const_for_thread_local)]
     /// The desk that this drain thread holds, as an address; 0: none.
@@ -43,15 +49,15 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct DrainScope {
     before: usize,
-    lines_before: Option<WeakLogHelper>,
+    log_before: Option<Weak<dyn QueueLog>>,
     held_before: usize,
 }
 
 impl DrainScope {
-    pub(crate) fn of<Q>(queue: &Arc<Q>, lines: &LogHelper) -> Self {
+    pub(crate) fn of<Q>(queue: &Arc<Q>, log: &Arc<dyn QueueLog>) -> Self {
         Self {
             before: DRAINS.with(|drains| drains.replace(Arc::as_ptr(queue) as usize)),
-            lines_before: LINES.with(|of_queue| of_queue.replace(Some(lines.downgrade()))),
+            log_before: LOG.with(|of_queue| of_queue.replace(Some(Arc::downgrade(log)))),
             held_before: HOLDS.with(|holds| holds.replace(0)),
         }
     }
@@ -60,7 +66,7 @@ impl DrainScope {
 impl Drop for DrainScope {
     fn drop(&mut self) {
         DRAINS.with(|drains| drains.set(self.before));
-        LINES.with(|lines| *lines.borrow_mut() = self.lines_before.take());
+        LOG.with(|log| *log.borrow_mut() = self.log_before.take());
         HOLDS.with(|holds| holds.set(self.held_before));
     }
 }
@@ -139,10 +145,10 @@ pub(crate) fn drained_queue() -> Option<usize> {
     Some(DRAINS.with(Cell::get)).filter(|&queue| queue != 0)
 }
 
-/// The lines of the queue that the calling thread drains.
+/// The log of the queue that the calling thread drains.
 #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
-pub(crate) fn drained_lines() -> Option<LogHelper> {
-    LINES.with(|lines| lines.borrow().as_ref().and_then(WeakLogHelper::upgrade))
+pub(crate) fn drained_log() -> Option<Arc<dyn QueueLog>> {
+    LOG.with(|log| log.borrow().as_ref().and_then(Weak::upgrade))
 }
 
 /// The desk that the calling thread holds as a drain thread, as an address.
@@ -192,7 +198,7 @@ pub(crate) fn this_thread(number: impl FnOnce() -> u64) -> Arc<KnownThread> {
 #[derive(Debug, Clone)]
 pub(crate) struct ThreadContext {
     drains: usize,
-    lines: Option<WeakLogHelper>,
+    log: Option<Weak<dyn QueueLog>>,
     holds: usize,
     call_has_ended: Option<Arc<AtomicBool>>,
 }
@@ -207,7 +213,7 @@ impl ThreadContext {
     fn of_this_thread() -> Self {
         Self {
             drains: DRAINS.with(Cell::get),
-            lines: LINES.with(|lines| lines.borrow().clone()),
+            log: LOG.with(|log| log.borrow().clone()),
             holds: HOLDS.with(Cell::get),
             call_has_ended: call_has_ended(),
         }
@@ -222,7 +228,7 @@ impl ThreadContext {
 
     fn set(&self) {
         DRAINS.with(|drains| drains.set(self.drains));
-        LINES.with(|lines| lines.borrow_mut().clone_from(&self.lines));
+        LOG.with(|log| log.borrow_mut().clone_from(&self.log));
         HOLDS.with(|holds| holds.set(self.holds));
         CALL_HAS_ENDED.with(|ended| ended.borrow_mut().clone_from(&self.call_has_ended));
     }
@@ -244,7 +250,7 @@ impl Drop for AssumedContext {
 #[cfg(feature = "python")]
 pub(crate) fn forget_drain_thread() {
     DRAINS.with(|drains| drains.set(0));
-    LINES.with(RefCell::take);
+    LOG.with(RefCell::take);
     HOLDS.with(|holds| holds.set(0));
     INLINE.with(|inline| inline.borrow_mut().clear());
 }

@@ -311,8 +311,8 @@ impl Arming {
 pub(crate) struct OwnVisits(OnceLock<Arc<dyn Supervised>>);
 
 impl OwnVisits {
-    /// The first visit is after `first`. If the system has no thread left, the first turn of a queue
-    /// tries again.
+    /// The first visit is after `first`. If the system has no thread left, the first turn of a
+    /// queue tries again.
     pub(crate) fn begin(&self, visited: Arc<dyn Supervised>, first: Duration) {
         let supervisor = SUPERVISOR.get();
         supervisor.register(Arc::downgrade(self.0.get_or_init(|| visited)), Some(first));

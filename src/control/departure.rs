@@ -9,102 +9,67 @@
 //! A few of the types that are leaving, and a few partitions for those that have gone, are checked
 //! with each call that adds or removes a handler or reads statistics. A drain thread that has
 //! nothing to do checks types that are leaving, too.
-//!
-//! | field | written by | read by |
-//! |---|---|---|
-//! | `pending` | control side, under the control lock | drain threads after an empty cycle |
 
 use crate::config::Selector;
 use crate::control::known_types::{Goals, KnownType};
 use crate::item::{Item, TypeKey};
-use crate::shared::{Control, Shared};
-use crate::sync::{AtomicUsize, Ordering};
+use crate::shared::{Control, ControlState, Knowledge};
 
 /// How many of the types that are leaving, and of the partitions, a call checks.
 const CHECKS_IN_CALL: usize = if cfg!(loom) { 1 } else { 4 };
 
 /// How many types a drain thread checks that has nothing to do.
-const CHECKS_WHEN_IDLE: usize = 64;
+pub(super) const CHECKS_WHEN_IDLE: usize = 64;
 
-/// How many types are leaving.
-#[derive(Debug, Default)]
-pub(crate) struct Departures {
-    pending: AtomicUsize,
-}
-
-/// What a queue still knows of a type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(any(loom, not(any(feature = "python", test))), allow(dead_code))] // for the bindings
-pub(crate) enum Knowledge {
-    Handled,
-    /// Its handler was removed, and it has not gone.
-    Leaving,
-    Nothing,
-}
-
-impl<T: Item> Shared<T> {
+impl<T: Item> Control<T> {
     /// The type has lost its handler, and the jobs that wait for it were recalled.
-    pub(super) fn begin_departure(&self, control: &mut Control, key: TypeKey) {
-        let Some(known) = control.types.get(key) else { return };
-        let goal = |index: usize| (index, self.route.partition(index).pushed_under_gate());
-        let goals: Goals = if self.config.selector == Selector::ByType {
+    pub(super) fn begin_departure(&self, state: &mut ControlState, key: TypeKey) {
+        let Some(known) = state.types.get(key) else { return };
+        let goal = |index: usize| (index, self.flow.route.partition(index).pushed_under_gate());
+        let goals: Goals = if self.flow.config.selector == Selector::ByType {
             known.partitions.iter().copied().map(goal).collect()
         } else {
-            (0..self.route.partition_count()).map(goal).collect()
+            (0..self.flow.route.partition_count()).map(goal).collect()
         };
-        control.types.leave(key, goals);
+        state.types.leave(key, goals);
     }
 
     /// Lets some types go that nothing waits for any more, and forgets some that have gone.
-    pub(crate) fn end_some_departures(&self, control: &mut Control) {
-        self.end_departures(control, CHECKS_IN_CALL);
-        let completed = |index: usize| self.route.partition(index).completed();
-        let pushed = |index: usize| self.route.partition(index).pushed_under_gate();
-        let count = self.route.partition_count();
-        control.types.whereabouts.advance(count, CHECKS_IN_CALL, pushed, completed);
+    pub(crate) fn end_some_departures(&self, state: &mut ControlState) {
+        self.end_departures(state, CHECKS_IN_CALL);
+        let completed = |index: usize| self.flow.route.partition(index).completed();
+        let pushed = |index: usize| self.flow.route.partition(index).pushed_under_gate();
+        let count = self.flow.route.partition_count();
+        state.types.whereabouts.advance(count, CHECKS_IN_CALL, pushed, completed);
     }
 
-    /// Lets types go after an empty cycle of a drain thread.
-    pub(crate) fn end_departures_when_idle(&self) {
-        // Relaxed: a thread that sees an old value checks in a later cycle. Not in loom, which has
-        // no end of empty cycles to explore.
-        if cfg!(loom) || self.departures.pending.load(Ordering::Relaxed) == 0 {
-            return;
+    pub(super) fn end_departures(&self, state: &mut ControlState, checks: usize) {
+        let completed = |index: usize| self.flow.route.partition(index).completed();
+        for (key, known) in state.types.take_gone(checks, completed) {
+            self.end_departure(state, key, known);
         }
-        // Another thread that holds the lock may do so for long.
-        if let Some(mut control) = self.control.try_lock() {
-            self.end_departures(&mut control, CHECKS_WHEN_IDLE);
-        }
+        self.departures.note_pending(state.types.leaving());
     }
 
-    fn end_departures(&self, control: &mut Control, checks: usize) {
-        let completed = |index: usize| self.route.partition(index).completed();
-        for (key, known) in control.types.take_gone(checks, completed) {
-            self.end_departure(control, key, known);
-        }
-        // Relaxed: as in `end_departures_when_idle`.
-        self.departures.pending.store(control.types.leaving(), Ordering::Relaxed);
-    }
-
-    fn end_departure(&self, control: &mut Control, key: TypeKey, known: KnownType) {
-        let types = &mut control.types;
+    fn end_departure(&self, state: &mut ControlState, key: TypeKey, known: KnownType) {
+        let types = &mut state.types;
         // First: what is put from here on goes where items of unknown types go.
-        self.route.remove_type(&mut types.table_use, key);
-        control.growth.remove_type(&known.partitions, known.weight);
-        if self.config.selector == Selector::ByType {
+        self.flow.route.remove_type(&mut types.table_use, key);
+        state.growth.remove_type(&known.partitions, known.weight);
+        if self.flow.config.selector == Selector::ByType {
             types.whereabouts.note(key, known.partitions);
         }
         types.free_numbers.push(known.number);
         types.free_spreads.extend(known.spread);
-        self.dispatch_log.forget(key);
+        self.flow.dispatch_log.forget(key);
     }
 
     /// What is known of a type.
     #[cfg_attr(any(loom, not(any(feature = "python", test))), allow(dead_code))] // for the bindings
     pub(crate) fn knowledge_of(&self, key: TypeKey) -> Knowledge {
-        let control = self.control.lock();
-        let Some(known) = control.types.get(key) else { return Knowledge::Nothing };
-        let has_handler = self.route.place(known.number).registered().is_some();
+        let state = self.state.lock();
+        let Some(known) = state.types.get(key) else { return Knowledge::Nothing };
+        let has_handler = self.flow.route.place(known.number).registered().is_some();
         if has_handler { Knowledge::Handled } else { Knowledge::Leaving }
     }
 }

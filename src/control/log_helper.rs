@@ -20,9 +20,8 @@ use crate::control::scheduler::ThreadBody;
 use crate::flow::handler::host::Host;
 use crate::flow::pause::{Pause, slice};
 use crate::item::Item;
-use crate::shared::Shared;
-use crate::sync::{Arc, Condvar, Duration, Instant, Mutex, Weak, wait_for};
-use crate::thread_context::{KnownThread, LogScope, on_drain_thread, on_log_thread};
+use crate::sync::{Arc, Condvar, Duration, Instant, Mutex, wait_for};
+use crate::thread_context::{KnownThread, LogScope, QueueLog, on_drain_thread, on_log_thread};
 
 /// Lines that wait for the log; those beyond are dropped and counted.
 const MOST_LINES: usize = 1_000;
@@ -166,28 +165,7 @@ impl fmt::Debug for LogHelper {
     }
 }
 
-/// The same, without keeping the queue's host alive.
-#[derive(Clone)]
-pub(crate) struct WeakLogHelper(Weak<Inner>);
-
-impl WeakLogHelper {
-    #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
-    pub(crate) fn upgrade(&self) -> Option<LogHelper> {
-        self.0.upgrade().map(LogHelper)
-    }
-}
-
-impl fmt::Debug for WeakLogHelper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WeakLogHelper")
-    }
-}
-
 impl LogHelper {
-    pub(crate) fn downgrade(&self) -> WeakLogHelper {
-        WeakLogHelper(Arc::downgrade(&self.0))
-    }
-
     pub(crate) fn new(subject: impl Into<String>, log: impl Log) -> Self {
         Self(Arc::new(Inner {
             subject: subject.into(),
@@ -315,6 +293,17 @@ impl LogHelper {
     }
 }
 
+impl QueueLog for LogHelper {
+    fn warn(&self, line: String) {
+        let is_of_callers = self.0.backlog.lock().is_of_callers;
+        if is_of_callers && !on_drain_thread() {
+            self.0.log.write(Line::Warning(line));
+        } else {
+            self.log(Line::Warning(line));
+        }
+    }
+}
+
 /// How long a flush waits for its lines.
 pub(crate) fn patience(deadline: Option<Instant>) -> Instant {
     let latest = Instant::now() + PATIENCE;
@@ -342,23 +331,6 @@ impl Drop for Leave {
         backlog.is_running = false;
         backlog.writing_since = None;
         self.helper.0.written.notify_all();
-    }
-}
-
-impl<T: Item> Shared<T> {
-    /// Logs a line from any thread, without waiting for the log. If callers drain the queue, it is
-    /// logged when they have.
-    pub(crate) fn warn(&self, line: String) {
-        if self.is_inline() && !on_drain_thread() {
-            self.host.log(&line);
-        } else {
-            self.log_helper.log(Line::Warning(line));
-        }
-    }
-
-    /// Logs a line in the caller's own call, but not on a drain thread.
-    pub(crate) fn warn_in_call(&self, line: String) {
-        if on_drain_thread() { self.warn(line) } else { self.host.log(&line) }
     }
 }
 

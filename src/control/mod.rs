@@ -5,10 +5,11 @@
 //! | `ownership` | who may take from a partition, and how that changes |
 //! | `balance` | which thread should own which partition |
 //! | `scheduler` | dedicated drain threads, or the workers of a shared pool |
-//! | `supervisor`, `supervision`, `take_over` | other threads take over from one that is held up |
+//! | `steering` | what drain threads ask of the control side |
+//! | `supervisor`, `take_over` | other threads take over from one that is held up |
 //! | `spares` | drain threads that are started while all others are held up |
 //! | `slow_calls`, `slow_permits` | slow handlers leave one thread to quick ones |
-//! | `agenda` | threads of the process that come back to queues at set times |
+//! | `agenda` | threads of the process that come back to queues at set times, or when asked |
 //! | `helpers`, `log_helper` | threads that run user code which the others must not wait for |
 //! | `thread_slots` | what the others see of each drain thread, and how they wake it |
 //! | `register`, `growth` | new handlers and types; the partitions that they get |
@@ -44,7 +45,7 @@ pub(crate) mod serving;
 pub(crate) mod slow_calls;
 mod slow_permits;
 pub(crate) mod spares;
-pub(crate) mod supervision;
+mod steering;
 pub(crate) mod supervisor;
 #[cfg(all(test, not(loom)))]
 mod supervisor_tests;

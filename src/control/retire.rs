@@ -8,16 +8,15 @@
 //! faster than they can go.
 
 use crate::config::Selector;
-use crate::control::retirements::{Begun, Retired, Retirement};
-use crate::flow::desk::Recall;
+use crate::control::retirements::{Begun, Retired};
 use crate::flow::desk::lane::{Debt, Owed};
 use crate::flow::handler::HandlerRef;
 use crate::flow::route::TypeHandlers;
 use crate::item::Item;
-use crate::shared::Shared;
-use crate::sync::{Arc, Weak};
+use crate::shared::Control;
+use crate::sync::Arc;
 
-impl<T: Item> Shared<T> {
+impl<T: Item> Control<T> {
     /// Begins the retirement of `registered`, after the type was published without it. Under the
     /// control lock; when the caller has released that, it continues the retirement. `may_end`: it
     /// need not wait for a drain thread.
@@ -27,23 +26,23 @@ impl<T: Item> Shared<T> {
         debt: Option<Debt>,
         may_end: bool,
     ) -> Begun<T> {
-        self.serving.remove(registered.instances());
+        self.flow.serving.remove(registered.instances());
         let gone: Vec<HandlerRef<T>> =
-            registered.instances().filter(|handler| !self.serves(handler)).cloned().collect();
-        self.route.drop_idle_handlers(&gone);
+            registered.instances().filter(|handler| !self.flow.serves(handler)).cloned().collect();
+        self.flow.route.drop_idle_handlers(&gone);
         let key = registered.key;
         // Under the lock of the lanes: a thread that has looked the old handler up there is at its
         // desk by now. Jobs of the type that no thread has in hand go to its new handler, or to
         // none. With another selector than by type, they may be in any partition.
         let recall = |partition: usize| {
-            let partition = self.route.partition(partition);
+            let partition = self.flow.route.partition(partition);
             if partition.change_lanes(|lanes| lanes.recall_type(key)) {
-                self.call_owner(partition, None);
+                self.flow.call_owner(partition, None);
             }
         };
         self.partitions_of(&registered.partitions).for_each(recall);
-        let serves = |handler: &HandlerRef<T>| self.serves(handler);
-        self.retirements.begin(registered, debt, may_end, serves, &self.watcher())
+        let serves = |handler: &HandlerRef<T>| self.flow.serves(handler);
+        self.flow.retirements.begin(registered, debt, may_end, serves, &self.flow.watcher())
     }
 
     /// Ends a retirement that is over already, or wakes all threads: the first that is not inside
@@ -51,19 +50,19 @@ impl<T: Item> Shared<T> {
     pub(super) fn continue_retirement(&self, begun: Begun<T>) -> Arc<Retired> {
         match begun.over {
             Some(retirement) => {
-                if let Some(line) = retirement.end(&self.name) {
-                    self.warn_in_call(line);
+                if let Some(line) = retirement.end(&self.flow.name) {
+                    self.flow.warn_in_call(line);
                 }
             }
-            None => self.threads.wake_all(),
+            None => self.flow.threads.wake_all(),
         }
         begun.retired
     }
 
     /// Where the items of a type may be that has these partitions.
     pub(crate) fn partitions_of(&self, partitions: &[usize]) -> impl Iterator<Item = usize> {
-        let all = self.config.selector != Selector::ByType;
-        let (own, count) = (if all { &[] } else { partitions }, self.route.partition_count());
+        let all = self.flow.config.selector != Selector::ByType;
+        let (own, count) = (if all { &[] } else { partitions }, self.flow.route.partition_count());
         own.iter().copied().chain(0..if all { count } else { 0 })
     }
 
@@ -72,11 +71,11 @@ impl<T: Item> Shared<T> {
         registered.settings.max_delay?;
         let debt = Debt::default();
         for partition in self.partitions_of(&registered.partitions) {
-            let partition = self.route.partition(partition);
+            let partition = self.flow.route.partition(partition);
             // What is put from now on need not reach them.
             let queued = || partition.pushed_under_gate() - partition.taken();
             partition.change_lanes(|lanes| {
-                let queued = if self.has_one_type(partition) { queued() } else { 0 };
+                let queued = if self.flow.has_one_type(partition) { queued() } else { 0 };
                 let queued = usize::try_from(queued).unwrap_or(usize::MAX);
                 let full = registered.settings.max_batch_items;
                 lanes.owe(registered.key, queued, full, |items| Owed {
@@ -87,36 +86,5 @@ impl<T: Item> Shared<T> {
             });
         }
         Some(debt)
-    }
-
-    /// Whether a retirement can end. If not, the queue hears when a thread leaves one of the
-    /// handlers. The caller has fenced.
-    pub(crate) fn has_ended_retirement(self: &Arc<Self>) -> bool {
-        self.retirements.are_pending()
-            && self.retirements.has_quiet(|handler| self.serves(handler), &self.watcher())
-    }
-
-    /// The retirements that end now; `all` of them, if no thread of the queue calls handlers any
-    /// more.
-    pub(crate) fn ended_retirements(self: &Arc<Self>, all: bool) -> Vec<Retirement<T>> {
-        if !self.retirements.are_pending() {
-            return Vec::new();
-        }
-        // Under the control lock no handler loses a type: an instance that serves none, and is in
-        // no other retirement, has had its last batch, and no other thread comes to that result.
-        let _control = self.control.lock();
-        self.retirements.take_quiet(all, |handler| self.serves(handler), &self.watcher())
-    }
-
-    pub(crate) fn watcher(self: &Arc<Self>) -> Weak<dyn Recall> {
-        Arc::<Self>::downgrade(self)
-    }
-
-    /// Whether a handler instance still serves some type of this queue.
-    fn serves(&self, handler: &HandlerRef<T>) -> bool {
-        let of_queue = &self.dead_letters.of_queue;
-        of_queue.as_ref().is_some_and(|of_queue| of_queue.handler.is(handler))
-            || self.consumption.includes(handler)
-            || self.serving.includes(handler)
     }
 }

@@ -136,7 +136,7 @@ impl<T> Retirements<T> {
     }
 
     /// Whether one can end.
-    pub(super) fn has_quiet(
+    pub(crate) fn has_quiet(
         &self,
         serves: impl Fn(&HandlerRef<T>) -> bool,
         watcher: &Weak<dyn Recall>,

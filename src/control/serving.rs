@@ -39,7 +39,7 @@ impl Serving {
     }
 
     /// Whether the instance serves a type.
-    pub(super) fn includes<T>(&self, instance: &HandlerRef<T>) -> bool {
+    pub(crate) fn includes<T>(&self, instance: &HandlerRef<T>) -> bool {
         self.counts.lock().contains_key(&instance.address())
     }
 }

@@ -3,11 +3,11 @@
 use crate::control::slow_calls::{QUICK_WORK, SLOW_CALL, Scene};
 use crate::control::thread_slots::ThreadSlot;
 use crate::flow::desk::JobPlace;
+use crate::flow::state::Flow;
 use crate::item::Item;
-use crate::shared::Shared;
 use crate::sync::Instant;
 
-impl<T: Item> Shared<T> {
+impl<T: Item> Flow<T> {
     /// Whether a thread may call a slow handler for a job; if not, the job gets a ticket. Under the
     /// lock of its lanes.
     pub(crate) fn admit_slow(&self, thread: usize, place: JobPlace) -> bool {

@@ -16,17 +16,16 @@
 use crate::control::agenda::{Supervised, Visits};
 use crate::control::log_helper::Line;
 use crate::control::slow_calls::SLOW_CALL;
-use crate::control::supervision::{QUIET, Seen};
 use crate::control::thread_slots::{Reach, ThreadSlot};
 use crate::item::Item;
 use crate::observe::STUCK_AFTER;
-use crate::shared::Shared;
+use crate::shared::{Control, QUIET, Seen};
 use crate::sync::{Arc, Duration, Instant, Weak};
 
 /// A thread that has been in one call for longer may never return.
 const LOST_AFTER: Duration = Duration::from_secs(5);
 
-impl<T: Item> Supervised for Shared<T> {
+impl<T: Item> Supervised for Control<T> {
     fn tick(self: Arc<Self>) -> Option<Duration> {
         let again = self.supervise().then_some(self.supervision.tick);
         Self::let_go(self);
@@ -35,39 +34,17 @@ impl<T: Item> Supervised for Shared<T> {
 }
 
 /// Registers a queue, whose turns ask for visits from now on.
-pub(crate) fn register<T: Item>(shared: &Arc<Shared<T>>) {
-    if shared.supervision.is_on {
-        let queue: Weak<Shared<T>> = Arc::downgrade(shared);
-        shared.supervision.arming.register(queue);
+pub(crate) fn register<T: Item>(control: &Arc<Control<T>>) {
+    if control.supervision.is_on {
+        let queue: Weak<Control<T>> = Arc::downgrade(control);
+        control.flow.arming.register(queue);
     }
 }
 
-impl<T: Item> Shared<T> {
-    // ---- asking for visits
-
-    /// Called by a drain thread that is inside a partition and has fenced.
-    #[inline]
-    pub(crate) fn watch_turn(&self) {
-        if !cfg!(loom) && !self.supervision.arming.has(Visits::Ticks) {
-            self.supervision.arming.ask(Visits::Ticks, self.supervision.tick);
-        }
-    }
-
-    /// Called by a drain thread that has noted a call without items in its tally. An idle queue has
-    /// such calls for ever, so they ask for less: for one look in a second.
-    pub(crate) fn watch_side_call(&self) {
-        // Ordered by the lock of the tally, which `disarm` takes after it has cleared the mark.
-        if !self.supervision.arming.has(Visits::Rare) {
-            self.supervision.seen.lock().quiet_ticks = self.supervision.ticks(QUIET) - 2;
-            self.supervision.arming.ask(Visits::Rare, QUIET);
-        }
-    }
-
-    // ---- a visit
-
+impl<T: Item> Control<T> {
     fn supervise(self: &Arc<Self>) -> bool {
         let seen = &mut *self.supervision.seen.lock();
-        if self.ending.is_expired() {
+        if self.flow.ending.is_expired() {
             return false;
         }
         let had_turns = self.note_progress(seen);
@@ -76,21 +53,21 @@ impl<T: Item> Shared<T> {
         }
         self.give_back(seen);
         self.dismiss_spares(seen);
-        self.revise_slow();
+        self.flow.revise_slow();
         self.report(seen);
         seen.quiet_ticks = if had_turns { 0 } else { seen.quiet_ticks + 1 };
         let is_quiet = seen.quiet_ticks >= self.supervision.ticks(QUIET)
             && seen.loans.is_empty()
             && !seen.is_any_away()
-            && !seen.threads[self.threads.len()..].iter().any(|spare| spare.is_running)
-            && !self.slow_calls.has_tickets();
+            && !seen.threads[self.flow.threads.len()..].iter().any(|spare| spare.is_running)
+            && !self.flow.slow_calls.has_tickets();
         !is_quiet || !self.disarm(seen)
     }
 
     /// Finds out which threads are away. Returns whether there were turns since the last tick.
     fn note_progress(&self, seen: &mut Seen) -> bool {
         let mut had_turns = false;
-        for (thread, slot) in seen.threads.iter_mut().zip(self.threads.iter()) {
+        for (thread, slot) in seen.threads.iter_mut().zip(self.flow.threads.iter()) {
             let (turns, cycles) = (slot.turns(), slot.cycles());
             had_turns |= turns != thread.turns;
             thread.is_running = slot.is_running() && !slot.is_dismissed();
@@ -100,7 +77,7 @@ impl<T: Item> Shared<T> {
             let stays = was_awake && is_awake && (turns, cycles) == (thread.turns, thread.cycles);
             // Without a call, the task of a pool may wait for a worker.
             let is_held_up =
-                stays && (self.pool.is_none() || slot.tally.counts().calling.is_some());
+                stays && (self.flow.pool.is_none() || slot.tally.counts().calling.is_some());
             thread.is_away = is_held_up || slot.in_slow_call();
             (thread.turns, thread.cycles) = (turns, cycles);
             thread.here_ticks = if thread.is_away { 0 } else { thread.here_ticks + 1 };
@@ -118,12 +95,12 @@ impl<T: Item> Shared<T> {
 
     /// Ends the visits. Returns `false` if they must continue after all.
     fn disarm(&self, seen: &Seen) -> bool {
-        self.supervision.arming.clear();
-        let is_idle = self.threads.iter().zip(&seen.threads).all(|(slot, thread)| {
+        self.flow.arming.clear();
+        let is_idle = self.flow.threads.iter().zip(&seen.threads).all(|(slot, thread)| {
             slot.turns() == thread.turns && slot.tally.counts().calling.is_none()
         });
         // If it is armed already, the thread that did so has asked for a visit.
-        is_idle || !self.supervision.arming.raise(Visits::Ticks)
+        is_idle || !self.flow.arming.raise(Visits::Ticks)
     }
 
     // ---- the log
@@ -131,10 +108,11 @@ impl<T: Item> Shared<T> {
     /// Logs which handler holds a thread up, once it has for a second and others had to take over.
     fn report(&self, seen: &Seen) {
         let now = Instant::now();
-        let spares = seen.threads[self.threads.len()..].iter().filter(|spare| spare.is_running);
-        let (spares, most) = (spares.count(), self.threads.spares.most());
+        let spares =
+            seen.threads[self.flow.threads.len()..].iter().filter(|spare| spare.is_running);
+        let (spares, most) = (spares.count(), self.flow.threads.spares.most());
         let stuck_in = |thread: usize| {
-            let (calling, since) = self.threads[thread].tally.counts().calling?;
+            let (calling, since) = self.flow.threads[thread].tally.counts().calling?;
             let took = now.saturating_duration_since(since);
             (took >= STUCK_AFTER).then_some((calling, took))
         };
@@ -150,7 +128,7 @@ impl<T: Item> Shared<T> {
             {
                 continue;
             }
-            let (queue, seconds) = (&self.name, took.as_secs());
+            let (queue, seconds) = (&self.flow.name, took.as_secs());
             let outcome = if is_alone {
                 "no other is free: raise threads or spare_threads".to_owned()
             } else {

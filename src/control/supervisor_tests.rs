@@ -53,7 +53,7 @@ fn a_spare_thread_leaves_when_it_has_nothing_to_do_and_can_be_started_again() {
     };
     queue.add_handler(TypeKey(16), handler).unwrap();
     queue.add_handler(TypeKey(32), HandlerRef::new(|_: &mut Batch<Number>| ())).unwrap();
-    let is_running = || queue.shared.threads[1].is_running();
+    let is_running = || queue.flow.threads[1].is_running();
     for round in 1..=2 {
         let hold = release.lock();
         queue.produce(Number(TypeKey(16))).unwrap();
@@ -75,7 +75,7 @@ fn a_queue_without_turns_is_visited_no_more_even_if_it_has_idle_handlers() {
     let config = Config { threads, partitions, ..Config::default() };
     let queue = BatchQueue::builder("q", config).start().unwrap();
     queue.add_handler(TypeKey(16), HandlerRef::new(Idle)).unwrap();
-    let is_armed = || queue.shared.supervision.arming.has(Visits::Rare);
+    let is_armed = || queue.flow.arming.has(Visits::Rare);
     for _ in 0..2 {
         queue.produce(Number(TypeKey(16))).unwrap();
         wait_until(is_armed);
@@ -102,7 +102,7 @@ fn a_thread_that_calls_a_slow_handler_leaves_its_partitions_before() {
     let slow = {
         let (queue, has_left) = (Arc::downgrade(&queue), has_left.clone());
         HandlerRef::new(move |_: &mut Batch<Number>| {
-            let owner = queue.upgrade().map(|queue| queue.shared.route.owner(4).load().wanted());
+            let owner = queue.upgrade().map(|queue| queue.flow.route.owner(4).load().wanted());
             *has_left.lock() |= owner == Some(1);
         })
     };

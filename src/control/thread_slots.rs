@@ -18,8 +18,6 @@ use crossbeam_utils::CachePadded;
 use crate::control::scheduler::Signal;
 use crate::control::scheduler::Waker;
 use crate::control::spares::Spares;
-use crate::flow::partition::Partition;
-use crate::flow::route::Route;
 use crate::observe::{ThreadFigures, ThreadTally};
 use crate::sync::{
     Arc, AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Duration, Mutex, Ordering, fence,
@@ -211,9 +209,11 @@ impl ThreadSlot {
         }
     }
 
-    pub(crate) fn set_in_slow_call(&self, is_in: bool) {
+    /// Before a call that will take long, until the result is dropped.
+    pub(crate) fn begin_slow_call(&self) -> SlowCall<'_> {
         // Relaxed: as in `in_slow_call`.
-        self.in_slow_call.store(is_in, Ordering::Relaxed);
+        self.in_slow_call.store(true, Ordering::Relaxed);
+        SlowCall(self)
     }
 
     /// Before the thread checks that it owns the partition; it fences in between.
@@ -287,6 +287,16 @@ impl ThreadSlot {
     }
 }
 
+/// While it lives, a drain thread is in a call that will take long.
+pub(crate) struct SlowCall<'a>(&'a ThreadSlot);
+
+impl Drop for SlowCall<'_> {
+    fn drop(&mut self) {
+        // Relaxed: as in `in_slow_call`.
+        self.0.in_slow_call.store(false, Ordering::Relaxed);
+    }
+}
+
 #[cfg(not(any(loom, miri)))]
 fn thread_cpu_ns() -> u64 {
     use rustix::time::{ClockId, clock_gettime};
@@ -327,6 +337,12 @@ impl ThreadSlots {
         self.all.len()
     }
 
+    /// Whether one of them can take over from another.
+    pub(crate) fn may_be_taken_over(&self) -> bool {
+        // loom has no clock, and so no visits.
+        self.most() > 1 && !cfg!(loom)
+    }
+
     /// All of them, spare ones included.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ThreadSlot> {
         self.all.iter()
@@ -342,23 +358,17 @@ impl ThreadSlots {
         self.all[..self.permanent].iter()
     }
 
-    /// After a put: wakes the thread inside the partition, as deep as `signal` reaches.
+    /// After a put: wakes the thread inside the partition, as deep as `signal` reaches. `inside`:
+    /// its number, read behind the fence.
     #[inline]
-    pub(crate) fn wake_inside<T>(
-        &self,
-        route: &Route<T>,
-        partition: &Partition<T>,
-        signal: Signal,
-    ) {
+    pub(crate) fn wake_inside(&self, signal: Signal, inside: impl FnOnce() -> usize) {
         if signal == Signal::Nothing {
             return;
         }
         // SeqCst: pairs with the fence in `Sleeper::prepare`: either this thread sees it asleep, or
         // it sees the put.
         fence(Ordering::SeqCst);
-        // The thread inside, not the next owner: it is the one that can act on it now.
-        let inside = route.owner(partition.index).load().inside();
-        self.all[inside].waker.wake(signal);
+        self.all[inside()].waker.wake(signal);
     }
 
     pub(crate) fn wake_all(&self) {

@@ -22,18 +22,16 @@ use waiting_items::WaitingItems;
 
 use crate::control::agenda::Supervised;
 use crate::control::helpers::spawn_helper;
-use crate::control::waits::WatchedWait;
-use crate::item::{Item, TypeKey};
-use crate::shared::Shared;
+use crate::item::Item;
+use crate::shared::Control;
 use crate::sync::{Arc, Duration, Instant, Mutex, Weak};
-use crate::thread_context::this_thread;
 
 /// While something was reported, its end is noticed after this time.
 const MOST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A queue as the supervisor visits it for the watchdog.
 struct Visitor<T: Item> {
-    queue: Weak<Shared<T>>,
+    queue: Weak<Control<T>>,
     limit: Duration,
     /// Written and read by visits.
     seen: Mutex<Seen>,
@@ -50,8 +48,9 @@ struct Seen {
 }
 
 impl<T: Item> Visitor<T> {
-    fn new(queue: &Arc<Shared<T>>, limit: Duration) -> Self {
-        let calls = (0..queue.threads.most()).map(|_| <(Lasting, String)>::default()).collect();
+    fn new(queue: &Arc<Control<T>>, limit: Duration) -> Self {
+        let calls =
+            (0..queue.flow.threads.most()).map(|_| <(Lasting, String)>::default()).collect();
         let seen = Mutex::new(Seen { calls, ..Seen::default() });
         Self { queue: Arc::downgrade(queue), limit, seen }
     }
@@ -59,45 +58,29 @@ impl<T: Item> Visitor<T> {
 
 impl<T: Item> Supervised for Visitor<T> {
     fn tick(self: Arc<Self>) -> Option<Duration> {
-        let shared = self.queue.upgrade()?;
-        let again = self.visit(&shared, Instant::now());
-        let_go_elsewhere(shared);
+        let control = self.queue.upgrade()?;
+        let again = self.visit(&control, Instant::now());
+        let_go_elsewhere(control);
         Some(again)
     }
 }
 
 /// Drops a reference on a thread that must not enter the host. If it is the last, a helper does.
-fn let_go_elsewhere<T: Item>(shared: Arc<Shared<T>>) {
-    if let Some(last) = Arc::into_inner(shared) {
-        let (host, mut last) = (last.host.clone(), Some(last));
+fn let_go_elsewhere<T: Item>(control: Arc<Control<T>>) {
+    if let Some(last) = Arc::into_inner(control) {
+        let (host, mut last) = (last.flow.host.clone(), Some(last));
         // If the system has no thread left, the queue is dropped here after all.
         let _ = spawn_helper("batchqueue-drop", move || host.enter(&mut || drop(last.take())));
     }
 }
 
-impl<T: Item> Shared<T> {
+impl<T: Item> Control<T> {
     /// From here on there are visits, if the queue is watched.
     pub(crate) fn start_watch(self: &Arc<Self>) {
         // loom has no clock.
-        if let Some(limit) = self.config.warn_after.filter(|_| !cfg!(loom)) {
+        if let Some(limit) = self.flow.config.warn_after.filter(|_| !cfg!(loom)) {
             self.watch.begin(Arc::new(Visitor::new(self, limit)), limit / 2);
         }
-    }
-
-    /// The last step of each drain thread before it lets go of its queue. One that hangs is watched
-    /// as long as it does.
-    pub(crate) fn end_watch(&self) {
-        if !cfg!(loom) && self.ending.running().begin_end() {
-            self.watch.end();
-        }
-    }
-
-    /// Called by a producer that is about to wait for room.
-    pub(crate) fn watch_wait(&self, partition: usize, key: TypeKey) -> Option<WatchedWait> {
-        // loom has no clock.
-        self.config.warn_after.filter(|_| !cfg!(loom))?;
-        let thread = this_thread(|| self.host.thread_number());
-        Some(self.waiting_producers.begin(partition, key, thread))
     }
 }
 

@@ -6,11 +6,11 @@ use crate::flow::handler::HandlerRef;
 use crate::flow::handler::consumption::Consumption;
 use crate::flow::partition::Partition;
 use crate::flow::route::{TypeHandlers, TypeRoute};
+use crate::flow::state::Flow;
 use crate::item::{Item, TypeKey};
-use crate::shared::Shared;
 use crate::sync::Arc;
 
-impl<T: Item> Awaited for Shared<T> {
+impl<T: Item> Awaited for Flow<T> {
     fn name(&self) -> &str {
         &self.name
     }
@@ -49,11 +49,11 @@ impl<T: Item> Awaited for Shared<T> {
     }
 
     fn let_go(self: Arc<Self>) {
-        Shared::let_go(self);
+        Flow::let_go(self);
     }
 }
 
-impl<T: Item> Shared<T> {
+impl<T: Item> Flow<T> {
     fn room_may_come(&self, partition: &Partition<T>, key: TypeKey, stuck: &Stuck) -> bool {
         // An item that is too heavy is cut.
         if partition.room(key) > 0 {

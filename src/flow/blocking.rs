@@ -6,8 +6,8 @@
 use crate::control::scheduler::{Compensation, Limit};
 use crate::flow::desk::Desk;
 use crate::flow::handler::HandlerRef;
+use crate::flow::state::Flow;
 use crate::item::Item;
-use crate::shared::Shared;
 use crate::sync::Arc;
 use crate::thread_context::{drained_queue, held_desk};
 
@@ -15,7 +15,7 @@ use crate::thread_context::{drained_queue, held_desk};
 #[derive(Debug)]
 pub(crate) struct NoWorkerLeft;
 
-impl<T: Item> Shared<T> {
+impl<T: Item> Flow<T> {
     /// Whether the calling thread is a drain thread of this queue.
     fn on_own_drain_thread(self: &Arc<Self>) -> bool {
         drained_queue() == Some(Arc::as_ptr(self) as usize)

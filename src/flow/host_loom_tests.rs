@@ -183,7 +183,7 @@ fn loom_put_while_a_sleep_times_out() {
         queue.add_handler(ONE, seen.handler()).unwrap();
         let clock = {
             let queue = queue.clone();
-            thread::spawn(move || queue.shared.threads[0].waker.time_out())
+            thread::spawn(move || queue.flow.threads[0].waker.time_out())
         };
         queue.produce(Number(ONE, 1)).unwrap();
         seen.wait_for(1);

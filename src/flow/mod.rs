@@ -23,6 +23,7 @@
 //!     │
 //!  turn.rs              enter a partition, take, submit, leave with at most one job in hand
 //!    sort.rs            what is taken goes into the lanes of its types
+//!    task.rs            a drain thread's share of the queue
 //!    cycle.rs           the owner's cycle: one turn after the other, and their calls
 //!    side_calls.rs      without a turn: `on_idle`; at the end: `on_close`
 //!    sleep.rs           nothing left: rest, then sleep, as long as idle_policy.rs says
@@ -41,6 +42,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `state.rs` | what all of them share, and what they ask of the control side |
 //! | `pause.rs` | how a caller waits |
 //! | `blocking.rs`, `awaited.rs` | waits of threads that others count on, and what these wait for |
 //! | `partition/segment.rs`, `segment_pool.rs` | segments, and emptied ones for later use |
@@ -65,4 +67,5 @@ pub(crate) mod partition;
 pub(crate) mod pause;
 pub(crate) mod produce;
 pub(crate) mod route;
+pub(crate) mod state;
 pub(crate) mod turn;

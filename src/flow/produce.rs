@@ -13,12 +13,12 @@ use crate::error::ProduceError;
 use crate::flow::handler::dispatch_log::Problem;
 use crate::flow::partition::{Partition, Stop};
 use crate::flow::pause::{Pause, shorter, slice};
+use crate::flow::state::Flow;
 use crate::item::{Item, TypeKey, counted};
-use crate::shared::Shared;
 use crate::sync::{Arc, Instant, Ordering};
-use crate::thread_context::on_drain_thread;
+use crate::thread_context::{on_drain_thread, this_thread};
 
-impl<T: Item> Shared<T> {
+impl<T: Item> Flow<T> {
     /// Puts one item.
     #[allow(clippy::inline_always)] // as `Partition::put`
     #[inline(always)]
@@ -184,6 +184,14 @@ impl<T: Item> Shared<T> {
                 partition.wait_for_room(key, weight, limit, inside_pool);
             })
             .map_err(Refusal::Interrupted)
+    }
+
+    /// Called by a producer that is about to wait for room.
+    pub(crate) fn watch_wait(&self, partition: usize, key: TypeKey) -> Option<WatchedWait> {
+        // loom has no clock.
+        self.config.warn_after.filter(|_| !cfg!(loom))?;
+        let thread = this_thread(|| self.host.thread_number());
+        Some(self.waiting_producers.begin(partition, key, thread))
     }
 
     /// If the calling thread is in a handler, its wait for room may never end.

@@ -1,13 +1,14 @@
 //! The turns of a drain thread: it enters a partition, takes, groups by type, submits, and leaves,
 //! with at most one job in hand. No handler runs inside a partition.
 
-pub(crate) mod cycle;
+mod cycle;
 mod dead_letters;
 pub(crate) mod idle_policy;
 mod linger;
 mod side_calls;
 mod sleep;
 mod sort;
+pub(crate) mod task;
 mod timers;
 #[cfg(all(test, not(loom)))]
 mod timing_tests;
@@ -20,10 +21,10 @@ use crate::flow::partition::Partition;
 use crate::flow::partition::segment::TakenSegments;
 use crate::flow::partition::take::TakenItems;
 use crate::flow::route::Target;
-use crate::flow::turn::cycle::{DrainTask, is_host_free, to_take};
+use crate::flow::state::Flow;
 use crate::flow::turn::linger::Patience;
+use crate::flow::turn::task::{DrainTask, is_host_free, to_take};
 use crate::item::Item;
-use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant, Weak, time_since};
 
 /// A cycle takes so many items, however low the limit of a batch is, while it is quick: its end
@@ -56,7 +57,7 @@ impl<T: Item> DrainTask<T> {
     /// One turn after the other, until enough is taken or every partition had its turn.
     pub(super) fn take_turns(
         &mut self,
-        shared: &Arc<Shared<T>>,
+        flow: &Arc<Flow<T>>,
         first: usize,
         closing: bool,
         began: Instant,
@@ -64,13 +65,13 @@ impl<T: Item> DrainTask<T> {
         let mut round = Round::default();
         let (thread, hosted) = (self.index, self.was_hosted);
         let others =
-            to_take(shared, thread, self.last_served, closing).filter(|&index| index != first);
-        let most = shared.config.max_batch_items;
+            to_take(flow, thread, self.last_served, closing).filter(|&index| index != first);
+        let most = flow.config.max_batch_items;
         // Not in loom, which has no clock.
         let most_in_cycle = if cfg!(loom) { most } else { most.max(ITEMS_IN_QUICK_CYCLE) };
         let mut passed_over = false;
         for index in std::iter::once(first).chain(others) {
-            if !closing && is_host_free(shared, thread, index) == hosted {
+            if !closing && is_host_free(flow, thread, index) == hosted {
                 // The next cycle starts with it, whatever else this one takes.
                 passed_over = true;
                 continue;
@@ -82,7 +83,7 @@ impl<T: Item> DrainTask<T> {
             let is_late = || time_since(began) >= QUICK_CYCLE;
             let is_over = loop {
                 let budget = most.min(most_in_cycle - round.taken);
-                let is_full = self.serve(shared, index, budget, closing, &mut round);
+                let is_full = self.serve(flow, index, budget, closing, &mut round);
                 let items = round.taken.max(round.called);
                 let is_over = items >= most && (items >= most_in_cycle || is_late());
                 // A handler with a lower limit than the queue's may be late with fewer items.
@@ -104,13 +105,13 @@ impl<T: Item> DrainTask<T> {
     /// whether the budget was used up, and there were calls.
     fn serve(
         &mut self,
-        shared: &Arc<Shared<T>>,
+        flow: &Arc<Flow<T>>,
         index: usize,
         budget: usize,
         closing: bool,
         round: &mut Round,
     ) -> bool {
-        let mut visit = self.turn(shared, index, Step::Take(budget), closing);
+        let mut visit = self.turn(flow, index, Step::Take(budget), closing);
         round.taken += visit.taken;
         round.takes += usize::from(visit.taken > 0);
         let (is_full, calls) = (visit.is_full, round.calls);
@@ -118,28 +119,29 @@ impl<T: Item> DrainTask<T> {
         // cycle: the end of the last call has set the bit.
         let mut left = visit.ready;
         while let Some(in_hand) = visit.in_hand {
-            self.call(shared, in_hand, round);
+            self.call(flow, in_hand, round);
             if left == 0 {
                 break;
             }
             left -= 1;
-            visit = self.turn(shared, index, Step::Submit, closing);
+            visit = self.turn(flow, index, Step::Submit, closing);
         }
         is_full && round.calls > calls
     }
 
-    fn call(&mut self, shared: &Arc<Shared<T>>, in_hand: InHand<T>, round: &mut Round) {
+    fn call(&mut self, flow: &Arc<Flow<T>>, in_hand: InHand<T>, round: &mut Round) {
         let (thread, last_served, timers) = (self.index, self.last_served, &self.timers);
         let has_work = || {
             timers.is_due()
-                || shared.retirements.are_pending()
-                || shared.slow_calls.has_tickets()
-                || to_take(shared, thread, last_served, false).next().is_some()
+                || flow.retirements.are_pending()
+                || flow.slow_calls.has_tickets()
+                || to_take(flow, thread, last_served, false).next().is_some()
         };
         let mut caller = Caller {
-            shared,
+            flow,
+            steering: &self.steering,
             thread,
-            tally: &shared.threads[thread].tally,
+            tally: &flow.threads[thread].tally,
             segment_cache: &mut self.segment_cache,
             inside_host: self.was_hosted,
         };
@@ -150,21 +152,15 @@ impl<T: Item> DrainTask<T> {
     /// Lets another thread call a slow handler, if this one was allowed to.
     fn return_slow_permit(&mut self) {
         if std::mem::take(&mut self.has_slow_permit) {
-            self.shared.end_slow(self.index);
+            self.flow.end_slow(self.index);
         }
     }
 
     /// Enters a partition, takes, submits, and leaves.
-    fn turn(
-        &mut self,
-        shared: &Arc<Shared<T>>,
-        index: usize,
-        step: Step,
-        closing: bool,
-    ) -> Visit<T> {
+    fn turn(&mut self, flow: &Arc<Flow<T>>, index: usize, step: Step, closing: bool) -> Visit<T> {
         let nothing = Visit { taken: 0, is_full: false, in_hand: None, ready: 0 };
-        let Some(turn) = shared.enter(self.index, index) else { return nothing };
-        let partition = shared.route.partition(index);
+        let Some(turn) = flow.enter(self.index, index) else { return nothing };
+        let partition = flow.route.partition(index);
         if step != Step::Submit {
             partition.begin_take();
         }
@@ -174,13 +170,13 @@ impl<T: Item> DrainTask<T> {
         let taken = match step {
             Step::Take(budget) => {
                 self.make_due_ready(partition, &mut lanes, closing);
-                let taken = self.take(shared, partition, &mut lanes, budget);
-                shared.end_linger(partition, &mut lanes, &mut patience);
+                let taken = self.take(flow, partition, &mut lanes, budget);
+                flow.end_linger(partition, &mut lanes, &mut patience);
                 taken
             }
             Step::Submit => TakenItems::default(),
         };
-        let in_hand = self.submit(shared, &mut lanes, index, patience);
+        let in_hand = self.submit(flow, &mut lanes, index, patience);
         let ready = lanes.count_ready();
         if closing && !lanes.is_empty() {
             // The partition is finished when they have ended.
@@ -193,8 +189,8 @@ impl<T: Item> DrainTask<T> {
         }
         let is_finished = closing && lanes.is_empty() && partition.finish();
         drop(lanes);
-        if is_finished && shared.ending.finish_partition() {
-            shared.threads.wake_all();
+        if is_finished && flow.ending.finish_partition() {
+            flow.threads.wake_all();
         }
         drop(turn);
         if in_hand.is_none() {
@@ -212,14 +208,14 @@ impl<T: Item> DrainTask<T> {
         if closing {
             lanes.end_linger();
         }
-        if self.shared.is_last_try(partition, lanes, Duration::ZERO) {
-            lanes.begin_last_tries(self.shared.ending.deadlines.news());
+        if self.flow.is_last_try(partition, lanes, Duration::ZERO) {
+            lanes.begin_last_tries(self.flow.ending.deadlines.news());
         }
     }
 
     /// The thread comes back to a partition when the next of its lanes is due.
     fn set_timer(&mut self, partition: &Partition<T>, lanes: &Lanes<T>) {
-        let due = match self.shared.last_try(partition, lanes) {
+        let due = match self.flow.last_try(partition, lanes) {
             Some(last_try) => lanes.next_due_before(last_try),
             None => lanes.next_due(),
         };
@@ -231,14 +227,14 @@ impl<T: Item> DrainTask<T> {
     /// Takes items into the lanes of their types.
     fn take(
         &mut self,
-        shared: &Shared<T>,
+        flow: &Flow<T>,
         partition: &Partition<T>,
         lanes: &mut Lanes<T>,
         budget: usize,
     ) -> TakenItems {
         let mut budget = budget;
-        if shared.has_one_type(partition) {
-            let (batch, most) = (partition.largest_batch(), shared.config.max_batch_items);
+        if flow.has_one_type(partition) {
+            let (batch, most) = (partition.largest_batch(), flow.config.max_batch_items);
             if batch > most {
                 // Its handler takes more in one call than a cycle takes of the other types.
                 budget = batch;
@@ -255,14 +251,14 @@ impl<T: Item> DrainTask<T> {
         let before = partition.taken();
         let mut segments = TakenSegments::new();
         let taken = partition.take(budget, &mut segments, &mut self.segment_cache);
-        self.sort(shared, partition, lanes, segments, before);
+        self.sort(flow, partition, lanes, segments, before);
         taken
     }
 
     /// Submits the ready lanes, up to the first whose desk is free: its job is in hand then.
     fn submit(
         &mut self,
-        shared: &Arc<Shared<T>>,
+        flow: &Arc<Flow<T>>,
         lanes: &mut Lanes<T>,
         partition: usize,
         mut patience: Patience,
@@ -270,34 +266,34 @@ impl<T: Item> DrainTask<T> {
         while let Some(lane) = lanes.next_ready() {
             let key = lanes.key(lane);
             if lanes.is_dead(lane) {
-                shared.post_again(lanes, JobPlace { partition, lane });
+                flow.post_again(lanes, JobPlace { partition, lane });
                 continue;
             }
             let thread = lanes.tried_by(lane).unwrap_or(self.index);
             // Looked up after the take: an item enters a partition only after its handler was
             // published. And under the lock of the lanes: a removal takes that lock afterwards.
-            let target = shared
+            let target = flow
                 .target_of(key, partition, thread)
-                .or_else(|| Shared::owed_target(lanes, lane, partition));
+                .or_else(|| Flow::owed_target(lanes, lane, partition));
             let Some(target) = target else {
                 let job = lanes.take_job(partition, lane, usize::MAX, 0);
                 return Some(InHand { target: None, job, key });
             };
-            let its = shared.route.partition(partition);
-            if shared.lingers(its, lanes, lane, &target, &mut patience) {
+            let its = flow.route.partition(partition);
+            if flow.lingers(its, lanes, lane, &target, &mut patience) {
                 continue;
             }
             let place = JobPlace { partition, lane };
             if !self.may_call(&target, place) {
-                lanes.post(lane, shared.slow_calls.address(), None);
+                lanes.post(lane, flow.slow_calls.address(), None);
                 continue;
             }
             let desk = &target.handler().desk;
             let queue = || {
-                let queue: Weak<dyn Recall> = Arc::<Shared<T>>::downgrade(shared);
+                let queue: Weak<dyn Recall> = Arc::<Flow<T>>::downgrade(flow);
                 queue
             };
-            match desk.submit(target.registered.purpose(), place, queue, shared.address()) {
+            match desk.submit(target.registered.purpose(), place, queue, flow.address()) {
                 Submitted::Entered => {
                     let most = target.registered.settings.max_batch_items;
                     let job = lanes.take_job(partition, lane, most, desk.address());
@@ -313,14 +309,14 @@ impl<T: Item> DrainTask<T> {
     /// threads. Without one, the job has a ticket.
     #[inline]
     fn may_call(&mut self, target: &Target<T>, place: JobPlace) -> bool {
-        let shared = &self.shared;
+        let flow = &self.flow;
         if !target.handler().desk.is_slow()
-            || shared.threads.len() == 1
-            || !matches!(shared.consumption, Consumption::ByHandler)
+            || flow.threads.len() == 1
+            || !matches!(flow.consumption, Consumption::ByHandler)
         {
             return true;
         }
-        self.has_slow_permit |= shared.admit_slow(self.index, place);
+        self.has_slow_permit |= flow.admit_slow(self.index, place);
         self.has_slow_permit
     }
 }

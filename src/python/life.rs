@@ -118,7 +118,7 @@ impl Life {
     /// Whether the queue was shut down before the fork. Locks nothing.
     pub(super) fn was_closed(&self) -> bool {
         let core = self.last().core.as_ref();
-        core.is_none_or(|core| core.shared.ending.is_closing())
+        core.is_none_or(|core| core.flow.ending.is_closing())
     }
 
     /// Begins the life in a forked child, unless another thread does.
@@ -280,7 +280,7 @@ impl Recipe {
         use_stacks_of_python(py)?;
         // Detached: a new drain thread attaches first of all, and a warning may be logged.
         let core = py.detach(move || builder.start())?;
-        submissions.set_core(Arc::as_ptr(&core.shared) as usize);
+        submissions.set_core(Arc::as_ptr(&core.flow) as usize);
         if with_handlers {
             self.add_handlers(py, &core, &registry)?;
         }

@@ -9,7 +9,7 @@ use crate::control::helpers::spawn_helper;
 use crate::control::log_helper::Line;
 use crate::flow::partition::gate::Access;
 use crate::item::Item;
-use crate::shared::Shared;
+use crate::shared::Control;
 use crate::sync::{Arc, Duration, Forgettable, Instant, Weak};
 
 /// A custom balancer that has not returned for this long, or for five intervals, is logged.
@@ -35,7 +35,7 @@ impl Duty for Balance {
     }
 }
 
-impl<T: Item> Balanced for Shared<T> {
+impl<T: Item> Balanced for Control<T> {
     fn balance(self: Arc<Self>) -> Option<Duration> {
         let interval = self.balance_interval();
         if self.balancing.as_ref().is_some_and(|balancing| balancing.balancer.is_custom()) {
@@ -49,16 +49,21 @@ impl<T: Item> Balanced for Shared<T> {
 }
 
 /// Registers a queue that has a balancer.
-pub(crate) fn register<T: Item>(shared: &Arc<Shared<T>>) -> std::io::Result<()> {
-    let queue: Weak<Shared<T>> = Arc::downgrade(shared);
-    let control = CONTROL.get();
-    control.register(queue, shared.balance_interval());
-    control.start()
+pub(crate) fn register<T: Item>(control: &Arc<Control<T>>) -> std::io::Result<()> {
+    let queue: Weak<Control<T>> = Arc::downgrade(control);
+    let agenda = CONTROL.get();
+    agenda.register(queue, control.balance_interval());
+    agenda.start()
 }
 
 /// Unregisters a closing queue: its balancer does not run any more.
-pub(crate) fn unregister<T: Item>(shared: &Shared<T>) {
-    CONTROL.get().unregister(shared.address());
+pub(crate) fn unregister<T: Item>(control: &Control<T>) {
+    CONTROL.get().unregister(address(control));
+}
+
+/// By which the agenda knows a queue.
+fn address<T: Item>(control: &Control<T>) -> usize {
+    std::ptr::from_ref(control) as usize
 }
 
 /// For the end of the process; see [`Agenda::wait_ended`].
@@ -74,19 +79,19 @@ pub(crate) fn forget() {
 }
 
 /// A run of a custom balancer, which ends when this is dropped.
-struct Run<T: Item>(Option<Arc<Shared<T>>>);
+struct Run<T: Item>(Option<Arc<Control<T>>>);
 
 impl<T: Item> Drop for Run<T> {
     fn drop(&mut self) {
         let Some(queue) = self.0.take() else { return };
         if queue.balancing.as_ref().is_some_and(Balancing::end_run) {
-            CONTROL.get().request(queue.address(), Instant::now());
+            CONTROL.get().request(address(&queue), Instant::now());
         }
-        Shared::let_go(queue);
+        Control::let_go(queue);
     }
 }
 
-impl<T: Item> Shared<T> {
+impl<T: Item> Control<T> {
     fn balance_here(self: &Arc<Self>) {
         let mut lines = Vec::new();
         self.run_balancer(&mut lines);
@@ -112,13 +117,13 @@ impl<T: Item> Shared<T> {
     }
 
     fn report_hung_balancer(&self, balancing: &Balancing, since: Instant) {
-        let limit = HUNG_AFTER.max(5 * self.config.rebalance_interval);
+        let limit = HUNG_AFTER.max(5 * self.flow.config.rebalance_interval);
         if since.elapsed() > limit && balancing.hung_log.items_due((), 1, Instant::now()).is_some()
         {
             let line = Line::Warning(format!(
                 "queue {}: the balancer has not returned for {} s; it has no further run until it \
                  does",
-                self.name,
+                self.flow.name,
                 since.elapsed().as_secs()
             ));
             self.log_helper.log(line);
@@ -127,13 +132,13 @@ impl<T: Item> Shared<T> {
 
     /// With an interval of zero, the balancer runs on request only.
     fn balance_interval(&self) -> Option<Duration> {
-        Some(self.config.rebalance_interval).filter(|interval| !interval.is_zero())
+        Some(self.flow.config.rebalance_interval).filter(|interval| !interval.is_zero())
     }
 
     /// [`rebalance`](Self::rebalance) for a caller that must not wait.
     pub(crate) fn rebalance_soon(&self) {
-        if self.balancing.is_some() && self.control.lock().access == Access::Open {
-            CONTROL.get().request(self.address(), Instant::now());
+        if self.balancing.is_some() && self.state.lock().access == Access::Open {
+            CONTROL.get().request(address(self), Instant::now());
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::control::thread_slots::ThreadSlot;
 use crate::flow::route::TypeRoute;
 use crate::item::Item;
 use crate::observe::STUCK_AFTER;
-use crate::shared::Shared;
+use crate::shared::Control;
 use crate::sync::{Arc, Instant, thread_local};
 
 /// A partition is logged as oversized if it exceeds a thread's fair share by this factor.
@@ -49,7 +49,7 @@ struct Decision {
     owner: Vec<usize>,
 }
 
-impl<T: Item> Shared<T> {
+impl<T: Item> Control<T> {
     /// Runs the balancer on the loads since its last run. Returns the number of partitions whose
     /// wanted owner changed.
     ///
@@ -59,7 +59,7 @@ impl<T: Item> Shared<T> {
         let mut lines = Vec::new();
         let begun = self.run_balancer(&mut lines);
         for line in lines {
-            line.log(&*self.host);
+            line.log(&*self.flow.host);
         }
         begun
     }
@@ -71,20 +71,20 @@ impl<T: Item> Shared<T> {
         let mut meter = balancing.meter.lock();
         let Some(decision) = self.decide(balancing, &mut meter, lines) else { return 0 };
         let begun = {
-            let mut control = self.control.lock();
+            let mut state = self.state.lock();
             let wanted = moves(&decision.owner, &decision.plan).into_iter();
-            wanted.filter(|step| self.hand_over(&mut control, step.partition, step.to)).count()
+            wanted.filter(|step| self.hand_over(&mut state, step.partition, step.to)).count()
         };
         balancing.figures.lock().moves += begun as u64;
         self.forget_loans();
         drop(meter);
         if begun > 0 {
             let delta = |owner: &[usize]| {
-                spread(&thread_loads(&decision.load, owner, self.threads.len())) * 100.0
+                spread(&thread_loads(&decision.load, owner, self.flow.threads.len())) * 100.0
             };
             lines.push(Line::Info(format!(
                 "queue {}: rebalanced {begun} partitions, max thread load delta: {:.0}% -> {:.0}%",
-                self.name,
+                self.flow.name,
                 delta(&decision.owner),
                 delta(&decision.plan)
             )));
@@ -99,14 +99,14 @@ impl<T: Item> Shared<T> {
         meter: &mut Meter,
         lines: &mut Vec<Line>,
     ) -> Option<Decision> {
-        let threads = self.threads.len();
+        let threads = self.flow.threads.len();
         let by_load = balancing.balancer.is_load_weighted();
         let measure = if by_load { Measure::Busy } else { Measure::Attempts };
         let calls = || {
-            let running = self.threads.iter().filter(|slot| slot.has_run());
+            let running = self.flow.threads.iter().filter(|slot| slot.has_run());
             running.filter_map(|slot| slot.tally.counts().calling).collect()
         };
-        let reading = meter.read(&self.route, measure, calls);
+        let reading = meter.read(&self.flow.route, measure, calls);
         let load = reading.load().to_vec();
         // The wanted owners: a partition in a handoff counts for its new owner, and one that a
         // spare thread serves for the thread that gets it back.
@@ -117,7 +117,7 @@ impl<T: Item> Shared<T> {
             figures.load_ratio = load_ratio(&thread_loads(&load, &owner, threads));
         }
         let away = self.threads_away();
-        let busy = self.threads.permanent().map(ThreadSlot::busy).collect();
+        let busy = self.flow.threads.permanent().map(ThreadSlot::busy).collect();
         let busy = meter.busy_shares(busy, Instant::now());
         let is_custom = balancing.balancer.is_custom();
         let plan = if is_custom {
@@ -136,7 +136,7 @@ impl<T: Item> Shared<T> {
             Ok(plan) => plan?,
             Err(problem) => {
                 if let Some(times) = balancing.refused_log.items_due((), 1, Instant::now()) {
-                    let queue = &self.name;
+                    let queue = &self.flow.name;
                     lines.push(Line::Warning(format!(
                         "queue {queue}: {times} plans of the balancer were refused: {problem}"
                     )));
@@ -151,10 +151,11 @@ impl<T: Item> Shared<T> {
     /// The threads that have been inside one call for so long that they may not return. No
     /// partition is assigned to them.
     fn threads_away(&self) -> Vec<bool> {
-        let interval = self.config.rebalance_interval;
+        let interval = self.flow.config.rebalance_interval;
         let limit = if interval.is_zero() { STUCK_AFTER } else { STUCK_AFTER.min(interval / 2) };
         let is_away = |since: Instant| since.elapsed() > limit;
-        self.threads
+        self.flow
+            .threads
             .permanent()
             .map(|slot| slot.tally.counts().calling.is_some_and(|(_, since)| is_away(since)))
             .collect()
@@ -167,10 +168,10 @@ impl<T: Item> Shared<T> {
         owner: &[usize],
     ) -> Result<Option<Vec<usize>>, String> {
         let mut plan = Ok(None);
-        self.host.enter(&mut || {
+        self.flow.host.enter(&mut || {
             // The control thread serves other queues too: a panic of one balancer must not end it.
             let asked = catch_unwind(AssertUnwindSafe(|| {
-                balancing.balancer.plan(load, owner, self.threads.len())
+                balancing.balancer.plan(load, owner, self.flow.threads.len())
             }));
             plan = asked.unwrap_or_else(|_| Err("the balancer panicked".to_owned()));
         });
@@ -180,7 +181,7 @@ impl<T: Item> Shared<T> {
     /// Logs a partition that is too heavy for any plan.
     #[allow(clippy::cast_precision_loss)]
     fn report_oversized(&self, balancing: &Balancing, load: &[f64], lines: &mut Vec<Line>) {
-        let threads = self.threads.len();
+        let threads = self.flow.threads.len();
         let Some(partition) = oversized(load, threads) else { return };
         let (share, fair) = (load[partition] / load.iter().sum::<f64>(), 1.0 / threads as f64);
         if share < fair * OVERSIZED_BY
@@ -188,8 +189,8 @@ impl<T: Item> Shared<T> {
         {
             return;
         }
-        let by_type = self.config.selector == Selector::ByType;
-        let registered = self.route.types().filter_map(TypeRoute::registered);
+        let by_type = self.flow.config.selector == Selector::ByType;
+        let registered = self.flow.route.types().filter_map(TypeRoute::registered);
         let names: Vec<String> = registered
             .filter(|registered| by_type && registered.partitions.contains(&partition))
             .map(|registered| registered.name.to_string())
@@ -204,7 +205,7 @@ impl<T: Item> Shared<T> {
         lines.push(Line::Warning(format!(
             "queue {}: partition {partition}{types} has {:.0}% of the load, more than the {:.0}% \
              of one of {threads} drain threads: {remedy}",
-            self.name,
+            self.flow.name,
             share * 100.0,
             fair * 100.0
         )));

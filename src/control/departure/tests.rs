@@ -60,7 +60,7 @@ fn wait_until(done: impl Fn() -> bool) {
 }
 
 fn knows(queue: &BatchQueue<Sent>, key: TypeKey) -> Knowledge {
-    queue.shared.knowledge_of(key)
+    queue.control.knowledge_of(key)
 }
 
 fn remove_soon(queue: &BatchQueue<Sent>, key: TypeKey) {
@@ -89,11 +89,11 @@ fn sessions_leave_nothing_behind() {
             }
             assert!(queue.remove_handler(key));
         }
-        wait_until(|| queue.shared.control.lock().types.leaving() == 0);
-        let shared = &queue.shared;
-        assert_eq!(shared.control.lock().types.count(), 1);
+        wait_until(|| queue.control.state.lock().types.leaving() == 0);
+        let control = &queue.control;
+        assert_eq!(control.state.lock().types.count(), 1);
         // A removal may find items, so that a few sessions are leaving at the same time.
-        let (places, count) = (shared.route.type_count(), queue.partition_count());
+        let (places, count) = (queue.flow.route.type_count(), queue.partition_count());
         assert!(places <= 40 && count <= partitions + 40, "{places} places, {count} partitions");
         let stats = queue.stats();
         assert_eq!((stats.attempts, stats.produced, stats.handlers.len()), (9_000, 9_000, 1));
@@ -117,7 +117,7 @@ fn many_types_at_a_time_leave_their_partitions_to_the_next() {
             assert_eq!(knows(&queue, key), Knowledge::Nothing);
         }
     }
-    assert_eq!((queue.partition_count(), queue.shared.route.type_count()), (500, 500));
+    assert_eq!((queue.partition_count(), queue.flow.route.type_count()), (500, 500));
     assert_eq!(queue.stats().consumed, 5_000);
     queue.shutdown(None);
 }
@@ -184,7 +184,7 @@ fn a_type_that_has_gone_comes_back_to_its_partition_while_items_of_others_wait()
     release.open();
     wait_until(|| {
         queue.stats();
-        queue.shared.control.lock().types.whereabouts.is_empty()
+        queue.control.state.lock().types.whereabouts.is_empty()
     });
     queue.add_handler(A, noop()).unwrap();
     assert_eq!(partition_of(&queue, A), Some(2), "it is forgotten");
@@ -243,7 +243,7 @@ fn a_spread_type_leaves_its_partitions_to_the_next_one() {
         assert_eq!(queue.flush(None, &mut Wait), Ok(true));
         assert!(queue.remove_handler(key));
     }
-    assert_eq!((queue.partition_count(), queue.shared.route.spread_count()), (4, 1));
+    assert_eq!((queue.partition_count(), queue.flow.route.spread_count()), (4, 1));
     queue.shutdown(None);
     assert_eq!(queue.stats().consumed, 8 * 199);
 }
@@ -277,7 +277,7 @@ fn an_item_of_a_type_that_has_gone_does_not_reach_the_next_type_of_its_partition
     queue.produce(Sent(B)).unwrap();
     entered.wait();
     // As a producer does that looked the type up in time: it does not mark the partition.
-    assert!(queue.shared.route.partition(0).put(Sent(A), || false).is_ok());
+    assert!(queue.flow.route.partition(0).put(Sent(A), || false).is_ok());
     queue.produce(Sent(B)).unwrap();
     let handler = {
         let seen = seen.clone();

@@ -13,8 +13,7 @@ use crate::control::scheduler::sleeper;
 use crate::control::spares::Spares;
 use crate::control::thread_slots::ThreadSlots;
 use crate::flow::handler::consumption::Consumption;
-use crate::flow::turn::cycle::DrainTask;
-use crate::shared::Shared;
+use crate::shared::Control;
 use crate::sync::Arc;
 use crate::testing::latch::Latch;
 use crate::testing::loom::{Number, ONE, Seen, TWO, config, model, model_by_turns};
@@ -55,7 +54,7 @@ fn put(queue: &BatchQueue<Number>, number: u32) {
 }
 
 fn hand_over(queue: &BatchQueue<Number>, to: usize) {
-    assert!(queue.shared.hand_over(&mut queue.shared.control.lock(), 0, to));
+    assert!(queue.control.hand_over(&mut queue.control.state.lock(), 0, to));
 }
 
 /// Rule 8: of two threads that change the word from the same value, only one succeeds.
@@ -116,24 +115,24 @@ fn loom_two_threads_enter_while_a_partition_moves() {
         let (_sleepers, wakers): (Vec<_>, Vec<_>) = (0..2).map(|_| sleeper()).unzip();
         let slots = ThreadSlots::new(wakers, Spares::new(2, Vec::new()));
         let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
-        let shared: Arc<Shared<Number>> =
-            Arc::new(Shared::new("q".to_owned(), config(2), by_handler, None, host, slots, None));
+        let control: Arc<Control<Number>> =
+            Arc::new(Control::new("q".to_owned(), config(2), by_handler, None, host, slots, None));
         let threads: Vec<_> = (0..2)
             .map(|thread| {
-                let (shared, seen) = (shared.clone(), seen.clone());
+                let (control, seen) = (control.clone(), seen.clone());
                 thread::spawn(move || {
-                    let turn = shared.enter(thread, 0);
+                    let turn = control.flow.enter(thread, 0);
                     if turn.is_some() {
                         seen.inside.with_mut(|_| ());
                     }
                 })
             })
             .collect();
-        assert!(shared.hand_over(&mut shared.control.lock(), 0, 1));
+        assert!(control.hand_over(&mut control.state.lock(), 0, 1));
         for thread in threads {
             thread.join().unwrap();
         }
-        assert_eq!(shared.route.owner(0).load(), Owner::Owned(1));
+        assert_eq!(control.flow.route.owner(0).load(), Owner::Owned(1));
     });
 }
 
@@ -238,23 +237,23 @@ fn loom_remove_while_the_owner_lists_idle_handlers() {
         let (mut sleepers, wakers): (Vec<_>, Vec<_>) = (0..2).map(|_| sleeper()).unzip();
         let slots = ThreadSlots::new(wakers, Spares::new(2, Vec::new()));
         let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
-        let shared =
-            Arc::new(Shared::new("q".to_owned(), config(2), by_handler, None, host, slots, None));
+        let control =
+            Arc::new(Control::new("q".to_owned(), config(2), by_handler, None, host, slots, None));
         let handlers = [Idle(kept.clone(), Some(hold.clone())), Idle(removed.clone(), None)];
         for (key, handler) in [ONE, TWO].into_iter().zip(handlers) {
-            shared
+            control
                 .register::<Infallible>(&key.into(), vec![HandlerRef::new(handler)].into())
                 .unwrap();
         }
         // One thread owns both. It is held in the handler that stays, the first of its list.
-        assert!(shared.hand_over(&mut shared.control.lock(), 1, 0));
-        let mut owner = DrainTask::new(0, shared.clone(), sleepers.remove(0));
-        let mut other = DrainTask::new(1, shared.clone(), sleepers.remove(0));
+        assert!(control.hand_over(&mut control.state.lock(), 1, 0));
+        let mut owner = control.clone().drain_task(0, sleepers.remove(0));
+        let mut other = control.clone().drain_task(1, sleepers.remove(0));
         let owner = thread::spawn(move || {
             owner.cycle();
         });
         hold.0.wait();
-        let retired = shared.unregister(TWO).unwrap();
+        let retired = control.unregister(TWO).unwrap();
         other.cycle();
         retired.wait_for_end(None, &mut Wait).unwrap();
         hold.1.open();
@@ -274,16 +273,16 @@ fn loom_remove_while_the_owner_submits() {
         let (mut sleepers, wakers): (Vec<_>, Vec<_>) = (0..2).map(|_| sleeper()).unzip();
         let slots = ThreadSlots::new(wakers, Spares::new(2, Vec::new()));
         let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
-        let shared =
-            Arc::new(Shared::new("q".to_owned(), config(2), by_handler, None, host, slots, None));
-        shared.register::<Infallible>(&ONE.into(), vec![seen.handler()].into()).unwrap();
-        shared.produce(Number(ONE, 1), None, None, &mut Wait).unwrap();
-        let mut owner = DrainTask::new(0, shared.clone(), sleepers.remove(0));
-        let mut other = DrainTask::new(1, shared.clone(), sleepers.remove(0));
+        let control =
+            Arc::new(Control::new("q".to_owned(), config(2), by_handler, None, host, slots, None));
+        control.register::<Infallible>(&ONE.into(), vec![seen.handler()].into()).unwrap();
+        control.flow.produce(Number(ONE, 1), None, None, &mut Wait).unwrap();
+        let mut owner = control.clone().drain_task(0, sleepers.remove(0));
+        let mut other = control.clone().drain_task(1, sleepers.remove(0));
         let removal = {
-            let (shared, seen) = (shared.clone(), seen.clone());
+            let (control, seen) = (control.clone(), seen.clone());
             thread::spawn(move || {
-                let retired = shared.unregister(ONE).unwrap();
+                let retired = control.unregister(ONE).unwrap();
                 other.cycle();
                 retired.wait_for_end(None, &mut Wait).unwrap();
                 seen.inside.with_mut(|_| ());
@@ -293,7 +292,7 @@ fn loom_remove_while_the_owner_submits() {
         owner.cycle();
         removal.join().unwrap();
         // A handler that is entered too late panics, and its batch fails.
-        assert_eq!(shared.threads[0].tally.counts().failed, 0);
+        assert_eq!(control.flow.threads[0].tally.counts().failed, 0);
     });
 }
 
@@ -306,18 +305,18 @@ fn loom_replace_while_the_owner_submits() {
         let (mut sleepers, wakers): (Vec<_>, Vec<_>) = (0..1).map(|_| sleeper()).unzip();
         let slots = ThreadSlots::new(wakers, Spares::new(1, Vec::new()));
         let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
-        let shared =
-            Arc::new(Shared::new("q".to_owned(), config(1), by_handler, None, host, slots, None));
-        let register = |shared: &Arc<Shared<Number>>, seen: &Arc<Seen>| {
-            shared.register::<Infallible>(&ONE.into(), vec![seen.handler()].into()).unwrap()
+        let control =
+            Arc::new(Control::new("q".to_owned(), config(1), by_handler, None, host, slots, None));
+        let register = |control: &Arc<Control<Number>>, seen: &Arc<Seen>| {
+            control.register::<Infallible>(&ONE.into(), vec![seen.handler()].into()).unwrap()
         };
-        register(&shared, &old);
-        shared.produce(Number(ONE, 1), None, None, &mut Wait).unwrap();
-        let mut owner = DrainTask::new(0, shared.clone(), sleepers.remove(0));
+        register(&control, &old);
+        control.flow.produce(Number(ONE, 1), None, None, &mut Wait).unwrap();
+        let mut owner = control.clone().drain_task(0, sleepers.remove(0));
         let replacement = {
-            let (shared, old, new) = (shared.clone(), old.clone(), new.clone());
+            let (control, old, new) = (control.clone(), old.clone(), new.clone());
             thread::spawn(move || {
-                let retired = register(&shared, &new).unwrap();
+                let retired = register(&control, &new).unwrap();
                 if retired.is_ended() {
                     old.inside.with_mut(|_| ());
                 }
@@ -325,7 +324,7 @@ fn loom_replace_while_the_owner_submits() {
         };
         owner.cycle();
         replacement.join().unwrap();
-        assert_eq!(shared.threads[0].tally.counts().failed, 0);
+        assert_eq!(control.flow.threads[0].tally.counts().failed, 0);
         owner.cycle();
         assert_eq!(old.numbers().len() + new.numbers().len(), 1);
     });

@@ -27,7 +27,7 @@ fn put(queue: &BatchQueue<Number>, number: u32) {
 }
 
 fn hand_over(queue: &BatchQueue<Number>, partition: usize, to: usize) {
-    queue.shared.hand_over(&mut queue.shared.control.lock(), partition, to);
+    queue.control.hand_over(&mut queue.control.state.lock(), partition, to);
 }
 
 /// Exclusive, in order, nothing lost: the second item reaches the old owner, the new one, or
@@ -150,8 +150,8 @@ fn loom_take_over_while_the_queue_closes() {
         let seen = Arc::new(Seen::default());
         let queue = queue(&seen);
         put(&queue, 1);
-        queue.shared.close();
-        queue.shared.move_to(&mut queue.shared.control.lock(), 0, 1);
+        queue.control.close();
+        queue.control.move_to(&mut queue.control.state.lock(), 0, 1);
         assert_eq!(queue.shutdown(None), 0);
         assert_eq!(seen.numbers(), [1]);
     });

@@ -5,40 +5,18 @@
 //! does not wait for a second one, which may wait for the first: the thread that drains checks once
 //! more after the lock is free, so that no item stays behind.
 
-use crate::control::close::CloseOnPanic;
 use crate::control::scheduler::Sleeper;
 use crate::flow::pause::{Pause, slice};
-use crate::flow::turn::cycle::{Cycle, DrainTask};
+use crate::flow::turn::task::{Cycle, DrainTask};
 use crate::item::Item;
-use crate::shared::Shared;
-use crate::sync::{Arc, Condvar, Duration, Instant, Mutex, OnceLock, now, time_since, wait_for};
-use crate::thread_context::{DrainScope, InlineScope};
+use crate::shared::{Control, InlineTask, TaskPlace};
+use crate::sync::{Arc, Condvar, Duration, Instant, Mutex, now, time_since, wait_for};
+use crate::thread_context::InlineScope;
 
 /// The longest sleep before the next cycle, while a batch backs off or its handler is busy.
 const MOST_SLEEP: Duration = Duration::from_millis(10);
 
-/// The drain task of an inline queue, which one caller at a time has in hand.
-pub(crate) struct InlineDrain<T: Item>(OnceLock<Drain<T>>);
-
-struct Drain<T: Item> {
-    place: Mutex<Place<T>>,
-    returned: Condvar,
-}
-
-struct Place<T: Item> {
-    /// `None` while a caller has it, and once the queue has ended.
-    task: Option<DrainTask<T>>,
-    has_ended: bool,
-}
-
-impl<T: Item> Default for InlineDrain<T> {
-    /// That of a queue with threads.
-    fn default() -> Self {
-        Self(OnceLock::new())
-    }
-}
-
-impl<T: Item> Drain<T> {
+impl<T: Item> InlineTask<T> {
     /// Takes the task, waiting while another caller has it.
     fn take(&self, limit: Option<Duration>) -> Result<TaskInHand<'_, T>, NotTaken> {
         let began = Instant::now();
@@ -69,7 +47,7 @@ enum NotTaken {
 
 /// The drain task in the hand of a caller, who returns it with this.
 struct TaskInHand<'a, T: Item> {
-    drain: &'a Drain<T>,
+    drain: &'a InlineTask<T>,
     /// `None`: the queue has ended.
     task: Option<DrainTask<T>>,
 }
@@ -94,14 +72,14 @@ enum Drained {
 }
 
 /// Makes the callers drain the queue.
-pub(crate) fn start<T: Item>(shared: &Arc<Shared<T>>, sleeper: Sleeper) {
-    shared.log_helper.leave_to_callers();
-    let task = DrainTask::new(0, shared.clone(), sleeper);
-    let place = Mutex::new(Place { task: Some(task), has_ended: false });
-    let _ = shared.inline.0.set(Drain { place, returned: Condvar::new() });
+pub(crate) fn start<T: Item>(control: &Arc<Control<T>>, sleeper: Sleeper) {
+    control.log_helper.leave_to_callers();
+    let task = control.clone().drain_task(0, sleeper);
+    let place = Mutex::new(TaskPlace { task: Some(task), has_ended: false });
+    let _ = control.inline.0.set(InlineTask { place, returned: Condvar::new() });
 }
 
-impl<T: Item> Shared<T> {
+impl<T: Item> Control<T> {
     /// Whether callers drain the queue.
     #[inline]
     pub(crate) fn is_inline(&self) -> bool {
@@ -113,7 +91,7 @@ impl<T: Item> Shared<T> {
     /// continues later. It is outside the host.
     pub(crate) fn run_inline(self: &Arc<Self>, limit: Option<Duration>) -> bool {
         let Some(drain) = self.inline.0.get() else { return true };
-        let Some(scope) = InlineScope::enter(self.address()) else { return true };
+        let Some(scope) = InlineScope::enter(self.flow.address()) else { return true };
         let is_done = self.drain_inline(drain, &scope, limit);
         drop(scope);
         // Now the log may use the queue.
@@ -123,7 +101,7 @@ impl<T: Item> Shared<T> {
 
     fn drain_inline(
         self: &Arc<Self>,
-        drain: &Drain<T>,
+        drain: &InlineTask<T>,
         scope: &InlineScope,
         limit: Option<Duration>,
     ) -> bool {
@@ -146,13 +124,13 @@ impl<T: Item> Shared<T> {
                     let mut task = hand.task.take();
                     // The queue may be dropped here: its items and handlers are dropped inside
                     // their host.
-                    self.host.clone().enter(&mut || drop(task.take()));
-                    self.ending.running().count_out();
+                    self.flow.host.clone().enter(&mut || drop(task.take()));
+                    self.flow.ending.running().count_out();
                     return true;
                 }
             }
             drop(hand);
-            if self.is_all_handled() && !self.ending.is_closing() {
+            if self.is_all_handled() && !self.flow.ending.is_closing() {
                 return true;
             }
         }
@@ -179,16 +157,10 @@ impl<T: Item> Shared<T> {
         Ok(())
     }
 
-    fn drain_with(
-        self: &Arc<Self>,
-        task: &mut DrainTask<T>,
-        is_late: impl Fn() -> bool,
-    ) -> Drained {
-        let _mark = DrainScope::of(self, &self.log_helper);
-        let _unwinding = CloseOnPanic(self.clone());
-        task.note_runner();
+    fn drain_with(&self, task: &mut DrainTask<T>, is_late: impl Fn() -> bool) -> Drained {
+        let _running = task.run_here();
         // No batch waits to become full.
-        let _flushing = self.flushes.begin();
+        let _flushing = self.flow.flushes.begin();
         loop {
             self.is_all_handled();
             task.wake_up();
@@ -198,14 +170,14 @@ impl<T: Item> Shared<T> {
                     task.end();
                     return Drained::Ended;
                 }
-                Cycle::Empty if self.is_all_handled() && !self.ending.is_closing() => {
+                Cycle::Empty if self.is_all_handled() && !self.flow.ending.is_closing() => {
                     return Drained::All;
                 }
                 Cycle::Empty if is_late() => return Drained::Late,
                 Cycle::Empty => {
                     if let Some((attempt, limit)) = task.prepare_sleep(Cycle::Empty) {
                         attempt.leave();
-                        self.flushes.wait(|| false, Some(limit.min(MOST_SLEEP)));
+                        self.flow.flushes.wait(|| false, Some(limit.min(MOST_SLEEP)));
                     }
                 }
             }

@@ -6,13 +6,11 @@
 
 use std::io;
 
-use crate::control::close::CloseOnPanic;
 use crate::control::scheduler::{After, Live, PoolRef, PoolTask, Sleeper};
-use crate::flow::turn::cycle::{Cycle, DrainTask};
+use crate::flow::turn::task::{Cycle, DrainTask};
 use crate::item::Item;
-use crate::shared::Shared;
+use crate::shared::Control;
 use crate::sync::{Arc, Mutex};
-use crate::thread_context::DrainScope;
 
 struct PooledDrain<T: Item>(Mutex<Option<PooledTask<T>>>);
 
@@ -23,12 +21,12 @@ struct PooledTask<T: Item> {
 }
 
 /// Puts the queue's drain task on its pool.
-pub(crate) fn start<T: Item>(shared: &Arc<Shared<T>>, sleeper: Sleeper, share: Arc<PoolRef>) {
+pub(crate) fn start<T: Item>(control: &Arc<Control<T>>, sleeper: Sleeper, share: Arc<PoolRef>) {
     let pool = share.pool().clone();
-    let task = DrainTask::new(0, shared.clone(), sleeper);
+    let task = control.clone().drain_task(0, sleeper);
     let handle = pool.add(Arc::new(PooledDrain(Mutex::new(Some(PooledTask { task, share })))));
     // The task may run already, but no item can have been put yet.
-    shared.threads[0].waker.notify_through(handle);
+    control.flow.threads[0].waker.notify_through(handle);
 }
 
 /// How the workers of a pool run: like the queue's own drain threads.
@@ -49,9 +47,7 @@ impl<T: Item> PoolTask for PooledDrain<T> {
         // Never contended: the pool runs one step of a task at a time.
         let mut slot = self.0.lock();
         let Some(PooledTask { task, .. }) = &mut *slot else { return After::Done };
-        let _mark = DrainScope::of(task.shared(), &task.shared().log_helper);
-        let _unwinding = CloseOnPanic(task.shared().clone());
-        task.note_runner();
+        let _running = task.run_here();
         task.wake_up();
         match task.cycle() {
             Cycle::Worked => After::Again,
@@ -66,7 +62,7 @@ impl<T: Item> PoolTask for PooledDrain<T> {
                 task.end();
                 if let Some(PooledTask { task, share }) = slot.take() {
                     let (host, running) =
-                        (task.shared().host.clone(), task.shared().ending.running().clone());
+                        (task.flow().host.clone(), task.flow().ending.running().clone());
                     let mut task = Some(task);
                     // The queue may be dropped here: its items and handlers are dropped inside
                     // their host.

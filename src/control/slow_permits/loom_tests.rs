@@ -10,6 +10,7 @@ use crate::control::thread_slots::{Reach, ThreadSlots};
 use crate::flow::desk::lane::Since;
 use crate::flow::handler::consumption::Consumption;
 use crate::flow::handler::host::NoHost;
+use crate::shared::Control;
 use crate::sync::{Arc, Duration};
 use crate::testing::loom::{Number, ONE, Seen, TWO, config, model, model_by_turns};
 
@@ -20,7 +21,7 @@ fn loom_two_slow_handlers_beside_quick_work() {
         let seen = Arc::new(Seen::default());
         let queue = BatchQueue::builder("q", config(2)).start().unwrap();
         // No drain thread has noted it: loom has no clock.
-        queue.shared.threads[0].note_quick_call(Duration::ZERO);
+        queue.flow.threads[0].note_quick_call(Duration::ZERO);
         for key in [ONE, TWO] {
             let handler = seen.handler();
             handler.desk.note_slow(true);
@@ -44,10 +45,10 @@ fn loom_stale_ticket_while_its_lane_is_posted_again() {
         let (_sleepers, wakers): (Vec<_>, Vec<_>) = (0..2).map(|_| sleeper()).unzip();
         let slots = ThreadSlots::new(wakers, Spares::new(2, Vec::new()));
         let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
-        let shared: Arc<Shared<Number>> =
-            Arc::new(Shared::new("q".to_owned(), config(2), by_handler, None, host, slots, None));
-        shared.threads[0].note_quick_call(Duration::ZERO);
-        let partition = shared.route.partition(0);
+        let control: Arc<Control<Number>> =
+            Arc::new(Control::new("q".to_owned(), config(2), by_handler, None, host, slots, None));
+        control.flow.threads[0].note_quick_call(Duration::ZERO);
+        let partition = control.flow.route.partition(0);
         let lane = partition.change_lanes(|lanes| {
             let lane = lanes.lane_of(ONE, Since::start());
             lanes.add_segment(lane, vec![Number(ONE, 1)], 1);
@@ -57,25 +58,25 @@ fn loom_stale_ticket_while_its_lane_is_posted_again() {
             lane
         });
         let place = JobPlace { partition: 0, lane };
-        assert!(shared.admit_slow(0, JobPlace { partition: 1, lane: 0 }));
-        assert!(!shared.admit_slow(1, place));
+        assert!(control.flow.admit_slow(0, JobPlace { partition: 1, lane: 0 }));
+        assert!(!control.flow.admit_slow(1, place));
         // It stays the only one that could call: the next job of the lane is refused as well.
-        shared.threads[0].set_reach(Reach::Away);
+        control.flow.threads[0].set_reach(Reach::Away);
         let ended = {
-            let shared = shared.clone();
-            thread::spawn(move || shared.end_slow(0))
+            let control = control.clone();
+            thread::spawn(move || control.flow.end_slow(0))
         };
         partition.change_lanes(|lanes| {
             lanes.end(lane, 1);
             lanes.next_ready();
-            if !shared.admit_slow(1, place) {
-                lanes.post(lane, shared.slow_calls.address(), None);
+            if !control.flow.admit_slow(1, place) {
+                lanes.post(lane, control.flow.slow_calls.address(), None);
             }
         });
         ended.join().unwrap();
-        let address = shared.slow_calls.address();
+        let address = control.flow.slow_calls.address();
         partition.change_lanes(|lanes| {
-            assert!(!lanes.is_posted(lane, address) || shared.slow_calls.has_tickets());
+            assert!(!lanes.is_posted(lane, address) || control.flow.slow_calls.has_tickets());
         });
     });
 }

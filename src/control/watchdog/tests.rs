@@ -131,7 +131,7 @@ fn start(config: Config) -> (Watched, Log) {
 }
 
 fn watched(queue: BatchQueue<Number>) -> Watched {
-    let visitor = Visitor::new(&queue.shared, HOUR);
+    let visitor = Visitor::new(&queue.control, HOUR);
     Watched { queue, visitor }
 }
 
@@ -148,7 +148,7 @@ fn hold<'a>(queue: &BatchQueue<Number>, held: &'a Held) -> MutexGuard<'a, ()> {
 }
 
 fn visit(watched: &Watched, now: Instant) -> Duration {
-    watched.visitor.visit(&watched.shared, now)
+    watched.visitor.visit(&watched.control, now)
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn each_line_comes_on_time_because_the_visit_before_plans_it() {
     let mut now = Instant::now();
     assert_eq!(visit(&queue, now), HOUR / 2, "nothing happens");
     let held_up = hold(&queue, &held);
-    let since = queue.shared.threads[0].tally.counts().calling.unwrap().1;
+    let since = queue.flow.threads[0].tally.counts().calling.unwrap().1;
     while log.lines().is_empty() {
         now += visit(&queue, now);
         assert!(now <= since + HOUR + Duration::from_secs(1));
@@ -236,7 +236,7 @@ fn a_producer_that_waits_is_reported_with_the_handler_that_it_waits_for() {
         for _ in 0..3 {
             scope.spawn(|| queue.produce(Number(ORDER)).unwrap());
         }
-        let waiting = || queue.shared.waiting_producers.longest().map_or(0, |(_, count)| count);
+        let waiting = || queue.flow.waiting_producers.longest().map_or(0, |(_, count)| count);
         wait_until(|| waiting() == 3);
         visit(&queue, start + HOUR + HOUR / 4);
         let lines = log.wait_for(3);
@@ -250,7 +250,7 @@ fn a_producer_that_waits_is_reported_with_the_handler_that_it_waits_for() {
     visit(&queue, start + 2 * HOUR);
     wait_until(|| log.lines().iter().any(|line| line.contains("producers do not wait for long")));
     queue.shutdown(None);
-    assert!(queue.shared.waiting_producers.longest().is_none());
+    assert!(queue.flow.waiting_producers.longest().is_none());
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn a_producer_that_gives_up_waits_no_more() {
     let refused =
         queue.produce_with(Number(ORDER), None, soon, &mut crate::flow::pause::Wait).unwrap_err();
     assert!(matches!(refused, ProduceError::TimedOut { .. }));
-    assert!(queue.shared.waiting_producers.longest().is_none());
+    assert!(queue.flow.waiting_producers.longest().is_none());
     drop(held_up);
     queue.shutdown(None);
 }
@@ -307,8 +307,8 @@ fn a_log_that_is_held_up_holds_up_no_visit() {
 #[test]
 fn a_queue_without_a_limit_is_not_watched() {
     let (queue, _log) = start(Config { warn_after: None, ..config(1, 1) });
-    assert!(queue.shared.watch.visited().is_none());
-    assert!(queue.shared.watch_wait(0, ORDER).is_none());
+    assert!(queue.control.watch.visited().is_none());
+    assert!(queue.flow.watch_wait(0, ORDER).is_none());
     queue.shutdown(None);
 }
 
@@ -337,23 +337,23 @@ fn a_shutdown_names_the_handler_that_holds_what_it_abandons() {
 #[test]
 fn visits_end_with_the_queue_and_keep_nothing_alive() {
     let (queue, _log) = start(config(2, 2));
-    let visitor = Arc::downgrade(queue.shared.watch.visited().unwrap());
-    let shared = Arc::downgrade(&queue.shared);
+    let visitor = Arc::downgrade(queue.control.watch.visited().unwrap());
+    let control = Arc::downgrade(&queue.control);
     queue.shutdown(None);
     drop(queue);
-    wait_until(|| shared.strong_count() == 0 && visitor.strong_count() == 0);
+    wait_until(|| control.strong_count() == 0 && visitor.strong_count() == 0);
 }
 
 #[test]
 fn the_last_reference_of_a_visit_is_dropped_by_a_helper() {
     let (queue, log) = start(config(1, 1));
-    let shared = queue.shared.clone();
+    let control = queue.control.clone();
     queue.shutdown(None);
     drop(queue);
-    wait_until(|| Arc::strong_count(&shared) == 1);
-    let (gone, before) = (Arc::downgrade(&shared), *log.calls.lock());
+    wait_until(|| Arc::strong_count(&control) == 1);
+    let (gone, before) = (Arc::downgrade(&control), *log.calls.lock());
     let held_up = log.calls.lock();
-    let_go_elsewhere(shared);
+    let_go_elsewhere(control);
     drop(held_up);
     wait_until(|| gone.strong_count() == 0 && *log.calls.lock() == before + 1);
 }

@@ -9,15 +9,11 @@ use crate::flow::desk::{Desk, JobPlace, Next, Recall, address};
 use crate::flow::handler::consumption::Consumption;
 use crate::flow::partition::Partition;
 use crate::flow::route::{Route, Target, TypeHandlers, TypeRoute};
+use crate::flow::state::Flow;
 use crate::item::{Item, TypeKey};
-use crate::shared::Shared;
 use crate::sync::{Arc, Deadline, Duration, Ordering, fence};
 
-impl<T: Item> Shared<T> {
-    pub(crate) fn address(&self) -> usize {
-        std::ptr::from_ref(self) as usize
-    }
-
+impl<T: Item> Flow<T> {
     /// Releases a desk after a call. Returns the place of the next job there, for which the caller
     /// still holds the desk, if it `stays`.
     pub(crate) fn release(&self, desk: &Desk, stays: bool) -> Option<JobPlace> {
@@ -197,19 +193,9 @@ impl<T: Item> Shared<T> {
             self.call_owner(partition, None);
         }
     }
-
-    /// Drops a reference. If it is the last, the queue's items and handlers are dropped inside
-    /// their host.
-    pub(crate) fn let_go(shared: Arc<Self>) {
-        let host = shared.host.clone();
-        let mut last = Arc::into_inner(shared);
-        if last.is_some() {
-            host.enter(&mut || drop(last.take()));
-        }
-    }
 }
 
-impl<T: Item> Recall for Shared<T> {
+impl<T: Item> Recall for Flow<T> {
     fn recall(self: Arc<Self>, posted: Option<(JobPlace, usize)>) {
         match posted {
             Some((place, desk)) => self.recall_job(place, desk),

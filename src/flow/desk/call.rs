@@ -4,6 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::control::slow_calls::SLOW_CALL;
+use crate::control::thread_slots::SlowCall;
 use crate::flow::desk::lane::Job;
 use crate::flow::desk::tries::NextTry;
 use crate::flow::desk::{Desk, JobPlace};
@@ -12,9 +13,9 @@ use crate::flow::handler::consumption::Consumption;
 use crate::flow::handler::drop_items::message;
 use crate::flow::partition::segment_pool::SegmentCache;
 use crate::flow::route::Target;
+use crate::flow::state::{Flow, Steering};
 use crate::item::{Item, TypeKey};
 use crate::observe::{CallFigures, Calling, ThreadTally, measures};
-use crate::shared::Shared;
 use crate::sync::{Arc, Duration, Instant, now, time_since};
 use crate::thread_context::HandlerScope;
 
@@ -59,7 +60,8 @@ pub(crate) struct InHand<T> {
 
 /// Calls handlers on behalf of one drain thread.
 pub(crate) struct Caller<'a, T: Item> {
-    pub(crate) shared: &'a Arc<Shared<T>>,
+    pub(crate) flow: &'a Arc<Flow<T>>,
+    pub(crate) steering: &'a Arc<dyn Steering<T>>,
     pub(crate) thread: usize,
     pub(crate) tally: &'a ThreadTally,
     /// Emptied segments, for later takes.
@@ -68,7 +70,7 @@ pub(crate) struct Caller<'a, T: Item> {
     pub(crate) inside_host: bool,
 }
 
-impl<T: Item> Caller<'_, T> {
+impl<'a, T: Item> Caller<'a, T> {
     /// Calls the handler of a job; then serves the jobs that were posted at its desk meanwhile, for
     /// a limited time if this thread has other work. Adds the calls to `round`.
     pub(in crate::flow) fn call_all(
@@ -88,11 +90,11 @@ impl<T: Item> Caller<'_, T> {
         loop {
             let stays = began.is_none_or(|began| served < MOST_SERVED && time_since(began) < STAY)
                 || !has_work();
-            let Some(place) = self.shared.release(&desk, stays) else { break };
-            self.shared.notify_flushes();
+            let Some(place) = self.flow.release(&desk, stays) else { break };
+            self.flow.notify_flushes();
             began.get_or_insert_with(Instant::now);
             served += 1;
-            if let Some((target, job)) = self.shared.take_posted(place, &desk) {
+            if let Some((target, job)) = self.flow.take_posted(place, &desk) {
                 round.count(&job);
                 self.call_at(&desk, target, job);
             }
@@ -101,7 +103,7 @@ impl<T: Item> Caller<'_, T> {
 
     /// Calls at the desk that the thread holds, and holds afterwards.
     fn call_at(&mut self, desk: &Desk, target: Target<T>, job: Job<T>) {
-        let leaves = LeaveOnUnwind { shared: self.shared, desk };
+        let leaves = LeaveOnUnwind { flow: self.flow, desk };
         self.call_in_place(&target, job);
         // Before the release: until then, a removal of the handler keeps it.
         drop(target);
@@ -121,9 +123,9 @@ impl<T: Item> Caller<'_, T> {
         if self.inside_host {
             return body(self);
         }
-        let (shared, mut body) = (self.shared, Some(body));
+        let (flow, mut body) = (self.flow, Some(body));
         self.inside_host = true;
-        shared.host.enter(&mut || {
+        flow.host.enter(&mut || {
             if let Some(body) = body.take() {
                 body(self);
             }
@@ -148,7 +150,7 @@ impl<T: Item> Caller<'_, T> {
             // The time is over, and the items were counted as abandoned.
             let place = job.place;
             self.drop_items(registered, job.into_batches());
-            return self.shared.end_job(self.thread, place, 0, Duration::ZERO);
+            return self.flow.end_job(self.thread, place, 0, Duration::ZERO);
         };
         let failed = match &result {
             Ok(()) => 0,
@@ -185,7 +187,7 @@ impl<T: Item> Caller<'_, T> {
             job.tried_by = self.consumer_of(target);
             return self.retry(target, job, Duration::ZERO, took, settled);
         }
-        self.shared.end_job(self.thread, job.place, settled, took);
+        self.flow.end_job(self.thread, job.place, settled, took);
     }
 
     /// Calls `consume`, and returns how long that took; `None` if the shutdown deadline has passed
@@ -196,10 +198,10 @@ impl<T: Item> Caller<'_, T> {
         job: &mut Job<T>,
     ) -> Option<(Result<(), Failure>, Duration)> {
         let (handler, name) = (target.handler(), &target.registered.name);
-        let _compensation = self.shared.compensate_for(handler);
+        let _compensation = self.flow.compensate_for(handler);
         // Not in loom, where no call is slow.
         let is_slow = !cfg!(loom) && handler.desk.is_slow();
-        let _slow = is_slow.then(|| self.shared.begin_slow_call(self.thread));
+        let _slow = is_slow.then(|| self.begin_slow_call());
         let start = now();
         let (number, partition) = (target.registered.number, job.place.partition);
         if !self.tally.begin_call(Calling::Batch { number, partition }, start) {
@@ -209,7 +211,7 @@ impl<T: Item> Caller<'_, T> {
         let mut result = Ok(());
         let mut consume = || result = call(name, || handler.handler.consume(&mut job.batch));
         if self.inside_host && !handler.handler.needs_host() {
-            self.shared.host.leave(&mut consume);
+            self.flow.host.leave(&mut consume);
         } else {
             consume();
         }
@@ -222,38 +224,47 @@ impl<T: Item> Caller<'_, T> {
         Some((result, took))
     }
 
+    /// Before a call of a slow handler, until the result is dropped.
+    #[cold]
+    fn begin_slow_call(&self) -> SlowCall<'a> {
+        let flow = self.flow;
+        let slow = flow.threads[self.thread].begin_slow_call();
+        self.steering.clone().begin_slow_call(self.thread);
+        slow
+    }
+
     /// Notes whether the handler is slow. Not in loom, which has no clock.
     #[inline]
     fn note_duration(&self, target: &Target<T>, place: JobPlace, start: Instant, took: Duration) {
         if cfg!(loom) {
             return;
         }
-        let slot = &self.shared.threads[self.thread];
+        let slot = &self.flow.threads[self.thread];
         slot.note_busy(took);
         if took <= SLOW_CALL {
-            slot.note_quick_call(start.saturating_duration_since(self.shared.started));
+            slot.note_quick_call(start.saturating_duration_since(self.flow.started));
         }
         let is_slow = took > SLOW_CALL;
         target.handler().desk.note_slow(is_slow);
-        self.shared.route.partition(place.partition).note_slow(is_slow);
+        self.flow.route.partition(place.partition).note_slow(is_slow);
     }
 
     /// The number of the consumer that tried a job, with one consumer for each thread.
     pub(super) fn consumer_of(&self, target: &Target<T>) -> Option<usize> {
-        let is_per_thread = matches!(self.shared.consumption, Consumption::PerThread(_));
+        let is_per_thread = matches!(self.flow.consumption, Consumption::PerThread(_));
         is_per_thread.then_some(target.registered.number)
     }
 }
 
 /// Frees the desk if the thread unwinds: its handler may serve other queues.
 struct LeaveOnUnwind<'a, T: Item> {
-    shared: &'a Shared<T>,
+    flow: &'a Flow<T>,
     desk: &'a Desk,
 }
 
 impl<T: Item> Drop for LeaveOnUnwind<'_, T> {
     fn drop(&mut self) {
-        self.shared.release(self.desk, false);
+        self.flow.release(self.desk, false);
     }
 }
 

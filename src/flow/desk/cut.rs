@@ -39,7 +39,7 @@ impl<T: Item> Caller<'_, T> {
             let weight = last.weight() - excess;
             last.cut(weight)
         }));
-        let (partition, lane) = (self.shared.route.partition(job.place.partition), job.place.lane);
+        let (partition, lane) = (self.flow.route.partition(job.place.partition), job.place.lane);
         let Ok((first, rest)) = parts else {
             partition.change_lanes(|lanes| {
                 lanes.lose_rest(lane, excess);

@@ -9,8 +9,8 @@ use crate::flow::handler::dead_letters::DeadLetterBox;
 use crate::flow::handler::dispatch_log::Problem;
 use crate::flow::handler::{DeadLetters, Failure};
 use crate::flow::route::Target;
+use crate::flow::state::Flow;
 use crate::item::{Item, TypeKey, counted};
-use crate::shared::Shared;
 use crate::sync::{Arc, Deadline, Duration, Ordering, fence};
 
 /// How soon a lane asks again for room in a box, if it does not hear of it before.
@@ -32,17 +32,17 @@ impl<T: Item> Caller<'_, T> {
         self.note_dead(target, &job, &failure, to);
         let (place, items) = (job.place, job.items);
         job.dead = Some(Box::new(Dead::new(failure, to.clone())));
-        let (thread, shared) = (self.thread, self.shared);
-        let too_late = match shared.post_letters(job) {
-            Posted::All => return shared.end_job(thread, place, settled + items, took),
+        let (thread, flow) = (self.thread, self.flow);
+        let too_late = match flow.post_letters(job) {
+            Posted::All => return flow.end_job(thread, place, settled + items, took),
             Posted::ButPieces(mut job) => {
                 job.tried_by = target.and_then(|target| self.consumer_of(target));
                 let now = Deadline::after(Duration::ZERO);
-                shared.retry_job(thread, job, target, now, took, settled + items)
+                flow.retry_job(thread, job, target, now, took, settled + items)
             }
             Posted::NoRoom(job) => {
                 let later = Deadline::after(ASK_AGAIN);
-                shared.retry_job(thread, job, target, later, took, settled)
+                flow.retry_job(thread, job, target, later, took, settled)
             }
         };
         if let Some(job) = too_late {
@@ -61,15 +61,15 @@ impl<T: Item> Caller<'_, T> {
         if failure.reported {
             return;
         }
-        let shared = self.shared;
+        let flow = self.flow;
         let first = job.batch.iter().next();
         let key = target.map_or(TypeKey(0), |target| target.registered.key);
         self.note(Problem::DeadLettered, key, job.items as u64, |items| {
             let name = match (target, first) {
                 (Some(target), _) => target.registered.name.to_string(),
-                (None, first) => first.map_or_else(String::new, |item| shared.host.type_name(item)),
+                (None, first) => first.map_or_else(String::new, |item| flow.host.type_name(item)),
             };
-            let (queue, keeper) = (&shared.name, &to.name);
+            let (queue, keeper) = (&flow.name, &to.name);
             let items = counted(items, "item");
             let line = format!(
                 "queue {queue}: {items} of {name} went to the handler of dead letters \
@@ -89,7 +89,7 @@ enum Posted<T> {
     NoRoom(Job<T>),
 }
 
-impl<T: Item> Shared<T> {
+impl<T: Item> Flow<T> {
     fn post_letters(&self, mut job: Job<T>) -> Posted<T> {
         let Some(dead) = job.dead.take() else { return Posted::ButPieces(job) };
         let Dead { failure, to, .. } = *dead;

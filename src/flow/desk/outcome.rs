@@ -49,7 +49,7 @@ impl<T: Item> Caller<'_, T> {
         failed: usize,
         failure: &Failure,
     ) {
-        let (queue, name) = (&self.shared.name, &registered.name);
+        let (queue, name) = (&self.flow.name, &registered.name);
         self.note(Problem::Failed, registered.key, failed as u64, |failed| {
             let items = counted(failed, "item");
             let line = format!("queue {queue}: {items} failed in handler {name}: {failure}");
@@ -67,7 +67,7 @@ impl<T: Item> Caller<'_, T> {
         failure: &Failure,
         again: NextTry,
     ) {
-        let (queue, name) = (&self.shared.name, &registered.name);
+        let (queue, name) = (&self.flow.name, &registered.name);
         let attempts = registered.settings.retry.as_ref().map_or(Some(1), |retry| retry.attempts);
         self.note(Problem::TriedAgain, registered.key, failed as u64, |failed| {
             let next = match again {
@@ -86,14 +86,14 @@ impl<T: Item> Caller<'_, T> {
 
     /// Counts a job whose type has no handler, or lost it between two tries.
     pub(super) fn settle_without_handler(&mut self, job: Job<T>, key: TypeKey) {
-        let (shared, weight) = (self.shared, job.weight());
+        let (flow, weight) = (self.flow, job.weight());
         for batch in job.batches() {
             // What an item is called may be the user's code.
-            let note = AssertUnwindSafe(|| shared.host.note_unhandled(batch, job.tries > 0));
+            let note = AssertUnwindSafe(|| flow.host.note_unhandled(batch, job.tries > 0));
             drop(catch_unwind(note));
         }
         if job.tries > 0
-            && let Some(to) = &shared.dead_letters.of_queue
+            && let Some(to) = &flow.dead_letters.of_queue
         {
             let failure = Failure::last("its handler was removed before the next attempt");
             return self.bury(None, job.in_one_piece(), failure, to, 0, Duration::ZERO);
@@ -103,8 +103,8 @@ impl<T: Item> Caller<'_, T> {
             self.tally.settle(Outcome::Failed, items);
             self.note(Problem::Failed, key, items, |failed| {
                 let first = job.batch.iter().next();
-                let name = first.map_or_else(String::new, |item| shared.host.type_name(item));
-                let queue = &shared.name;
+                let name = first.map_or_else(String::new, |item| flow.host.type_name(item));
+                let queue = &flow.name;
                 let items = counted(failed, "item");
                 let line = format!(
                     "queue {queue}: {items} of {name} failed: the handler was removed before the \
@@ -117,18 +117,18 @@ impl<T: Item> Caller<'_, T> {
         }
         let place = job.place;
         self.drop_batches(key, || format!("type {}", key.0), job.into_batches());
-        shared.end_job(self.thread, place, weight, Duration::ZERO);
+        flow.end_job(self.thread, place, weight, Duration::ZERO);
     }
 
     fn settle_unhandled(&mut self, batch: &Batch<T>, key: TypeKey, items: u64) {
-        let shared = self.shared;
+        let flow = self.flow;
         self.tally.settle(Outcome::Unhandled, items);
         let Some(first) = batch.iter().next() else { return };
         self.note(Problem::Unhandled, key, items, |unhandled| {
-            let (queue, name) = (&shared.name, shared.host.type_name(first));
+            let (queue, name) = (&flow.name, flow.host.type_name(first));
             let has_handler =
-                |key| shared.route.find(key).is_some_and(|known| known.registered().is_some());
-            let hint = shared.host.unhandled_hint(first, &has_handler);
+                |key| flow.route.find(key).is_some_and(|known| known.registered().is_some());
+            let hint = flow.host.unhandled_hint(first, &has_handler);
             let hint = hint.unwrap_or_else(|| HINT.to_owned());
             let items = counted(unhandled, "item");
             let line = format!("queue {queue}: {items} of {name} had no handler: {hint}");
@@ -158,7 +158,7 @@ impl<T: Item> Caller<'_, T> {
             self.segment_cache.keep(segment);
         }
         let Some((items, cause)) = panics.report() else { return };
-        let queue = &self.shared.name;
+        let queue = &self.flow.name;
         self.note(Problem::DropPanicked, key, items, |items| {
             let (name, text) = (name(), Problem::DropPanicked.text(items));
             let line =
@@ -176,16 +176,16 @@ impl<T: Item> Caller<'_, T> {
         items: u64,
         line: impl FnOnce(u64) -> (String, String),
     ) {
-        let (shared, queue) = (self.shared, &self.shared.name);
+        let (flow, queue) = (self.flow, &self.flow.name);
         // What an item is called may be the user's code.
-        let line = AssertUnwindSafe(|| shared.dispatch_log.note(queue, problem, key, items, line));
+        let line = AssertUnwindSafe(|| flow.dispatch_log.note(queue, problem, key, items, line));
         let line = catch_unwind(line).unwrap_or_else(|cause| {
             let cause = message(&cause);
             let (text, items) = (problem.text(items), counted(items, "item"));
             Some(format!("queue {queue}: {items} {text}; no name: {cause}"))
         });
         if let Some(line) = line {
-            shared.warn(line);
+            flow.warn(line);
         }
     }
 }

@@ -16,8 +16,8 @@ use crate::flow::handler::consumption::Consumption;
 use crate::flow::handler::{Batch, Failure};
 use crate::flow::partition::Partition;
 use crate::flow::route::{Target, TypeRoute};
+use crate::flow::state::Flow;
 use crate::item::Item;
-use crate::shared::Shared;
 use crate::sync::{Deadline, Duration};
 
 /// What follows a try that fails.
@@ -72,19 +72,19 @@ impl<T: Item> Caller<'_, T> {
             return Some(NextTry::After(retry.delay(job.tries, fastrand::f64)));
         }
         let halves =
-            retry.bisect && job.batch.len() > 1 && !self.shared.ending.deadlines.is_short_of_time();
+            retry.bisect && job.batch.len() > 1 && !self.flow.ending.deadlines.is_short_of_time();
         halves.then_some(NextTry::Half)
     }
 
     /// Whether the time of a shutdown is over for another try, if the one that is about to begin
     /// fails.
     fn is_last_try(&self, partition: usize) -> bool {
-        if self.shared.ending.deadlines.news() == 0 {
+        if self.flow.ending.deadlines.news() == 0 {
             return false;
         }
-        let partition = self.shared.route.partition(partition);
+        let partition = self.flow.route.partition(partition);
         let lanes = partition.lanes.lock();
-        self.shared.is_last_try(partition, &lanes, lanes.calls().expected())
+        self.flow.is_last_try(partition, &lanes, lanes.calls().expected())
     }
 
     /// Tries again what failed of a job; the rest was consumed.
@@ -115,7 +115,7 @@ impl<T: Item> Caller<'_, T> {
                     settled += self.settle(target, 0, failed, 0, &mut job);
                     self.note_failed(&target.registered, failed, &Failure::last(failure));
                     if !job.next_piece() {
-                        return self.shared.end_job(self.thread, job.place, settled, took);
+                        return self.flow.end_job(self.thread, job.place, settled, took);
                     }
                 }
                 Duration::ZERO
@@ -135,14 +135,14 @@ impl<T: Item> Caller<'_, T> {
         settled: usize,
     ) {
         let until = Deadline::after(delay);
-        let too_late = self.shared.retry_job(self.thread, job, Some(target), until, took, settled);
+        let too_late = self.flow.retry_job(self.thread, job, Some(target), until, took, settled);
         if let Some(job) = too_late {
             self.drop_items(&target.registered, job.into_batches());
         }
     }
 }
 
-impl<T: Item> Shared<T> {
+impl<T: Item> Flow<T> {
     /// When what fails in a partition is tried for the last time, if a shutdown has a deadline.
     pub(in crate::flow) fn last_try(
         &self,

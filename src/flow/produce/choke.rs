@@ -1,8 +1,8 @@
 //! When a full partition is searched for types to choke; see `partition/room.rs`.
 
 use crate::flow::partition::Partition;
+use crate::flow::state::Flow;
 use crate::item::Item;
-use crate::shared::Shared;
 use crate::sync::{Duration, Instant, time_since};
 
 /// How often a full partition is searched for such types.
@@ -11,7 +11,7 @@ const SEARCH_EVERY: Duration = Duration::from_millis(10);
 /// How long a producer waits before it searches again.
 const WAIT_SLICE: Duration = Duration::from_millis(50);
 
-impl<T: Item> Shared<T> {
+impl<T: Item> Flow<T> {
     /// Called when a put found the partition full: chokes the types that hold it up. Returns
     /// whether there is room to be had now.
     #[cold]

@@ -10,8 +10,8 @@ use crate::error::ProduceError;
 use crate::flow::partition::run::Run;
 use crate::flow::partition::{Partition, Stop};
 use crate::flow::pause::Pause;
+use crate::flow::state::Flow;
 use crate::item::{Item, TypeKey};
-use crate::shared::Shared;
 use crate::sync::{Arc, Instant};
 use crate::thread_context::on_drain_thread;
 
@@ -40,7 +40,7 @@ impl<T> Source<T> for std::vec::IntoIter<T> {
     }
 }
 
-impl<T: Item> Shared<T> {
+impl<T: Item> Flow<T> {
     /// Puts items, in order, up to the first that is refused, which is returned. The rest stays in
     /// `items`.
     pub(crate) fn produce_many<P: Pause>(
@@ -95,7 +95,7 @@ impl<T: Item> Shared<T> {
         let share = items.left().div_ceil(self.route.partition_count()).min(PUTS);
         while items.left() > 0 {
             let partition = self.select(TypeKey(0));
-            let mut held = OneRun { shared: self, run: Some(partition.run(on_drain_thread())) };
+            let mut held = OneRun { flow: self, run: Some(partition.run(on_drain_thread())) };
             let Some(run) = &mut held.run else { unreachable!("until it is dropped") };
             for item in items.by_ref().take(share) {
                 if let Err(stop) = run.check(|| item.type_key()) {
@@ -111,7 +111,7 @@ impl<T: Item> Shared<T> {
 
 /// A run that is announced when it ends, even if an item's `type_key` panics. That item is lost.
 struct OneRun<'a, T: Item> {
-    shared: &'a Arc<Shared<T>>,
+    flow: &'a Arc<Flow<T>>,
     run: Option<Run<'a, T>>,
 }
 
@@ -119,7 +119,7 @@ impl<T: Item> Drop for OneRun<'_, T> {
     fn drop(&mut self) {
         if let Some(run) = self.run.take() {
             let partition = run.partition;
-            self.shared.wake_inside(partition, run.end());
+            self.flow.wake_inside(partition, run.end());
         }
     }
 }
@@ -127,7 +127,7 @@ impl<T: Item> Drop for OneRun<'_, T> {
 /// The gates that are held, each at a position given by its partition's index, and the types whose
 /// items go through them.
 struct Runs<'a, T: Item> {
-    shared: &'a Arc<Shared<T>>,
+    flow: &'a Arc<Flow<T>>,
     inside_pool: bool,
     held: [Option<Run<'a, T>>; HELD],
     /// By type, while the run is held.
@@ -153,9 +153,9 @@ impl TypeSlot {
 }
 
 impl<'a, T: Item> Runs<'a, T> {
-    fn new(shared: &'a Arc<Shared<T>>) -> Self {
+    fn new(flow: &'a Arc<Flow<T>>) -> Self {
         Self {
-            shared,
+            flow,
             inside_pool: on_drain_thread(),
             held: [const { None }; HELD],
             slots: [TypeSlot::FREE; TYPE_SLOTS],
@@ -192,9 +192,9 @@ impl<'a, T: Item> Runs<'a, T> {
             }
             return slot.position;
         }
-        let partition = self.shared.select(key);
+        let partition = self.flow.select(key);
         let position = self.hold(partition);
-        let left = if self.shared.route.is_spread(key) { SPREAD_RUN - 1 } else { TypeSlot::ALL };
+        let left = if self.flow.route.is_spread(key) { SPREAD_RUN - 1 } else { TypeSlot::ALL };
         let before = std::mem::replace(&mut self.slots[number], TypeSlot { key, position, left });
         self.slots_of[before.position] &= !(1 << number);
         self.slots_of[position] |= 1 << number;
@@ -223,7 +223,7 @@ impl<'a, T: Item> Runs<'a, T> {
                 slots &= slots - 1;
             }
             let partition = run.partition;
-            self.shared.wake_inside(partition, run.end());
+            self.flow.wake_inside(partition, run.end());
         }
     }
 

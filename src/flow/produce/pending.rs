@@ -20,8 +20,8 @@ use crate::flow::partition::space::Listener;
 use crate::flow::partition::{Partition, Stop};
 use crate::flow::produce::Refusal;
 use crate::flow::produce::many::Source;
+use crate::flow::state::Flow;
 use crate::item::{Item, TypeKey};
-use crate::shared::Shared;
 use crate::sync::Arc;
 use crate::thread_context::on_drain_thread;
 
@@ -38,7 +38,7 @@ pub enum TryProduceError<T: Item> {
 /// refused.
 #[must_use = "if it is dropped, the item is refused"]
 pub struct PendingItem<T: Item> {
-    shared: Arc<Shared<T>>,
+    flow: Arc<Flow<T>>,
     partition: usize,
     /// `None` once the item is settled.
     item: Option<T>,
@@ -51,9 +51,9 @@ pub struct PendingItem<T: Item> {
 }
 
 impl<T: Item> PendingItem<T> {
-    fn new(shared: &Arc<Shared<T>>, partition: &Partition<T>, item: T) -> Self {
+    fn new(flow: &Arc<Flow<T>>, partition: &Partition<T>, item: T) -> Self {
         Self {
-            shared: shared.clone(),
+            flow: flow.clone(),
             partition: partition.index,
             item: Some(item),
             stop: Stop::Full,
@@ -69,13 +69,13 @@ impl<T: Item> PendingItem<T> {
 
     /// Items in the same line are put in order of arrival.
     pub fn line(&self) -> Line {
-        self.shared.line(self.place(), self.item.as_ref().map_or(TypeKey(0), Item::type_key))
+        self.flow.line(self.place(), self.item.as_ref().map_or(TypeKey(0), Item::type_key))
     }
 
     /// The name of the queue.
     #[cfg(feature = "python")]
     pub(crate) fn queue(&self) -> &str {
-        &self.shared.name
+        &self.flow.name
     }
 
     /// The waiting item; always `Some`.
@@ -87,7 +87,7 @@ impl<T: Item> PendingItem<T> {
     /// check again, or retry, after this call.
     pub fn listen(&self, listener: Arc<dyn Listener>) -> Listening<T> {
         self.place().listen(listener.clone());
-        Listening { shared: self.shared.clone(), partition: self.partition, listener }
+        Listening { flow: self.flow.clone(), partition: self.partition, listener }
     }
 
     /// Called by a task of a handler that will wait without a deadline: if the wait can never end,
@@ -96,7 +96,7 @@ impl<T: Item> PendingItem<T> {
         if self.wait.is_none()
             && let Some(item) = &self.item
         {
-            self.wait = self.shared.record_wait(self.place(), item.type_key());
+            self.wait = self.flow.record_wait(self.place(), item.type_key());
         }
     }
 
@@ -116,10 +116,10 @@ impl<T: Item> PendingItem<T> {
             return Err(self.refuse(Refusal::Reentrant(circle)));
         }
         let Some(item) = self.item.take() else { return Ok(()) };
-        let partition = self.shared.route.partition(self.partition);
+        let partition = self.flow.route.partition(self.partition);
         match partition.put_again(item, on_drain_thread()) {
             Ok(signal) => {
-                self.shared.wake_inside(partition, signal);
+                self.flow.wake_inside(partition, signal);
                 Ok(())
             }
             Err((item, stop)) => {
@@ -138,15 +138,15 @@ impl<T: Item> PendingItem<T> {
     }
 
     fn place(&self) -> &Partition<T> {
-        self.shared.route.partition(self.partition)
+        self.flow.route.partition(self.partition)
     }
 
     fn stopped(mut self, stop: Stop) -> Result<(), TryProduceError<T>> {
-        if stop == Stop::Full && self.shared.choke_held_up(self.place()) {
+        if stop == Stop::Full && self.flow.choke_held_up(self.place()) {
             return self.try_again();
         }
         self.stop = stop;
-        Err(match self.shared.may_wait(self.place(), stop) {
+        Err(match self.flow.may_wait(self.place(), stop) {
             Ok(()) => TryProduceError::Pending(self.watched()),
             Err(refusal) => self.refuse(refusal),
         })
@@ -155,14 +155,14 @@ impl<T: Item> PendingItem<T> {
     fn watched(mut self) -> Self {
         if self.watched.is_none() {
             let key = self.item.as_ref().map_or(TypeKey(0), Item::type_key);
-            self.watched = self.shared.watch_wait(self.partition, key);
+            self.watched = self.flow.watch_wait(self.partition, key);
         }
         self
     }
 
     fn refuse(mut self, refusal: Refusal<std::convert::Infallible>) -> TryProduceError<T> {
         let Some(item) = self.item.take() else { unreachable!("settled by a call that takes it") };
-        let refusal = self.shared.refuse(&item, refusal, self.stop, self.place());
+        let refusal = self.flow.refuse(&item, refusal, self.stop, self.place());
         TryProduceError::Refused(refusal.with(item, self.stop, self.place()))
     }
 }
@@ -170,7 +170,7 @@ impl<T: Item> PendingItem<T> {
 impl<T: Item> Drop for PendingItem<T> {
     fn drop(&mut self) {
         if let Some(item) = self.item.take() {
-            self.shared.refuse(&item, Refusal::<()>::TimedOut, self.stop, self.place());
+            self.flow.refuse(&item, Refusal::<()>::TimedOut, self.stop, self.place());
         }
     }
 }
@@ -193,14 +193,14 @@ pub struct Line {
 
 /// Notifies a listener of room in one partition until it is dropped.
 pub struct Listening<T: Item> {
-    shared: Arc<Shared<T>>,
+    flow: Arc<Flow<T>>,
     partition: usize,
     listener: Arc<dyn Listener>,
 }
 
 impl<T: Item> Drop for Listening<T> {
     fn drop(&mut self) {
-        self.shared.route.partition(self.partition).stop_listening(&self.listener);
+        self.flow.route.partition(self.partition).stop_listening(&self.listener);
     }
 }
 
@@ -210,7 +210,7 @@ impl<T: Item> fmt::Debug for Listening<T> {
     }
 }
 
-impl<T: Item> Shared<T> {
+impl<T: Item> Flow<T> {
     /// Puts one item without waiting. `is_awaited` returns whether other items, which the caller
     /// does not want to overtake, wait in a line.
     pub(crate) fn try_produce(

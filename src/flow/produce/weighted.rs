@@ -7,12 +7,12 @@ use crate::flow::partition::Stop;
 use crate::flow::partition::slow_counts::Attempt;
 use crate::flow::pause::Pause;
 use crate::flow::produce::{ProducerWait, Wanted};
+use crate::flow::state::Flow;
 use crate::item::Item;
-use crate::shared::Shared;
 use crate::sync::{Arc, Instant};
 use crate::thread_context::on_drain_thread;
 
-impl<T: Item> Shared<T> {
+impl<T: Item> Flow<T> {
     /// Puts an item by its weight. Returns what was refused: the whole item, or the rest of it.
     ///
     /// With `Blocking` an item is put whole, or in pieces of half a buffer, so that a busy

@@ -5,10 +5,10 @@ use crate::flow::handler::dead_letters::DeadLetterBox;
 use crate::flow::handler::dispatch_log::Problem;
 use crate::flow::handler::drop_items::DropPanics;
 use crate::flow::handler::{DeadLetters, HandlerRef};
-use crate::flow::turn::cycle::DrainTask;
+use crate::flow::state::Flow;
+use crate::flow::turn::task::DrainTask;
 use crate::item::{Item, TypeKey, counted};
 use crate::observe::{Calling, Outcome};
-use crate::shared::Shared;
 use crate::sync::{Arc, Instant};
 use crate::thread_context::HandlerScope;
 
@@ -16,21 +16,21 @@ impl<T: Item> DrainTask<T> {
     /// Calls the handlers of dead letters that no thread is inside. Inside no partition, with
     /// nothing in hand.
     pub(super) fn serve_dead_letters(&mut self) {
-        let shared = self.shared.clone();
-        let boxes = &shared.dead_letters;
+        let flow = self.flow.clone();
+        let boxes = &flow.dead_letters;
         if !boxes.are_waiting() {
             return;
         }
-        let is_expired = shared.ending.is_expired();
-        shared.host.enter(&mut || {
+        let is_expired = flow.ending.is_expired();
+        flow.host.enter(&mut || {
             for letter_box in boxes.with_letters() {
                 let desk = &letter_box.handler.desk;
                 if is_expired {
                     // They were counted as abandoned.
                     self.serve_at_desk(&letter_box);
-                } else if desk.try_enter(shared.address()) {
+                } else if desk.try_enter(flow.address()) {
                     self.serve_at_desk(&letter_box);
-                    shared.release(desk, false);
+                    flow.release(desk, false);
                 }
             }
         });
@@ -38,7 +38,7 @@ impl<T: Item> DrainTask<T> {
 
     /// Before the last call of a handler, at its desk: the letters that are left for it.
     pub(super) fn serve_letters_of(&mut self, handler: &HandlerRef<T>) {
-        for letter_box in self.shared.dead_letters.with_letters() {
+        for letter_box in self.flow.dead_letters.with_letters() {
             if letter_box.handler.is(handler) {
                 self.serve_at_desk(&letter_box);
             }
@@ -46,14 +46,14 @@ impl<T: Item> DrainTask<T> {
     }
 
     fn serve_at_desk(&mut self, letter_box: &Arc<DeadLetterBox<T>>) {
-        let shared = self.shared.clone();
+        let flow = self.flow.clone();
         loop {
-            let (letters, refused) = letter_box.take(shared.config.max_batch_items);
+            let (letters, refused) = letter_box.take(flow.config.max_batch_items);
             for place in refused {
-                shared.recall_job(place, letter_box.address());
+                flow.recall_job(place, letter_box.address());
             }
             if letters.is_empty() {
-                if shared.dead_letters.unlist(letter_box) {
+                if flow.dead_letters.unlist(letter_box) {
                     return;
                 }
                 continue;
@@ -64,13 +64,13 @@ impl<T: Item> DrainTask<T> {
 
     /// One call, and one attempt.
     fn call_with_letters(&mut self, to: &DeadLetterBox<T>, mut letters: Vec<DeadLetters<T>>) {
-        let shared = self.shared.clone();
+        let flow = self.flow.clone();
         let items: usize = letters.iter().map(|letters| letters.items.len()).sum();
         let (handler, tally, start) = (&to.handler, &self.slot().tally, Instant::now());
         if tally.begin_call(Calling::Named(to.name.clone()), start) {
-            shared.watch_turn();
+            flow.watch_turn();
             let holding = HandlerScope::of(&handler.desk);
-            let _compensation = shared.compensate_for(handler);
+            let _compensation = flow.compensate_for(handler);
             let result = call(&to.name, || handler.handler.consume_dead_letters(&mut letters));
             drop(holding);
             let outcome = if result.is_ok() { Outcome::DeadLettered } else { Outcome::Failed };
@@ -89,12 +89,12 @@ impl<T: Item> DrainTask<T> {
             self.note_letters(to, Problem::DropPanicked, items, &cause);
         }
         to.settle(items, start.elapsed());
-        shared.notify_flushes();
+        flow.notify_flushes();
     }
 
     fn note_letters(&mut self, to: &DeadLetterBox<T>, problem: Problem, items: u64, cause: &str) {
-        let (shared, name) = (&self.shared, &to.name);
-        let queue = &shared.name;
+        let (flow, name) = (&self.flow, &to.name);
+        let queue = &flow.name;
         let line = |items: u64| {
             let (text, items) = (problem.text(items), counted(items, "item"));
             let line = format!("queue {queue}: {items} {text} ({name}): {cause}");
@@ -102,13 +102,13 @@ impl<T: Item> DrainTask<T> {
         };
         // One subject for each handler.
         let key = TypeKey(to.handler.address());
-        if let Some(line) = shared.dispatch_log.note(queue, problem, key, items, line) {
-            shared.warn(line);
+        if let Some(line) = flow.dispatch_log.note(queue, problem, key, items, line) {
+            flow.warn(line);
         }
     }
 }
 
-impl<T: Item> Shared<T> {
+impl<T: Item> Flow<T> {
     /// Whether there are dead letters whose handler no thread is inside. If one is, the queue hears
     /// when it leaves. The caller has fenced.
     pub(crate) fn has_dead_letters(self: &Arc<Self>) -> bool {

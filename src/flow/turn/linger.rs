@@ -3,8 +3,8 @@
 use crate::flow::desk::lanes::Lanes;
 use crate::flow::partition::Partition;
 use crate::flow::route::Target;
+use crate::flow::state::Flow;
 use crate::item::Item;
-use crate::shared::Shared;
 use crate::sync::Deadline;
 
 /// How a turn sees batches that are not full.
@@ -19,15 +19,15 @@ impl Patience {
         Self { has: closing.then_some(false) }
     }
 
-    fn has<T: Item>(&mut self, shared: &Shared<T>, partition: &Partition<T>) -> bool {
+    fn has<T: Item>(&mut self, flow: &Flow<T>, partition: &Partition<T>) -> bool {
         *self.has.get_or_insert_with(|| {
             // After the ready bit was cleared: what hurries sets it, and then waits.
-            !partition.take_wanted() && !shared.flushes.are_waiting()
+            !partition.take_wanted() && !flow.flushes.are_waiting()
         })
     }
 }
 
-impl<T: Item> Shared<T> {
+impl<T: Item> Flow<T> {
     /// After a take: ends the wait of what lingers, if there is no room or no time for it.
     #[inline]
     pub(super) fn end_linger(

@@ -3,8 +3,8 @@
 
 use crate::control::scheduler::{SleepAttempt, SleepKind};
 use crate::flow::partition::Partition;
-use crate::flow::turn::cycle::{Cycle, DrainTask};
 use crate::flow::turn::idle_policy::{after_empty_cycle, without_idle_handlers};
+use crate::flow::turn::task::{Cycle, DrainTask};
 use crate::item::Item;
 use crate::sync::Duration;
 
@@ -27,25 +27,25 @@ impl<T: Item> DrainTask<T> {
                 }
             }
         }
-        let (mut kind, mut limit) = after_empty_cycle(&self.shared.config, self.empty_cycles);
+        let (mut kind, mut limit) = after_empty_cycle(&self.flow.config, self.empty_cycles);
         if after == Cycle::Thin {
-            if self.shared.flushes.are_waiting() {
+            if self.flow.flushes.are_waiting() {
                 return None;
             }
             // This rest takes the place of that of the first empty cycle.
             self.empty_cycles = 1;
             (kind, limit) = (SleepKind::Rest, self.thin_rest);
         } else {
-            if kind == SleepKind::Rest && self.shared.flushes.are_waiting() {
+            if kind == SleepKind::Rest && self.flow.flushes.are_waiting() {
                 kind = SleepKind::Sleep;
             }
             if kind == SleepKind::Sleep && !self.has_idle_handlers {
                 // It would wake up only for `on_idle`, which no handler of its partitions has.
-                let shared = &self.shared;
-                limit = if shared.route.has_idle_handlers() {
-                    limit.max(shared.config.max_idle)
+                let flow = &self.flow;
+                limit = if flow.route.has_idle_handlers() {
+                    limit.max(flow.config.max_idle)
                 } else {
-                    without_idle_handlers(&shared.config, self.empty_cycles)
+                    without_idle_handlers(&flow.config, self.empty_cycles)
                 };
             }
             self.empty_cycles = self.empty_cycles.saturating_add(1);
@@ -70,7 +70,7 @@ impl<T: Item> DrainTask<T> {
 
     fn has_pressing_partition(&self) -> bool {
         let is_pressing = |index| {
-            let partition = self.shared.route.partition(index);
+            let partition = self.flow.route.partition(index);
             partition.has_lanes() || partition.is_pressed()
         };
         self.partitions_to_take(false).any(is_pressing)
@@ -78,40 +78,40 @@ impl<T: Item> DrainTask<T> {
 
     /// The second check, after the thread has published that it sleeps.
     fn has_reason_to_stay_awake(&self, kind: SleepKind) -> bool {
-        let shared = &self.shared;
-        if shared.ending.is_over()
+        let flow = &self.flow;
+        if flow.ending.is_over()
             || self.is_dismissed()
             || self.has_partition_to_finish()
-            || shared.has_ended_retirement()
-            || shared.has_dead_letters()
+            || flow.has_ended_retirement()
+            || flow.has_dead_letters()
             || self.has_unseen_news()
         {
             return true;
         }
         match kind {
             SleepKind::Sleep => self.partitions_to_take(false).next().is_some(),
-            SleepKind::Rest => shared.flushes.are_waiting() || self.is_pressed,
+            SleepKind::Rest => flow.flushes.are_waiting() || self.is_pressed,
         }
     }
 
     /// Whether a shutdown has set a deadline that the timers of this thread do not know.
     fn has_unseen_news(&self) -> bool {
-        let news = self.shared.ending.deadlines.news_after_fence();
+        let news = self.flow.ending.deadlines.news_after_fence();
         news != self.news
     }
 
     /// Whether this thread still has to finish a partition of a closing queue. One with lanes is
     /// finished later: the end of the last lane wakes its owner, or a timer does.
     fn has_partition_to_finish(&self) -> bool {
-        let shared = &self.shared;
+        let flow = &self.flow;
         // A partition on its way to another thread is that thread's: it is announced there.
         let is_mine = |partition: &Partition<T>| {
-            shared.owns(self.index, partition.index)
+            flow.owns(self.index, partition.index)
                 && !partition.is_finished()
                 && !partition.waits_for_calls()
                 && !partition.waits_for_timer()
         };
-        shared.ending.is_closing() && shared.route.partitions().any(is_mine)
+        flow.ending.is_closing() && flow.route.partitions().any(is_mine)
     }
 }
 
@@ -134,7 +134,7 @@ mod tests {
     fn kept(max_idle: Duration) -> [usize; 2] {
         let config = Config { max_idle, ..Config::default() };
         let queue = BatchQueue::<Number>::builder("idle", config).start().unwrap();
-        let mut task = DrainTask::new(0, queue.shared.clone(), sleeper().0);
+        let mut task = queue.control.clone().drain_task(0, sleeper().0);
         for _ in 0..100 {
             task.segment_cache.keep(Vec::with_capacity(kept_capacity::<Number>()));
         }
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_queue_sleeps_longer_than_max_idle_only_where_no_handler_has_on_idle() {
         let queue = BatchQueue::<Number>::builder("idle", Config::default()).start().unwrap();
-        let mut task = DrainTask::new(0, queue.shared.clone(), sleeper().0);
+        let mut task = queue.control.clone().drain_task(0, sleeper().0);
         let mut longest = || {
             let limits = (0..8).map(|_| task.prepare_sleep(Cycle::Empty).unwrap().1);
             limits.max().unwrap()

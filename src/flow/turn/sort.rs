@@ -12,9 +12,9 @@ use crate::flow::handler::consumption::Consumption;
 use crate::flow::partition::Partition;
 use crate::flow::partition::segment::{Segment, TakenSegments};
 use crate::flow::partition::segment_pool::KEPT_CAPACITY;
-use crate::flow::turn::cycle::DrainTask;
+use crate::flow::state::Flow;
+use crate::flow::turn::task::DrainTask;
 use crate::item::{Item, TypeKey};
-use crate::shared::Shared;
 
 /// The key of items that do not say which type they have.
 const UNKNOWN: TypeKey = TypeKey(usize::MAX);
@@ -23,15 +23,15 @@ impl<T: Item> DrainTask<T> {
     /// Adds segments to the lanes. `before`: how many items of the partition were taken before.
     pub(super) fn sort(
         &mut self,
-        shared: &Shared<T>,
+        flow: &Flow<T>,
         partition: &Partition<T>,
         lanes: &mut Lanes<T>,
         segments: TakenSegments<T>,
         before: u64,
     ) {
-        let by_handler = matches!(shared.consumption, Consumption::ByHandler);
+        let by_handler = matches!(flow.consumption, Consumption::ByHandler);
         // Read after the take, which delivers the mark with the first item of a second type.
-        let has_one_type = shared.has_one_type(partition);
+        let has_one_type = flow.has_one_type(partition);
         for Segment { items, weight, put_at } in segments {
             let since = Since { taken: before, put_at };
             let key =

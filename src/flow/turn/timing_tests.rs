@@ -7,9 +7,10 @@ use crate::control::scheduler::sleeper;
 use crate::control::spares::Spares;
 use crate::control::thread_slots::ThreadSlots;
 use crate::flow::handler::consumption::Consumption;
+use crate::flow::state::Flow;
 use crate::flow::turn::QUICK_CYCLE;
-use crate::flow::turn::cycle::{Cycle, DrainTask};
-use crate::shared::Shared;
+use crate::flow::turn::task::{Cycle, DrainTask};
+use crate::shared::Control;
 use crate::sync::{Arc, Duration, Mutex, now};
 use crate::testing::clock::{StoppedClock, advance};
 use crate::{
@@ -47,7 +48,8 @@ impl Handler<Number> for Kept {
 
 /// A queue without threads.
 struct Queue {
-    shared: Arc<Shared<Number>>,
+    flow: Arc<Flow<Number>>,
+    control: Arc<Control<Number>>,
     task: DrainTask<Number>,
     clock: StoppedClock,
     batches: Arc<Mutex<Vec<Vec<u32>>>>,
@@ -69,22 +71,22 @@ impl Queue {
         let (sleeper, waker) = sleeper();
         let slots = ThreadSlots::new(vec![waker], Spares::new(1, Vec::new()));
         let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
-        let shared = Shared::new("q".to_owned(), config, by_handler, None, host, slots, None);
-        let shared = Arc::new(shared);
-        let task = DrainTask::new(0, shared.clone(), sleeper);
+        let control = Control::new("q".to_owned(), config, by_handler, None, host, slots, None);
+        let control = Arc::new(control);
+        let (flow, task) = (control.flow.clone(), control.clone().drain_task(0, sleeper));
         let batches = Arc::<Mutex<Vec<Vec<u32>>>>::default();
-        Self { shared, task, clock: StoppedClock::stop(), batches }
+        Self { flow, control, task, clock: StoppedClock::stop(), batches }
     }
 
     fn add(&self, item_type: &HandledType, failures: usize) {
         let kept = Kept { batches: self.batches.clone(), failures };
         let handlers = vec![HandlerRef::new(kept)].into();
-        self.shared.register::<Infallible>(item_type, handlers).unwrap();
+        self.control.register::<Infallible>(item_type, handlers).unwrap();
     }
 
     fn put(&mut self, key: TypeKey, numbers: std::ops::Range<u32>) {
         for number in numbers {
-            self.shared.produce(Number(key, number), None, None, &mut Wait).unwrap();
+            self.flow.produce(Number(key, number), None, None, &mut Wait).unwrap();
         }
         self.task.cycle();
     }
@@ -135,7 +137,7 @@ fn what_is_put_together_with_the_end_of_a_batch_waits_for_its_own_delay() {
     for numbers in [1..2, 2..5] {
         queue.clock.advance(DELAY / 4);
         let numbers: Vec<_> = numbers.map(|number| Number(SHORT, number)).collect();
-        queue.shared.produce_many(&mut numbers.into_iter(), None, &mut Wait).unwrap();
+        queue.flow.produce_many(&mut numbers.into_iter(), None, &mut Wait).unwrap();
     }
     assert_eq!(queue.after(Duration::ZERO), [[0, 1, 2]]);
     assert_eq!(queue.after(just_before(DELAY)).len(), 1);
@@ -165,7 +167,7 @@ fn a_batch_that_failed_is_tried_again_exactly_after_each_back_off() {
     assert_eq!(queue.after(TICK).len(), 2);
     assert_eq!(queue.after(just_before(4 * backoff)).len(), 2);
     assert_eq!(queue.after(TICK), [[7, 8]; 3]);
-    assert_eq!(queue.shared.threads[0].tally.counts().consumed, 2);
+    assert_eq!(queue.flow.threads[0].tally.counts().consumed, 2);
 }
 
 #[test]
@@ -175,12 +177,12 @@ fn the_age_of_the_oldest_item_and_the_waits_of_batches_are_exact() {
     queue.clock.advance(DELAY / 4);
     queue.put(SHORT, 1..3);
     queue.clock.advance(DELAY / 4);
-    assert_eq!(queue.shared.stats().oldest_age, DELAY / 2);
+    assert_eq!(queue.control.stats().oldest_age, DELAY / 2);
     assert_eq!(queue.after(DELAY / 2), [[0, 1, 2]]);
-    assert_eq!(queue.shared.stats().oldest_age, Duration::ZERO);
+    assert_eq!(queue.control.stats().oldest_age, Duration::ZERO);
     queue.put(SHORT, 3..13);
     assert_eq!(queue.after(Duration::ZERO).len(), 2);
-    let histograms = queue.shared.histograms();
+    let histograms = queue.control.histograms();
     let [(key, types)] = histograms.as_slice() else { panic!("not one type: {histograms:?}") };
     assert_eq!(*key, SHORT);
     assert_eq!(u128::from(types.waits.sum()), DELAY.as_nanos(), "the second one did not wait");
@@ -194,13 +196,13 @@ fn items_of_two_types_that_never_linger_have_an_age_too() {
     let soon = |key: TypeKey| HandledType { max_delay: Some(Duration::ZERO), ..key.into() };
     queue.add(&soon(LONG), 0);
     queue.add(&soon(SHORT), 0);
-    queue.shared.produce(Number(LONG, 1), None, None, &mut Wait).unwrap();
+    queue.flow.produce(Number(LONG, 1), None, None, &mut Wait).unwrap();
     queue.clock.advance(DELAY);
-    queue.shared.produce(Number(SHORT, 2), None, None, &mut Wait).unwrap();
+    queue.flow.produce(Number(SHORT, 2), None, None, &mut Wait).unwrap();
     queue.clock.advance(DELAY);
-    assert_eq!(queue.shared.stats().oldest_age, 2 * DELAY);
+    assert_eq!(queue.control.stats().oldest_age, 2 * DELAY);
     assert_eq!(queue.after(Duration::ZERO).len(), 2);
-    assert_eq!(queue.shared.stats().oldest_age, Duration::ZERO);
+    assert_eq!(queue.control.stats().oldest_age, Duration::ZERO);
 }
 
 #[test]
@@ -209,9 +211,9 @@ fn each_try_counts_as_a_call_and_only_the_first_has_waited() {
     let mut queue = Queue::new(Config { retry: Some(retry), ..up_to(2) }, 1);
     queue.put(SHORT, 7..9);
     assert_eq!(queue.after(DELAY).len(), 2);
-    let stats = queue.shared.stats();
+    let stats = queue.control.stats();
     assert_eq!((stats.consumed, stats.handlers[0].batches), (2, 1));
-    let (_, types) = &queue.shared.histograms()[0];
+    let (_, types) = &queue.control.histograms()[0];
     assert_eq!((types.calls.count(), types.batch_items.sum(), types.waits.count()), (2, 4, 1));
 }
 
@@ -249,9 +251,9 @@ fn with_backlogs(
     for key in [SHORT, LONG] {
         let handler = HandlerRef::new(Busy { time, calls: calls.clone() });
         let its = HandledType { max_batch_items: Some(batch), ..key.into() };
-        queue.shared.register::<Infallible>(&its, vec![handler].into()).unwrap();
+        queue.control.register::<Infallible>(&its, vec![handler].into()).unwrap();
         let items = (0..items).map(|number| Number(key, number)).collect::<Vec<_>>();
-        queue.shared.produce_many(&mut items.into_iter(), None, &mut Wait).unwrap();
+        queue.flow.produce_many(&mut items.into_iter(), None, &mut Wait).unwrap();
     }
     (queue, calls)
 }
@@ -288,14 +290,14 @@ const REST: Duration = Duration::from_millis(5);
 impl Queue {
     fn put_many(&self, items: usize) {
         let items: Vec<_> = (0..).map(|number| Number(SHORT, number)).take(items).collect();
-        self.shared.produce_many(&mut items.into_iter(), None, &mut Wait).unwrap();
+        self.flow.produce_many(&mut items.into_iter(), None, &mut Wait).unwrap();
     }
 
     /// Puts a batch `gap` after the last one, and returns how often the thread pauses until it
     /// sleeps again.
     fn pauses_after_batch(&mut self, gap: Duration) -> usize {
         self.clock.advance(gap);
-        self.put_many(self.shared.config.max_batch_items);
+        self.put_many(self.flow.config.max_batch_items);
         self.task.wake_up();
         let mut pauses = 0;
         loop {
@@ -333,10 +335,10 @@ fn an_idle_thread_takes_large_segments_back() {
         queue.put_many(600);
         assert_eq!(queue.task.cycle(), Cycle::Worked);
     }
-    let shared = queue.shared.clone();
-    let partition = shared.route.partition(0);
+    let flow = queue.flow.clone();
+    let partition = flow.route.partition(0);
     assert!(partition.is_ready());
-    assert!(!Shared::is_held_up(partition, false));
+    assert!(!Control::is_held_up(partition, false));
     queue.task.cycle();
     assert!(!partition.is_ready());
 }
@@ -348,7 +350,7 @@ fn a_partition_whose_items_linger_keeps_no_large_segment() {
     for batches in 1..=3 {
         queue.put_many(600);
         queue.task.cycle();
-        assert!(!queue.shared.route.partition(0).is_ready());
+        assert!(!queue.flow.route.partition(0).is_ready());
         assert_eq!(queue.after(DELAY).len(), batches);
     }
 }
@@ -379,67 +381,67 @@ fn a_shutdown_tries_after_each_back_off_and_once_more_just_before_its_deadline()
     let backoff = Duration::from_secs(3);
     let mut queue = Queue::without_delay(patient(backoff), 4);
     queue.put(SHORT, 7..9);
-    let shared = queue.shared.clone();
+    let (flow, control) = (queue.flow.clone(), queue.control.clone());
     let deadline = Some(now() + Duration::from_secs(10));
-    let _time = shared.ending.deadlines.begin(deadline);
-    shared.close();
+    let _time = flow.ending.deadlines.begin(deadline);
+    control.close();
     for calls in 1..4 {
         assert_eq!(queue.calls_after(just_before(backoff)), calls);
         assert_eq!(queue.calls_after(TICK), calls + 1);
     }
     assert_eq!(queue.calls_after(just_before(Duration::from_millis(900))), 4);
     assert_eq!(queue.calls_after(TICK), 5);
-    let counts = shared.threads[0].tally.counts();
+    let counts = flow.threads[0].tally.counts();
     assert_eq!((counts.consumed, counts.failed), (2, 0));
-    assert!(shared.ending.is_over());
+    assert!(flow.ending.is_over());
 }
 
 #[test]
 fn what_fails_just_before_the_deadline_has_failed() {
     let mut queue = Queue::without_delay(patient(HOUR), usize::MAX);
     queue.put(SHORT, 7..9);
-    let shared = queue.shared.clone();
-    let _time = shared.ending.deadlines.begin(Some(now() + Duration::from_secs(10)));
-    shared.close();
+    let (flow, control) = (queue.flow.clone(), queue.control.clone());
+    let _time = flow.ending.deadlines.begin(Some(now() + Duration::from_secs(10)));
+    control.close();
     assert_eq!(queue.calls_after(Duration::from_millis(9_900)), 2);
-    assert_eq!(shared.threads[0].tally.counts().failed, 2);
-    assert!(shared.ending.is_over());
+    assert_eq!(flow.threads[0].tally.counts().failed, 2);
+    assert!(flow.ending.is_over());
 }
 
 #[test]
 fn without_a_deadline_a_closed_queue_waits_for_the_end_of_each_back_off() {
     let mut queue = Queue::without_delay(patient(HOUR), 2);
     queue.put(SHORT, 7..9);
-    let shared = queue.shared.clone();
-    let _time = shared.ending.deadlines.begin(None);
-    shared.close();
+    let (flow, control) = (queue.flow.clone(), queue.control.clone());
+    let _time = flow.ending.deadlines.begin(None);
+    control.close();
     assert_eq!(queue.calls_after(just_before(HOUR)), 1);
     assert_eq!(queue.calls_after(TICK), 2);
     assert_eq!(queue.calls_after(HOUR), 3);
-    assert!(shared.ending.is_over());
+    assert!(flow.ending.is_over());
 }
 
 #[test]
 fn a_deadline_that_comes_nearer_moves_the_last_try() {
     let mut queue = Queue::without_delay(patient(HOUR), 1);
     queue.put(SHORT, 7..9);
-    let shared = queue.shared.clone();
-    let _long = shared.ending.deadlines.begin(Some(now() + Duration::from_secs(60)));
-    shared.close();
+    let (flow, control) = (queue.flow.clone(), queue.control.clone());
+    let _long = flow.ending.deadlines.begin(Some(now() + Duration::from_secs(60)));
+    control.close();
     assert_eq!(queue.calls_after(Duration::from_secs(30)), 1);
-    let _short = shared.ending.deadlines.begin(Some(now() + Duration::from_secs(1)));
-    shared.ending.deadlines.publish_news();
+    let _short = flow.ending.deadlines.begin(Some(now() + Duration::from_secs(1)));
+    flow.ending.deadlines.publish_news();
     assert_eq!(queue.calls_after(just_before(Duration::from_millis(900))), 1);
     assert_eq!(queue.calls_after(TICK), 2);
-    assert!(shared.ending.is_over());
+    assert!(flow.ending.is_over());
 }
 
 #[test]
 fn a_queue_that_is_closed_to_outside_threads_keeps_to_the_announced_deadline() {
     let mut queue = Queue::without_delay(patient(HOUR), 1);
     queue.put(SHORT, 7..9);
-    queue.shared.close_to_outside(Some(now() + Duration::from_secs(1)));
+    queue.control.close_to_outside(Some(now() + Duration::from_secs(1)));
     assert_eq!(queue.calls_after(just_before(Duration::from_millis(900))), 1);
     assert_eq!(queue.calls_after(TICK), 2);
-    assert!(!queue.shared.ending.is_closing());
+    assert!(!queue.flow.ending.is_closing());
 }

@@ -14,9 +14,9 @@ use super::resolution::DEFAULT;
 use super::retry_on::RetryOn;
 use super::spec::HandlerSpec;
 use crate::arrow::Tags;
-use crate::control::departure::Knowledge;
 use crate::python::interpreter::GuardedRef;
 use crate::python::item::{ItemType, PyItem};
+use crate::shared::Knowledge;
 use crate::{HandlerRef, TypeKey};
 
 /// How many types that may have gone, and handlers that may be unused, a call checks.

@@ -236,7 +236,7 @@ impl HandlerRegistry {
     pub(crate) fn forget(&self, queue: &BatchQueue<PyItem>) {
         let forgotten = {
             let mut entries = self.entries.lock();
-            (entries.take_unused(), entries.take_gone(|key| queue.shared.knowledge_of(key)))
+            (entries.take_unused(), entries.take_gone(|key| queue.control.knowledge_of(key)))
         };
         // Python objects die after the lock is free.
         drop(forgotten);

@@ -54,7 +54,7 @@ impl<'py> Sequence<'py> {
             return self.copy().produce_resolved(py, queue, registry, deadline);
         }
         let mut items = self.items(0, usize::MAX);
-        let result = queue.shared.produce_many(&mut items, deadline, &mut InterpreterPause(py));
+        let result = queue.flow.produce_many(&mut items, deadline, &mut InterpreterPause(py));
         let accepted = items.read - usize::from(result.is_err());
         result
             .err()
@@ -77,7 +77,7 @@ impl<'py> Sequence<'py> {
             let room = if queue.is_inline() { queue.buffer_size() } else { TURN };
             let mut items = self.resolved_items(start, room, registry)?;
             let end = start + items.len();
-            let result = queue.shared.produce_many(&mut items, deadline, &mut InterpreterPause(py));
+            let result = queue.flow.produce_many(&mut items, deadline, &mut InterpreterPause(py));
             let accepted = end - items.len() - usize::from(result.is_err());
             run_inline(py, queue, deadline).map_err(|error| after_some(py, error, accepted))?;
             if let Err(refusal) = result {
@@ -161,7 +161,7 @@ fn try_put(
     if awaits_any {
         items.try_for_each(|item| queue.try_produce(item, None, is_awaited))
     } else {
-        queue.shared.try_produce_many(items)
+        queue.flow.try_produce_many(items)
     }
 }
 

@@ -9,9 +9,8 @@ use pyo3::types::{PyList, PyTuple};
 
 use super::future::FutureBase;
 use super::state::{Ending, Mail, Standard, Watch};
-use crate::control::log_helper::Line;
 use crate::python::interpreter::{GuardedRef, describe_error, guarded_call, log, release};
-use crate::thread_context::drained_lines;
+use crate::thread_context::drained_log;
 
 pub(crate) struct Settler<'py> {
     py: Python<'py>,
@@ -159,9 +158,9 @@ pub(super) fn call_back(future: &Bound<'_, FutureBase>, callback: &Bound<'_, PyA
 fn log_error(py: Python<'_>, what: &str, error: PyErr) {
     let error = describe_error(py, error_value(py, error));
     let line = format!("{what}: {error}");
-    match drained_lines() {
+    match drained_log() {
         // A drain thread must not wait for the log.
-        Some(lines) => lines.log(Line::Warning(line)),
+        Some(of_queue) => of_queue.warn(line),
         None => log("warn", &line),
     }
 }

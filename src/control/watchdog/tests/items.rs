@@ -36,7 +36,7 @@ fn items_that_wait_for_their_batch_to_become_full_are_not_reported() {
     for _ in 0..3 {
         queue.produce(Number(ORDER)).unwrap();
     }
-    wait_until(|| queue.shared.route.partition(0).waiting().is_none());
+    wait_until(|| queue.flow.route.partition(0).waiting().is_none());
     let start = Instant::now();
     visit(&queue, start);
     visit(&queue, start + 2 * HOUR);

@@ -1,0 +1,264 @@
+//! What the data plane of a queue keeps: one component for each concern, which has its own fields
+//! and says who writes and who reads them.
+
+use std::fmt;
+
+use crate::config::{Config, available_cores};
+use crate::control::agenda::Arming;
+use crate::control::ending::Ending;
+use crate::control::retirements::{Retirement, Retirements};
+use crate::control::scheduler::{Pool, Signal};
+use crate::control::serving::Serving;
+use crate::control::slow_calls::SlowCalls;
+use crate::control::thread_slots::ThreadSlots;
+use crate::control::waits::WaitingProducers;
+use crate::flow::desk::Recall;
+use crate::flow::handler::HandlerRef;
+use crate::flow::handler::consumption::Consumption;
+use crate::flow::handler::dead_letters::{DeadLetterBox, DeadLetterBoxes};
+use crate::flow::handler::dispatch_log::DispatchLog;
+use crate::flow::handler::host::Host;
+use crate::flow::partition::Partition;
+use crate::flow::partition::segment::PutTime;
+use crate::flow::route::Route;
+use crate::item::Item;
+use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, Weak, wait_for};
+use crate::thread_context::{QueueLog, on_drain_thread};
+
+/// The data plane of one queue. Producers and drain threads hold it; it knows nothing of the control
+/// side, which changes it.
+///
+/// | field | written by | read by |
+/// |---|---|---|
+/// | `route` | growth and handlers, under the control lock; see `route.rs` | all threads |
+/// | `threads` | see `control/thread_slots.rs` | all threads |
+/// | `arming` | see `control/agenda.rs` | drain threads, supervisor |
+/// | `ending` | see `control/ending.rs` | drain threads, shutdowns |
+/// | `flushes` | see [`Flushes`] | drain threads, flushes |
+/// | `dead_letters` | see `handler/dead_letters.rs` | drain threads, flushes |
+/// | `dispatch_log` | see `handler/dispatch_log.rs` | producers, drain threads |
+/// | `retirements` | see `control/retirements.rs` | drain threads |
+/// | `serving` | see `control/serving.rs` | control side, drain threads |
+/// | `slow_calls` | see `control/slow_calls.rs` | drain threads, supervisor |
+/// | `waiting_producers` | producers that wait for room | watchdog |
+/// | `next_partition` | producers, with a selector that goes in turn | the same |
+///
+/// The other fields do not change.
+pub(crate) struct Flow<T: Item> {
+    pub(crate) name: String,
+    pub(crate) config: Config,
+    pub(crate) consumption: Consumption<T>,
+    pub(crate) host: Arc<dyn Host<T>>,
+    pub(crate) log: Arc<dyn QueueLog>,
+    /// The pool that the queue's one drain task runs on; `None` if it has dedicated threads.
+    pub(crate) pool: Option<Arc<Pool>>,
+    pub(crate) started: Instant,
+    /// Drain threads of this queue for each core of the process, rounded up.
+    pub(crate) threads_per_core: u32,
+    pub(crate) threads: ThreadSlots,
+    pub(crate) arming: Arming,
+    pub(crate) route: Route<T>,
+    pub(crate) next_partition: AtomicUsize,
+    pub(crate) waiting_producers: WaitingProducers,
+    pub(crate) slow_calls: SlowCalls,
+    pub(crate) retirements: Retirements<T>,
+    pub(crate) serving: Serving,
+    pub(crate) dead_letters: DeadLetterBoxes<T>,
+    pub(crate) dispatch_log: DispatchLog,
+    pub(crate) ending: Ending<T>,
+    pub(crate) flushes: Flushes,
+}
+
+impl<T: Item> Flow<T> {
+    pub(crate) fn new(
+        name: String,
+        config: Config,
+        consumption: Consumption<T>,
+        dead_letter: Option<Arc<DeadLetterBox<T>>>,
+        (host, log): (Arc<dyn Host<T>>, Arc<dyn QueueLog>),
+        threads: ThreadSlots,
+        pool: Option<Arc<Pool>>,
+    ) -> Self {
+        PutTime::start();
+        let route = Route::new(&config);
+        route.grow(&config, threads.len(), config.partitions.resolve(threads.len(), 0.0));
+        let threads_per_core =
+            u32::try_from(threads.len().div_ceil(available_cores())).unwrap_or(u32::MAX);
+        Self {
+            name,
+            config,
+            consumption,
+            host,
+            log,
+            pool,
+            started: Instant::now(),
+            threads_per_core,
+            arming: Arming::new(threads.may_be_taken_over()),
+            route,
+            next_partition: AtomicUsize::new(0),
+            waiting_producers: WaitingProducers::default(),
+            slow_calls: SlowCalls::new(threads.most()),
+            retirements: Retirements::new(),
+            serving: Serving::default(),
+            dead_letters: DeadLetterBoxes::new(dead_letter),
+            dispatch_log: DispatchLog::new(),
+            ending: Ending::new(threads.len()),
+            flushes: Flushes::new(),
+            threads,
+        }
+    }
+
+    /// By which threads, desks and waits know the queue.
+    pub(crate) fn address(&self) -> usize {
+        std::ptr::from_ref(self) as usize
+    }
+
+    /// After a put: wakes the thread inside the partition, as deep as `signal` reaches.
+    #[inline]
+    pub(crate) fn wake_inside(&self, partition: &Partition<T>, signal: Signal) {
+        // The thread inside, not the next owner: it is the one that can act on it now.
+        self.threads.wake_inside(signal, || self.route.owner(partition.index).load().inside());
+    }
+
+    /// Logs a line from any thread, without waiting for the log.
+    pub(crate) fn warn(&self, line: String) {
+        self.log.warn(line);
+    }
+
+    /// Logs a line in the caller's own call, but not on a drain thread.
+    pub(crate) fn warn_in_call(&self, line: String) {
+        if on_drain_thread() { self.warn(line) } else { self.host.log(&line) }
+    }
+
+    /// The queue as a desk knows it, to call it back.
+    pub(crate) fn watcher(self: &Arc<Self>) -> Weak<dyn Recall> {
+        Arc::<Self>::downgrade(self)
+    }
+
+    /// Whether a retirement can end. If not, the queue hears when a thread leaves one of the
+    /// handlers. The caller has fenced.
+    pub(crate) fn has_ended_retirement(self: &Arc<Self>) -> bool {
+        self.retirements.are_pending()
+            && self.retirements.has_quiet(|handler| self.serves(handler), &self.watcher())
+    }
+
+    /// Whether a handler instance still serves some type of this queue.
+    pub(crate) fn serves(&self, handler: &HandlerRef<T>) -> bool {
+        let of_queue = &self.dead_letters.of_queue;
+        of_queue.as_ref().is_some_and(|of_queue| of_queue.handler.is(handler))
+            || self.consumption.includes(handler)
+            || self.serving.includes(handler)
+    }
+
+    /// Drops a reference. If it is the last, the queue's items and handlers are dropped inside
+    /// their host.
+    pub(crate) fn let_go(flow: Arc<Self>) {
+        let host = flow.host.clone();
+        drop_inside(&*host, flow);
+    }
+}
+
+/// Drops a reference to a part of a queue. If it is the last, inside the host.
+pub(crate) fn drop_inside<T: Item, P>(host: &dyn Host<T>, part: Arc<P>) {
+    let mut last = Arc::into_inner(part);
+    if last.is_some() {
+        host.enter(&mut || drop(last.take()));
+    }
+}
+
+impl<T: Item> fmt::Debug for Flow<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Flow")
+            .field("name", &self.name)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What drain threads ask of the control side: once a cycle at most, or around a call that is slow
+/// or has no items.
+pub(crate) trait Steering<T: Item>: Send + Sync {
+    /// A drain thread is about to call a slow handler: others take over now what it would serve,
+    /// instead of after a tick.
+    fn begin_slow_call(self: Arc<Self>, thread: usize);
+
+    /// A drain thread has noted a call without items in its tally.
+    fn watch_side_call(&self);
+
+    /// The retirements that end now; `all` of them, if no thread of the queue calls handlers any
+    /// more.
+    fn ended_retirements(&self, all: bool) -> Vec<Retirement<T>>;
+
+    /// Lets types go after an empty cycle of a drain thread.
+    fn end_departures_when_idle(&self);
+
+    /// The last step of each drain thread before it lets go of its queue.
+    fn end_watch(&self);
+
+    /// A drain thread unwinds. The partitions of that thread have no owner any more, so the queue
+    /// closes and counts what is left as abandoned.
+    fn close_after_panic(&self);
+
+    /// Drops a reference. If it is the last, inside the host.
+    fn let_go(self: Arc<Self>);
+}
+
+/// The threads that wait until what was accepted has been handled.
+///
+/// | field | written by | read by |
+/// |---|---|---|
+/// | `waiting` | flushes | drain threads |
+/// | `progress` | flushes (wait), drain threads and expiry (notify) | flushes |
+#[derive(Debug)]
+pub(crate) struct Flushes {
+    waiting: AtomicUsize,
+    progress: (Mutex<()>, Condvar),
+}
+
+/// While it lives, no drain thread rests.
+#[must_use = "the flush counts until this is dropped"]
+pub(crate) struct Flushing<'a>(&'a Flushes);
+
+impl Drop for Flushing<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Flushes {
+    pub(crate) fn new() -> Self {
+        Self { waiting: AtomicUsize::new(0), progress: (Mutex::new(()), Condvar::new()) }
+    }
+
+    /// The caller wakes all drain threads afterwards.
+    pub(crate) fn begin(&self) -> Flushing<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Flushing(self)
+    }
+
+    /// Whether a flush is waiting.
+    #[inline]
+    pub(crate) fn are_waiting(&self) -> bool {
+        // Relaxed: ordered by the caller's fence.
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Waits until a drain thread leaves a partition, unless `done` already.
+    pub(crate) fn wait(&self, done: impl Fn() -> bool, limit: Option<Duration>) {
+        let (lock, progress) = &self.progress;
+        let guard = lock.lock();
+        if !done() {
+            drop(wait_for(progress, guard, limit));
+        }
+    }
+
+    /// When a drain thread leaves a partition, after its fence.
+    #[inline]
+    pub(crate) fn notify(&self) {
+        if self.are_waiting() {
+            let (lock, progress) = &self.progress;
+            let _guard = lock.lock();
+            progress.notify_all();
+        }
+    }
+}

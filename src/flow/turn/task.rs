@@ -1,0 +1,158 @@
+//! The drain task: one drain thread's share of a queue, and what it takes from.
+
+use crate::config::Selector;
+use crate::control::scheduler::Sleeper;
+use crate::control::thread_slots::ThreadSlot;
+use crate::flow::handler::consumption::Consumption;
+use crate::flow::partition::segment_pool::SegmentCache;
+use crate::flow::state::{Flow, Steering};
+use crate::flow::turn::idle_policy::LoneCycles;
+use crate::flow::turn::timers::Timers;
+use crate::item::Item;
+use crate::sync::{Arc, Duration, Weak, panicking};
+use crate::thread_context::{DrainScope, this_thread};
+
+/// The outcome of a cycle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cycle {
+    Worked,
+    /// It worked, but on so few items that a rest pays off more than an immediate cycle.
+    Thin,
+    Empty,
+    /// The queue has ended, and [`DrainTask::end`] is next; or the thread is dismissed.
+    Over,
+}
+
+/// One drain thread's share of a queue.
+#[allow(clippy::struct_excessive_bools)] // independent facts
+pub(crate) struct DrainTask<T: Item> {
+    pub(super) index: usize,
+    pub(super) flow: Arc<Flow<T>>,
+    pub(super) steering: Arc<dyn Steering<T>>,
+    pub(super) sleeper: Sleeper,
+    /// The partition served last; the next scan starts after it.
+    pub(super) last_served: usize,
+    pub(super) empty_cycles: u32,
+    /// The rest after the last thin cycle.
+    pub(super) thin_rest: Duration,
+    pub(super) lone_cycles: LoneCycles,
+    /// Pressure was signalled, and a partition of this thread was under pressure, or had lanes, at
+    /// the last check.
+    pub(super) is_pressed: bool,
+    /// Whether the last cycle with work needed the host.
+    pub(super) was_hosted: bool,
+    /// Whether the last empty cycle called an `on_idle`.
+    pub(super) has_idle_handlers: bool,
+    /// Emptied segments.
+    pub(super) segment_cache: SegmentCache<T>,
+    pub(super) timers: Timers,
+    /// The last news of deadlines that this thread has seen.
+    pub(super) news: usize,
+    /// Whether this thread may call a slow handler.
+    pub(super) has_slow_permit: bool,
+}
+
+impl<T: Item> DrainTask<T> {
+    pub(crate) fn new(
+        index: usize,
+        flow: Arc<Flow<T>>,
+        steering: Arc<dyn Steering<T>>,
+        sleeper: Sleeper,
+    ) -> Self {
+        let segment_cache = SegmentCache::new(flow.route.segment_pool.clone());
+        Self {
+            index,
+            flow,
+            steering,
+            sleeper,
+            last_served: 0,
+            empty_cycles: 0,
+            thin_rest: Duration::ZERO,
+            lone_cycles: LoneCycles::default(),
+            is_pressed: false,
+            was_hosted: false,
+            has_idle_handlers: false,
+            segment_cache,
+            timers: Timers::default(),
+            news: 0,
+            has_slow_permit: false,
+        }
+    }
+
+    pub(crate) fn flow(&self) -> &Arc<Flow<T>> {
+        &self.flow
+    }
+
+    /// The calling thread runs this task from here on, while the result lives. If it unwinds, the
+    /// queue closes.
+    pub(crate) fn run_here(&self) -> Running<T> {
+        if !cfg!(loom) {
+            self.slot().set_runner(this_thread(|| self.flow.host.thread_number()));
+        }
+        Running {
+            _unwinding: CloseOnPanic(Arc::downgrade(&self.steering)),
+            _drains: DrainScope::of(&self.flow, &self.flow.log),
+        }
+    }
+
+    /// What others see of the thread.
+    pub(super) fn slot(&self) -> &ThreadSlot {
+        &self.flow.threads[self.index]
+    }
+}
+
+/// While it lives, a thread runs a drain task.
+pub(crate) struct Running<T: Item> {
+    /// First: it may log, which a drain thread does in its own way.
+    _unwinding: CloseOnPanic<T>,
+    _drains: DrainScope,
+}
+
+/// Closes the queue when a drain thread unwinds. Panics of handlers and of items are caught; what
+/// remains is the code of a host, like its log, and what a handler says about itself, like whether
+/// it needs the host.
+///
+/// It does not keep the queue alive, whose last reference is dropped inside the host.
+struct CloseOnPanic<T: Item>(Weak<dyn Steering<T>>);
+
+impl<T: Item> Drop for CloseOnPanic<T> {
+    fn drop(&mut self) {
+        if panicking()
+            && let Some(steering) = self.0.upgrade()
+        {
+            steering.close_after_panic();
+        }
+    }
+}
+
+/// The ready partitions of drain thread `index`, or all of them while closing, starting after the
+/// one served last.
+pub(super) fn to_take<T: Item>(
+    flow: &Flow<T>,
+    index: usize,
+    last_served: usize,
+    closing: bool,
+) -> impl Iterator<Item = usize> + use<'_, T> {
+    let route = &flow.route;
+    let all = closing.then(|| {
+        let count = route.partition_count();
+        (1..=count).map(move |step| (last_served + step) % count)
+    });
+    let ready = (!closing).then(|| route.ready_after(last_served));
+    all.into_iter()
+        .flatten()
+        .chain(ready.into_iter().flatten())
+        .filter(move |&partition| flow.owns(index, partition))
+}
+
+/// Whether the items of a partition can be handled without the host.
+pub(super) fn is_host_free<T: Item>(flow: &Flow<T>, index: usize, partition: usize) -> bool {
+    match &flow.consumption {
+        Consumption::ByHandler => {
+            flow.config.selector == Selector::ByType
+                && flow.route.partition(partition).is_host_free()
+        }
+        Consumption::OneConsumer(consumer) => !consumer.needs_host(),
+        Consumption::PerThread(consumers) => !consumers[index].needs_host(),
+    }
+}
