@@ -167,11 +167,13 @@ impl<T: Item> Builder<T> {
         let queue =
             BatchQueue { flow: control.flow.clone(), control, joins: Mutex::new(Vec::new()) };
         match (share, sleepers.pop()) {
-            (Some(share), Some(sleeper)) => pooled::start(&queue.control, sleeper, share),
-            (None, Some(sleeper)) if self.is_inline => inline::start(&queue.control, sleeper),
+            (Some(share), Some(sleeper)) => pooled::start_pooled(&queue.control, sleeper, share),
+            (None, Some(sleeper)) if self.is_inline => {
+                inline::start_inline(&queue.control, sleeper)
+            }
             (_, last) => {
                 sleepers.extend(last);
-                *queue.joins.lock() = dedicated::start(&queue.control, sleepers)?;
+                *queue.joins.lock() = dedicated::start_dedicated(&queue.control, sleepers)?;
             }
         }
         if queue.control.balancing.is_some() {

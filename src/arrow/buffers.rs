@@ -8,7 +8,9 @@ use std::fmt;
 
 use arrow_buffer::{ArrowNativeType, Buffer, MutableBuffer, ScalarBuffer};
 
-use crate::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+use crate::sync::Mutex;
 
 /// The most bytes kept for reuse: enough for six batches of five columns, each of a full chunk of
 /// rows.

@@ -34,12 +34,12 @@ struct Visitor<T: Item> {
     queue: Weak<Control<T>>,
     limit: Duration,
     /// Written and read by visits.
-    seen: Mutex<Seen>,
+    seen: Mutex<LastSeen>,
 }
 
 /// What visits remember.
 #[derive(Debug, Default)]
-struct Seen {
+struct LastSeen {
     /// By drain thread: its call, and what that was called when it was reported.
     calls: Vec<(Lasting, String)>,
     producers: Lasting,
@@ -51,7 +51,7 @@ impl<T: Item> Visitor<T> {
     fn new(queue: &Arc<Control<T>>, limit: Duration) -> Self {
         let calls =
             (0..queue.flow.threads.most()).map(|_| <(Lasting, String)>::default()).collect();
-        let seen = Mutex::new(Seen { calls, ..Seen::default() });
+        let seen = Mutex::new(LastSeen { calls, ..LastSeen::default() });
         Self { queue: Arc::downgrade(queue), limit, seen }
     }
 }

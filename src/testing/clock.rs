@@ -1,7 +1,7 @@
 //! A clock that stands still until the test moves it, for what its thread does.
 
 use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::flow::partition::segment::PutTime;
 

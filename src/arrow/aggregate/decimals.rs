@@ -48,7 +48,7 @@ pub(super) fn to_floats(decimals: &Decimal128Array) -> impl Iterator<Item = Opti
 }
 
 #[derive(Clone, Copy, Default)]
-struct Exact {
+struct ExactDecimal {
     sum: i256,
     count: i64,
 }
@@ -59,7 +59,7 @@ pub(super) struct DecimalSums {
     name: String,
     is_mean: bool,
     scale: i8,
-    sums: Vec<Exact>,
+    sums: Vec<ExactDecimal>,
 }
 
 impl DecimalSums {
@@ -72,14 +72,14 @@ impl DecimalSums {
     }
 
     /// The mean; its sum and count are each rounded once.
-    fn mean(&self, exact: &Exact) -> Option<f64> {
+    fn mean(&self, exact: &ExactDecimal) -> Option<f64> {
         #[allow(clippy::cast_precision_loss)]
         let count = exact.count as f64;
         let sum = self.text(exact.sum).parse::<f64>().unwrap_or(f64::NAN);
         (exact.count > 0).then(|| sum / count)
     }
 
-    fn sum(&self, exact: &Exact) -> Result<Option<i128>, AggregateError> {
+    fn sum(&self, exact: &ExactDecimal) -> Result<Option<i128>, AggregateError> {
         if exact.count == 0 {
             return Ok(None);
         }
@@ -101,7 +101,7 @@ impl State for DecimalSums {
     }
 
     fn grow(&mut self, groups: usize) {
-        self.sums.resize(groups, Exact::default());
+        self.sums.resize(groups, ExactDecimal::default());
     }
 
     fn update(&mut self, groups: &[u32], input: &Input) {

@@ -82,17 +82,17 @@ pub(super) fn each<T: ArrowPrimitiveType>(
 }
 
 #[derive(Clone, Copy, Default)]
-struct Exact {
+struct ExactInteger {
     sum: i128,
     count: i64,
 }
 
-/// Exact sums of integers.
+/// ExactInteger sums of integers.
 #[derive(Clone)]
 pub(super) struct IntegerSums {
     name: String,
     is_mean: bool,
-    sums: Vec<Exact>,
+    sums: Vec<ExactInteger>,
 }
 
 impl IntegerSums {
@@ -107,7 +107,7 @@ impl State for IntegerSums {
     }
 
     fn grow(&mut self, groups: usize) {
-        self.sums.resize(groups, Exact::default());
+        self.sums.resize(groups, ExactInteger::default());
     }
 
     fn update(&mut self, groups: &[u32], input: &Input) {
@@ -143,11 +143,12 @@ impl State for IntegerSums {
     fn result(&self) -> Result<ArrayRef, AggregateError> {
         if self.is_mean {
             #[allow(clippy::cast_precision_loss)] // each operand is rounded once
-            let mean =
-                |exact: &Exact| (exact.count > 0).then(|| exact.sum as f64 / exact.count as f64);
+            let mean = |exact: &ExactInteger| {
+                (exact.count > 0).then(|| exact.sum as f64 / exact.count as f64)
+            };
             return Ok(Arc::new(self.sums.iter().map(mean).collect::<Float64Array>()));
         }
-        let sum = |exact: &Exact| match i64::try_from(exact.sum) {
+        let sum = |exact: &ExactInteger| match i64::try_from(exact.sum) {
             Ok(sum) => Ok((exact.count > 0).then_some(sum)),
             Err(_) => Err(AggregateError::Overflow {
                 name: self.name.clone(),

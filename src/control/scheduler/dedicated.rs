@@ -13,7 +13,7 @@ use crate::sync::{Arc, JoinHandle, spawn};
 /// # Errors
 /// The system cannot start another thread. The queue is closed then, and the threads that did start
 /// end.
-pub(crate) fn start<T: Item>(
+pub(crate) fn start_dedicated<T: Item>(
     control: &Arc<Control<T>>,
     sleepers: Vec<Sleeper>,
 ) -> Result<Vec<JoinHandle<()>>, ConfigError> {

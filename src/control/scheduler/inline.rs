@@ -72,7 +72,7 @@ enum Drained {
 }
 
 /// Makes the callers drain the queue.
-pub(crate) fn start<T: Item>(control: &Arc<Control<T>>, sleeper: Sleeper) {
+pub(crate) fn start_inline<T: Item>(control: &Arc<Control<T>>, sleeper: Sleeper) {
     control.log_helper.leave_to_callers();
     let task = control.clone().drain_task(0, sleeper);
     let place = Mutex::new(TaskPlace { task: Some(task), has_ended: false });

@@ -31,13 +31,13 @@ pub(crate) struct Pool {
     /// Threads that have not ended. Each counts itself out as its very last act.
     running: Arc<RunningThreads>,
     size: usize,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// For workers that wait. Notified once per task that enters the queue, and by
     /// [`Pool::pass_on`].
     work: Condvar,
 }
 
-struct State {
+struct PoolState {
     tasks: Tasks,
     /// Workers that have not decided to leave.
     workers: usize,
@@ -53,7 +53,7 @@ struct State {
     started: usize,
 }
 
-impl State {
+impl PoolState {
     /// Called when a worker's wait has ended.
     fn leave(&mut self, limit: Limit) {
         self.blocked -= 1;
@@ -75,7 +75,7 @@ impl Pool {
     /// Starts `size` workers, at least one, in threads named `batchqueue-<name>-<n>`.
     pub(crate) fn start(name: &str, size: usize, live: Live) -> io::Result<Arc<Self>> {
         let size = size.max(1);
-        let state = State {
+        let state = PoolState {
             tasks: Tasks::default(),
             workers: size,
             blocked: 0,
@@ -186,7 +186,7 @@ impl Pool {
 
     // ---- for workers
 
-    fn wait_for_work<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait_for_work<'a>(&self, mut state: MutexGuard<'a, PoolState>) -> MutexGuard<'a, PoolState> {
         // Only one worker wakes for the first timer.
         let keeps = if state.lacks_keeper() { state.tasks.first_timer() } else { None };
         if keeps.is_some() {
@@ -207,14 +207,14 @@ impl Pool {
 
     /// The last step of a worker before it leaves the queue: if it leaves tasks behind, or a timer
     /// that no worker will wake for, it wakes another worker.
-    fn pass_on(&self, state: &State) {
+    fn pass_on(&self, state: &PoolState) {
         if state.tasks.has_queued() || state.lacks_keeper() {
             self.wake_worker(state);
         }
     }
 
     /// Workers that are not waiting check the queue before they do.
-    fn wake_worker(&self, state: &State) {
+    fn wake_worker(&self, state: &PoolState) {
         if state.waiting > 0 {
             self.work.notify_one();
         }

@@ -21,7 +21,11 @@ struct PooledTask<T: Item> {
 }
 
 /// Puts the queue's drain task on its pool.
-pub(crate) fn start<T: Item>(control: &Arc<Control<T>>, sleeper: Sleeper, share: Arc<PoolRef>) {
+pub(crate) fn start_pooled<T: Item>(
+    control: &Arc<Control<T>>,
+    sleeper: Sleeper,
+    share: Arc<PoolRef>,
+) {
     let pool = share.pool().clone();
     let task = control.clone().drain_task(0, sleeper);
     let handle = pool.add(Arc::new(PooledDrain(Mutex::new(Some(PooledTask { task, share })))));

@@ -47,7 +47,7 @@ pub(crate) enum After {
 pub(super) struct TaskId(u64);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum TaskState {
     /// Sleeps, with a timer at this deadline.
     Idle(Deadline),
     /// In the queue, once.
@@ -60,7 +60,7 @@ enum State {
 
 struct TaskRecord {
     task: Arc<dyn PoolTask>,
-    state: State,
+    state: TaskState,
 }
 
 /// The right to run a task, and the proof that no other worker does: it exists from `take` to
@@ -93,7 +93,7 @@ impl Tasks {
         }
         let id = TaskId(self.added);
         self.added += 1;
-        self.entries.insert(id, TaskRecord { task, state: State::Queued });
+        self.entries.insert(id, TaskRecord { task, state: TaskState::Queued });
         self.queue.push_back(id);
         Ok(id)
     }
@@ -102,18 +102,18 @@ impl Tasks {
     pub(super) fn notify(&mut self, id: TaskId) -> bool {
         let Some(entry) = self.entries.get_mut(&id) else { return false };
         match entry.state {
-            State::Idle(timer) => {
+            TaskState::Idle(timer) => {
                 // The timer is removed with its sleep, so it never fires during a later one.
                 self.timers.remove(&(timer, id));
-                entry.state = State::Queued;
+                entry.state = TaskState::Queued;
                 self.queue.push_back(id);
                 true
             }
-            State::Running | State::RunningNotified => {
-                entry.state = State::RunningNotified;
+            TaskState::Running | TaskState::RunningNotified => {
+                entry.state = TaskState::RunningNotified;
                 false
             }
-            State::Queued => false,
+            TaskState::Queued => false,
         }
     }
 
@@ -127,7 +127,7 @@ impl Tasks {
         }
         let id = self.queue.pop_front()?;
         let entry = self.entries.get_mut(&id)?;
-        entry.state = State::Running;
+        entry.state = TaskState::Running;
         Some(Turn { id, task: entry.task.clone() })
     }
 
@@ -141,16 +141,16 @@ impl Tasks {
             (_, After::Done) => {
                 self.entries.remove(&id);
             }
-            (State::Running, After::Sleep(_)) if self.closed => {
+            (TaskState::Running, After::Sleep(_)) if self.closed => {
                 self.entries.remove(&id);
             }
-            (State::Running, After::Sleep(limit)) => {
+            (TaskState::Running, After::Sleep(limit)) => {
                 let timer = Deadline::after(limit);
-                entry.state = State::Idle(timer);
+                entry.state = TaskState::Idle(timer);
                 self.timers.insert((timer, id));
             }
             (_, After::Again | After::Sleep(_)) => {
-                entry.state = State::Queued;
+                entry.state = TaskState::Queued;
                 self.queue.push_back(id);
             }
         }

@@ -2,7 +2,7 @@
 
 use super::lasting::Say;
 use super::texts::{LongCall, seconds, wait};
-use super::{MOST_PAUSE, Seen, Visitor};
+use super::{LastSeen, MOST_PAUSE, Visitor};
 use crate::config::Selector;
 use crate::control::log_helper::{HostWitness, Line, Witness};
 use crate::control::waits::WaitingProducer;
@@ -193,7 +193,7 @@ impl<T: Item> Visit<'_, T> {
 
     // ---- calls
 
-    fn watch_calls(&mut self, seen: &mut Seen) {
+    fn watch_calls(&mut self, seen: &mut LastSeen) {
         let control = self.control;
         for (thread, slot) in
             control.flow.threads.iter().enumerate().filter(|(_, slot)| slot.has_run())
@@ -257,7 +257,7 @@ impl<T: Item> Visit<'_, T> {
 
     // ---- producers
 
-    fn watch_producers(&mut self, seen: &mut Seen) {
+    fn watch_producers(&mut self, seen: &mut LastSeen) {
         let control = self.control;
         let longest = control.flow.waiting_producers.longest();
         let since = longest.as_ref().map(|(wait, _)| wait.since);
@@ -302,7 +302,7 @@ impl<T: Item> Visit<'_, T> {
 
     // ---- items
 
-    fn watch_items(&mut self, seen: &mut Seen) {
+    fn watch_items(&mut self, seen: &mut LastSeen) {
         let control = self.control;
         let is_expired = control.flow.ending.is_expired();
         for partition in control.flow.route.partitions() {

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use crate::python::interpreter::{GuardedRef, describe_error, guarded_call, release};
-use crate::{Assign, ConfigError, DrainBalancer};
+use crate::{Assign, DrainBalancer};
 
 /// The facade's `DrainBalancer`.
 #[derive(FromPyObject)]
@@ -22,7 +22,7 @@ pub(super) struct BalancerSettings {
 
 impl BalancerSettings {
     /// Returns the core's balancer, and the Python function in it for the garbage collector.
-    pub(super) fn core(self) -> Result<(DrainBalancer, Option<Arc<PyAssign>>), ConfigError> {
+    pub(super) fn core(self) -> Result<(DrainBalancer, Option<Arc<PyAssign>>), crate::ConfigError> {
         let balancer = match (self.kind.as_str(), self.function) {
             ("custom", Some(function)) => {
                 let function = GuardedRef::new(function);

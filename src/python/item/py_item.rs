@@ -53,7 +53,7 @@ pub(crate) enum Content {
 }
 
 /// The same, borrowed.
-enum Borrowed<'a> {
+enum BorrowedItem<'a> {
     Object(&'a Py<PyAny>),
     Rows(&'a RowBlock),
     Submitted(&'a Submitted),
@@ -107,25 +107,27 @@ impl PyItem {
         (self.key.0 | address) & 1 == 0
     }
 
-    fn borrow(&self) -> Borrowed<'_> {
+    fn borrow(&self) -> BorrowedItem<'_> {
         if self.is_plain() {
             // SAFETY: only `new` and `with_key` make such items, and they store an object in them.
-            Borrowed::Object(unsafe { &self.content.object })
+            BorrowedItem::Object(unsafe { &self.content.object })
         } else if Tags::is_tag(self.key) {
             // SAFETY: only `rows` makes items with the key of a tag, and it stores rows in them.
-            Borrowed::Rows(unsafe { &self.content.rows })
+            BorrowedItem::Rows(unsafe { &self.content.rows })
         } else {
             // SAFETY: only `submitted` makes the others, with the address of a box that the item
             // owns, plus 1.
-            Borrowed::Submitted(unsafe { &*self.content.submitted.map_addr(|address| address - 1) })
+            BorrowedItem::Submitted(unsafe {
+                &*self.content.submitted.map_addr(|address| address - 1)
+            })
         }
     }
 
     fn as_ref(&self) -> Result<&Py<PyAny>, &RowBlock> {
         match self.borrow() {
-            Borrowed::Object(object) => Ok(object),
-            Borrowed::Submitted(submitted) => Ok(&submitted.object),
-            Borrowed::Rows(block) => Err(block),
+            BorrowedItem::Object(object) => Ok(object),
+            BorrowedItem::Submitted(submitted) => Ok(&submitted.object),
+            BorrowedItem::Rows(block) => Err(block),
         }
     }
 
@@ -133,7 +135,7 @@ impl PyItem {
     #[inline]
     pub(crate) fn ticket(&self) -> Option<&Ticket> {
         match self.borrow() {
-            Borrowed::Submitted(submitted) => Some(&submitted.ticket),
+            BorrowedItem::Submitted(submitted) => Some(&submitted.ticket),
             _ => None,
         }
     }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use super::submissions::Submissions;
 use crate::python::interpreter::GuardedRef;
-use crate::sync::{Condvar, Duration, Mutex, wait_for};
+use crate::sync::{self, Condvar, Duration, wait_for};
 
 /// Where a future is in its life.
 ///
@@ -118,7 +118,7 @@ impl Watch {
 /// A thread that waits for a future.
 #[derive(Debug, Default)]
 pub(super) struct Sleeper {
-    is_called: Mutex<bool>,
+    is_called: sync::Mutex<bool>,
     changed: Condvar,
 }
 

@@ -10,7 +10,7 @@ fn throughput() -> DrainBalancer {
     DrainBalancer::throughput_weighted()
 }
 
-fn sum(handled: &[u64]) -> u64 {
+fn total(handled: &[u64]) -> u64 {
     handled.iter().sum()
 }
 
@@ -41,7 +41,7 @@ fn all_traffic_on_one_thread_is_spread_by_the_second_run() {
         let simulation = Simulation::new(4, &traffic).without_take_over();
         let mut simulation = simulation.balanced_by(balancer);
         simulation.run(5);
-        let handled = sum(&simulation.run(10));
+        let handled = total(&simulation.run(10));
         assert!(handled > 39_000, "{handled} of 40,000, moves {:?}", simulation.runs);
         assert_eq!(simulation.runs[5..].iter().sum::<usize>(), 0, "{:?}", simulation.runs);
     }
@@ -64,7 +64,7 @@ fn a_shift_is_followed_within_a_few_seconds() {
             partition.traffic = traffic;
         }
         simulation.run(5);
-        let handled = sum(&simulation.run(15));
+        let handled = total(&simulation.run(15));
         assert!(handled > 15 * 1_780, "{handled}, moves {:?}", simulation.runs);
     }
 }
@@ -77,7 +77,7 @@ fn slow_calls_of_one_thread_use_both() {
         let simulation = || Simulation::new(2, &[saturated(call); 4]).all_on_thread(0);
         let calls = |mut simulation: Simulation| {
             simulation.run(60);
-            sum(&simulation.run(600))
+            total(&simulation.run(600))
         };
         let fixed = calls(simulation().without_take_over());
         let balanced = calls(simulation().balanced_by(load()));
@@ -96,7 +96,7 @@ fn a_closed_loop_keeps_its_rate() {
     let simulation = || Simulation::new(2, &traffic).with_producer_in_turn();
     let rate = |mut simulation: Simulation| {
         simulation.run(20);
-        (sum(&simulation.run(120)), simulation.runs)
+        (total(&simulation.run(120)), simulation.runs)
     };
     let (fixed, _) = rate(simulation());
     for balancer in [load(), throughput()] {
@@ -117,7 +117,7 @@ fn quick_types_beside_slow_ones_lose_little() {
         let name = format!("{balancer:?}");
         let mut simulation = Simulation::new(2, &traffic).balanced_by(balancer);
         simulation.run(20);
-        let quick = sum(&simulation.run(120)[2..]);
+        let quick = total(&simulation.run(120)[2..]);
         assert!(quick >= 99 * 120 * 6_000 / 100, "{name}: {quick} of {}", 120 * 6_000);
     }
 }
@@ -131,7 +131,7 @@ fn refused_attempts_draw_no_thread() {
     let mut simulation =
         Simulation { batch: 15, ..Simulation::new(2, &traffic).balanced_by(throughput()) };
     simulation.run(20);
-    let quick = sum(&simulation.run(60)[1..]);
+    let quick = total(&simulation.run(60)[1..]);
     let wanted = 60 * 7 * 1_000;
     assert!(quick >= 80 * wanted / 100, "{quick} of {wanted}, moves {:?}", simulation.runs);
 }
@@ -148,7 +148,7 @@ fn a_busy_thread_that_is_asked_for_little_gets_no_more() {
         partition.owner = 1;
     }
     simulation.run(10);
-    let quick = sum(&simulation.run(60)[1..]);
+    let quick = total(&simulation.run(60)[1..]);
     let wanted = 60 * 7 * 1_000;
     assert!(quick >= 98 * wanted / 100, "{quick} of {wanted}, moves {:?}", simulation.runs);
 }

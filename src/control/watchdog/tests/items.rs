@@ -1,6 +1,6 @@
 //! What the watchdog says of items that wait for their call.
 
-use super::super::Seen;
+use super::super::LastSeen;
 use super::*;
 
 #[test]
@@ -106,7 +106,7 @@ fn nothing_is_remembered_of_partitions_without_waiting_items() {
     wait_until(|| queue.stats().consumed == 16);
     visit(&queue, Instant::now());
     {
-        let Seen { waiting, calls, .. } = &*queue.visitor.seen.lock();
+        let LastSeen { waiting, calls, .. } = &*queue.visitor.seen.lock();
         assert!(waiting.oldest().is_none());
         assert_eq!(calls.len(), 1);
     }
