@@ -1,18 +1,16 @@
 //! Policies: what a queue is asked for, and the pure functions that turn them into numbers.
 
+use std::fmt;
+
 use crate::error::ConfigError;
-use crate::sync::Duration;
-
-pub(crate) mod drain_balancer;
-mod retry_policy;
-
-pub use drain_balancer::{Assign, DrainBalancer};
-pub use retry_policy::RetryPolicy;
+use crate::sync::{Arc, Duration};
 
 /// The most drain threads, partitions and items per partition that a queue may ask for. They are
 /// far beyond any use: a typing error fails with a message and does not exhaust the machine.
 pub(crate) const MAX_THREADS: usize = 1_024;
+
 pub(crate) const MAX_PARTITIONS: usize = 65_536;
+
 pub(crate) const MAX_BUFFER_SIZE: usize = 100_000_000;
 
 /// The supervisor visits a queue that often.
@@ -204,21 +202,21 @@ pub struct Config {
     pub max_idle: Duration,
     /// The most items that one call of a handler gets, exactly, and that a drain thread takes from
     /// a partition in one cycle. A type may have
-    /// [its own](crate::HandledType::max_batch_items). Default: 10,000.
+    /// [its own](crate::item::HandledType::max_batch_items). Default: 10,000.
     pub max_batch_items: usize,
     /// How long an item may wait for its batch to become full. A batch is called when it has
     /// `max_batch_items` or when its oldest item has waited for so long; earlier if the partition
     /// is full, producers wait, a flush waits, or the queue closes. A type may have
-    /// [its own](crate::HandledType::max_delay). Default: `None`, a batch does not wait.
+    /// [its own](crate::item::HandledType::max_delay). Default: `None`, a batch does not wait.
     pub max_delay: Option<Duration>,
-    /// How a failed batch is retried. A type may have [its own policy](crate::HandledType::retry).
-    /// Default: not at all.
+    /// How a failed batch is retried. A type may have [its own
+    /// policy](crate::item::HandledType::retry). Default: not at all.
     pub retry: Option<RetryPolicy>,
     /// What spreads partitions over drain threads by measured load. It has no effect with one drain
     /// thread. Default: `None`, partitions stay where they are.
     pub balancer: Option<DrainBalancer>,
     /// Time between two runs of the balancer; zero: only on
-    /// [`rebalance`](crate::BatchQueue::rebalance). Default: 1 s.
+    /// [`rebalance`](crate::queue::BatchQueue::rebalance). Default: 1 s.
     pub rebalance_interval: Duration,
     /// A drain thread that has been in one call for this long is held up: others take over its
     /// partitions, after this time to twice this time. Default: 20 ms.
@@ -376,5 +374,307 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
+// The choice of a queue's balancer. How each of them plans is in `control/balance`.
+
+/// The default skip ratio.
+pub(crate) const SKIP_RATIO: f64 = 1.15;
+
+/// A custom assignment, for [`DrainBalancer::custom`].
+pub trait Assign: Send + Sync {
+    /// Returns the wanted thread of each partition, or `None` to leave all where they are.
+    ///
+    /// `load` and `owner` have one entry per partition; threads are 0 to `threads − 1`. Called on
+    /// the control thread, or on the thread that requested a run; never on a drain thread.
+    ///
+    /// # Errors
+    /// A reason, which is logged; nothing moves then.
+    fn assign(
+        &self,
+        load: &[f64],
+        owner: &[usize],
+        threads: usize,
+    ) -> Result<Option<Vec<usize>>, String>;
+}
+
+/// How partitions are spread over drain threads.
+///
+/// The two weighted balancers give every thread about the same load and move few partitions: none
+/// while the largest thread load is below `skip_ratio` times the smallest, and none if moving would
+/// not bring the two much closer.
+#[derive(Clone)]
+pub enum DrainBalancer {
+    /// A partition is weighted by the time that its handlers were busy in the interval. Suitable
+    /// everywhere, above all when some items cost more than others.
+    LoadWeighted {
+        /// The ratio of the largest thread load to the smallest below which nothing moves.
+        skip_ratio: f64,
+    },
+    /// A partition is weighted by the items that its producers tried to enqueue; of those that were
+    /// refused, at most as many as were accepted. Suitable when all items cost about the same.
+    ThroughputWeighted {
+        /// The ratio of the largest thread load to the smallest below which nothing moves.
+        skip_ratio: f64,
+    },
+    /// Partitions are weighted as with `ThroughputWeighted`, and your code assigns them.
+    Custom(Arc<dyn Assign>),
+}
+
+impl DrainBalancer {
+    /// Balances by busy time; skips below a ratio of 1.15.
+    pub fn load_weighted() -> Self {
+        Self::LoadWeighted { skip_ratio: SKIP_RATIO }
+    }
+
+    /// Balances by throughput; skips below a ratio of 1.15.
+    pub fn throughput_weighted() -> Self {
+        Self::ThroughputWeighted { skip_ratio: SKIP_RATIO }
+    }
+
+    /// Balances by a custom assignment, which is validated before anything moves.
+    pub fn custom(assign: Arc<dyn Assign>) -> Self {
+        Self::Custom(assign)
+    }
+
+    /// The same balancer with another skip ratio; at 1 it never skips.
+    ///
+    /// # Errors
+    /// `skip_ratio` is not a finite number of at least 1, or the balancer is custom.
+    pub fn with_skip_ratio(self, skip_ratio: f64) -> Result<Self, ConfigError> {
+        if !(skip_ratio.is_finite() && skip_ratio >= 1.0) {
+            return Err(ConfigError(format!(
+                "DrainBalancer: skip_ratio is {skip_ratio}; give a finite number of at least 1, \
+                 for instance {SKIP_RATIO}"
+            )));
+        }
+        match self {
+            Self::ThroughputWeighted { .. } => Ok(Self::ThroughputWeighted { skip_ratio }),
+            Self::LoadWeighted { .. } => Ok(Self::LoadWeighted { skip_ratio }),
+            Self::Custom(_) => Err(ConfigError(format!(
+                "DrainBalancer.custom has no skip_ratio (given: {skip_ratio}); return None from \
+                 assign to skip"
+            ))),
+        }
+    }
+
+    /// Whether partitions are weighted by the time that their handlers were busy.
+    pub fn is_load_weighted(&self) -> bool {
+        matches!(self, Self::LoadWeighted { .. })
+    }
+
+    /// Whether the assignment is custom.
+    pub fn is_custom(&self) -> bool {
+        matches!(self, Self::Custom(_))
+    }
+}
+
+impl fmt::Debug for DrainBalancer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ThroughputWeighted { skip_ratio } => {
+                write!(f, "ThroughputWeighted {{ skip_ratio: {skip_ratio} }}")
+            }
+            Self::LoadWeighted { skip_ratio } => {
+                write!(f, "LoadWeighted {{ skip_ratio: {skip_ratio} }}")
+            }
+            Self::Custom(_) => f.write_str("Custom(..)"),
+        }
+    }
+}
+
+impl PartialEq for DrainBalancer {
+    /// Custom balancers are equal when they are the same object.
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (
+                Self::ThroughputWeighted { skip_ratio: a },
+                Self::ThroughputWeighted { skip_ratio: b },
+            )
+            | (Self::LoadWeighted { skip_ratio: a }, Self::LoadWeighted { skip_ratio: b }) => {
+                a == b
+            }
+            (Self::Custom(a), Self::Custom(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+}
+
+// Retries: how often a failed batch is tried again, and when.
+
+/// How often a failed batch is tried, and how long it waits between two tries.
+///
+/// Later items of its type in its partition wait meanwhile, so the order is kept. The batch counts
+/// once, as consumed or as failed.
+///
+/// A shutdown does not shorten the waits while it has time. Shortly before its deadline each batch
+/// that waits is tried once more; what fails then has failed. For that, each batch that waits in
+/// the partition has 50 ms and twice the time that a call, and one of its handler of dead letters,
+/// are expected to take, and the last one 50 ms more; all of them have half of the time of the
+/// shutdown at most.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RetryPolicy {
+    /// All tries, the first included. `None`: until one succeeds, the handler is removed, or the
+    /// deadline of a shutdown is near. A shutdown without a deadline may then last for ever.
+    pub attempts: Option<u32>,
+    /// The wait before the second try.
+    pub backoff: Duration,
+    /// Each wait is the previous one times this factor.
+    pub factor: f64,
+    /// The longest wait.
+    pub max_backoff: Duration,
+    /// The share of each wait, 0 to 1, that chance may cut off, so that batches which failed
+    /// together are not tried together.
+    pub jitter: f64,
+    /// Whether a batch whose tries are used up is halved, each half tried once, and so on, until
+    /// what fails stands alone. Order is kept. Of *n* items *k* bad ones take at most
+    /// 2*k*(1 + log2(*n*/*k*)) further tries. Not while a shutdown has less than a tenth of its
+    /// time left.
+    pub bisect: bool,
+}
+
+impl Default for RetryPolicy {
+    /// Three tries, 100 ms and 200 ms apart.
+    fn default() -> Self {
+        Self {
+            attempts: Some(3),
+            backoff: Duration::from_millis(100),
+            factor: 2.0,
+            max_backoff: Duration::from_secs(5),
+            jitter: 0.0,
+            bisect: false,
+        }
+    }
+}
+
+impl RetryPolicy {
+    /// The wait after the `attempt`-th try, counted from 1. `random`: a number from 0 to 1; not
+    /// called without jitter.
+    pub fn delay(&self, attempt: u32, random: impl FnOnce() -> f64) -> Duration {
+        if self.backoff.is_zero() {
+            return Duration::ZERO;
+        }
+        let exponent = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
+        let seconds = self.backoff.as_secs_f64() * self.factor.powi(exponent);
+        let longest =
+            Duration::try_from_secs_f64(seconds).unwrap_or(self.max_backoff).min(self.max_backoff);
+        if self.jitter > 0.0 { longest.mul_f64(1.0 - self.jitter * random()) } else { longest }
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        if self.attempts == Some(0) {
+            return Err(ConfigError(
+                "retry: attempts is 0; give at least 1, for a single try without a retry"
+                    .to_owned(),
+            ));
+        }
+        if self.attempts.is_none() && self.bisect {
+            return Err(ConfigError(
+                "retry: attempts is None, so that a batch is never halved; give a number of tries, \
+                 or leave bisect out"
+                    .to_owned(),
+            ));
+        }
+        if !(self.factor.is_finite() && self.factor >= 1.0) {
+            return Err(ConfigError(format!(
+                "retry: factor is {}; give a finite number from 1 up",
+                self.factor
+            )));
+        }
+        if !(0.0..=1.0).contains(&self.jitter) {
+            return Err(ConfigError(format!(
+                "retry: jitter is {}; give 0 to 1, the share of a wait that chance may cut off",
+                self.jitter
+            )));
+        }
+        Ok(())
+    }
+
+    /// The same policy, with times that can be added to any instant.
+    pub(crate) fn with_bounded_times(self) -> Self {
+        Self {
+            backoff: self.backoff.min(LONGEST),
+            max_backoff: self.max_backoff.min(LONGEST),
+            ..self
+        }
+    }
+}
+
 #[cfg(all(test, not(loom)))]
-mod tests;
+mod tests {
+    use super::*;
+
+    // Policies as numbers, and what is refused.
+
+    #[test]
+    fn adaptive_grows_with_the_handlers() {
+        let adaptive = PartitionPolicy::adaptive(25).unwrap();
+        for (handlers, partitions) in
+            [(0.0, 8), (1.0, 1), (100.0, 100), (200.0, 200), (460.0, 330), (500.0, 350)]
+        {
+            assert_eq!(adaptive.resolve(8, handlers), partitions, "{handlers} handlers");
+        }
+    }
+
+    #[test]
+    fn weights_count_fractionally_and_add_up() {
+        let adaptive = PartitionPolicy::adaptive(25).unwrap();
+        let thirty_tenths: f64 = std::iter::repeat_n(0.1, 30).sum();
+        assert_eq!(adaptive.resolve(8, thirty_tenths), 3);
+        assert_eq!(adaptive.resolve(8, 3.05), 4);
+    }
+
+    #[test]
+    fn cores_round_half_up() {
+        for (multiplier, cores, threads) in
+            [(0.5, 5, 3), (0.25, 2, 1), (0.5, 1, 1), (0.1, 2, 1), (1.0, 8, 8)]
+        {
+            assert_eq!(ThreadPolicy::cores(0, multiplier).unwrap().resolve(cores), threads);
+        }
+        assert_eq!(ThreadPolicy::cores(1, 0.25).unwrap().resolve(8), 3);
+    }
+
+    #[test]
+    fn fewer_partitions_than_threads_reduce_the_threads() {
+        let config = Config { threads: ThreadPolicy::Fixed(4), ..Config::default() };
+        let (threads, partitions, warning) = config.resolve(2);
+        assert_eq!((threads, partitions), (1, 1));
+        assert_eq!(warning.unwrap(), "partitions(1) < threads(4), reducing threads to 1");
+    }
+
+    #[test]
+    fn waits_between_tries_grow_up_to_the_limit() {
+        let never = || unreachable!("there is no jitter");
+        let policy =
+            RetryPolicy { max_backoff: Duration::from_millis(700), ..RetryPolicy::default() };
+        let waits: Vec<_> =
+            (1..6).map(|attempt| policy.delay(attempt, never).as_millis()).collect();
+        assert_eq!(waits, [100, 200, 400, 700, 700]);
+        assert_eq!(policy.delay(u32::MAX, never), policy.max_backoff);
+        let none = RetryPolicy { backoff: Duration::ZERO, ..policy };
+        assert_eq!([9, u32::MAX].map(|attempt| none.delay(attempt, never)), [Duration::ZERO; 2]);
+    }
+
+    #[test]
+    fn jitter_takes_up_to_its_share_off_a_wait() {
+        let policy = RetryPolicy { jitter: 0.3, ..RetryPolicy::default() };
+        let millis = |random| policy.delay(1, || random).as_millis();
+        assert_eq!([millis(0.0), millis(0.5), millis(1.0)], [100, 85, 70]);
+        for jitter in [-0.1, 1.1, f64::NAN] {
+            let retry = Some(RetryPolicy { jitter, ..policy });
+            let problem = Config { retry, ..Config::default() }.validate().unwrap_err().to_string();
+            assert!(problem.starts_with(&format!("retry: jitter is {jitter}; give 0 to 1")));
+        }
+    }
+
+    #[test]
+    fn invalid_settings_are_refused_with_value_and_remedy() {
+        let bad = |config: Config| config.validate().unwrap_err().to_string();
+        assert_eq!(
+            bad(Config { buffer_size: 0, ..Config::default() }),
+            "buffer_size is 0; give 1 to 100000000"
+        );
+        let idle = Config { max_idle: Duration::from_millis(1), ..Config::default() };
+        assert!(bad(idle).contains("max_idle_ms (1) is below min_idle_ms (5)"));
+        assert!(ThreadPolicy::cores(0, f64::NAN).is_err() && ThreadPolicy::fixed(0).is_err());
+        assert!(PartitionPolicy::adaptive(0).is_err());
+    }
+}

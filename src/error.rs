@@ -19,7 +19,7 @@ impl std::error::Error for ConfigError {}
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProduceError<T, E = std::convert::Infallible> {
     /// The partition is full and the strategy is
-    /// [`BufferStrategy::IfPossible`](crate::BufferStrategy::IfPossible).
+    /// [`BufferStrategy::IfPossible`](crate::config::BufferStrategy::IfPossible).
     Full(T),
     /// The queue is shut down.
     Closed(T),
@@ -47,7 +47,7 @@ pub enum ProduceError<T, E = std::convert::Infallible> {
         /// The handlers that wait for each other, if there are others.
         circle: Option<String>,
     },
-    /// The producer's [`Pause`](crate::Pause) ended the wait.
+    /// The producer's [`Pause`](crate::threads::waits::Pause) ended the wait.
     Interrupted(T, E),
 }
 
@@ -135,7 +135,7 @@ impl std::error::Error for Closed {}
 pub enum FlushError<E = std::convert::Infallible> {
     /// Called from a drain thread, which would wait for itself.
     FromDrainThread,
-    /// The caller's [`Pause`](crate::Pause) ended the wait.
+    /// The caller's [`Pause`](crate::threads::waits::Pause) ended the wait.
     Interrupted(E),
 }
 
@@ -146,8 +146,8 @@ pub enum AddHandlerError<E = std::convert::Infallible> {
     Closed(Closed),
     /// The queue's settings do not allow it.
     Config(ConfigError),
-    /// The caller's [`Pause`](crate::Pause) ended the wait for the handler that was replaced. The
-    /// new one is in place.
+    /// The caller's [`Pause`](crate::threads::waits::Pause) ended the wait for the handler that was
+    /// replaced. The new one is in place.
     Interrupted(E),
 }
 

@@ -37,16 +37,16 @@ pub struct HandledType {
     /// Its name in logs and statistics.
     pub name: String,
     /// Its share of a partition under
-    /// [`PartitionPolicy::Adaptive`](crate::PartitionPolicy::Adaptive).
+    /// [`PartitionPolicy::Adaptive`](crate::config::PartitionPolicy::Adaptive).
     pub weight: f64,
     /// The most items that one call of its handler gets. `None`: as for the queue,
-    /// [`Config::max_batch_items`](crate::Config::max_batch_items).
+    /// [`Config::max_batch_items`](crate::config::Config::max_batch_items).
     pub max_batch_items: Option<usize>,
     /// How long an item may wait for its batch to become full; zero: not at all. `None`: as for the
-    /// queue, [`Config::max_delay`](crate::Config::max_delay).
+    /// queue, [`Config::max_delay`](crate::config::Config::max_delay).
     pub max_delay: Option<Duration>,
     /// How a failed batch is retried. `None`: as for the queue,
-    /// [`Config::retry`](crate::Config::retry).
+    /// [`Config::retry`](crate::config::Config::retry).
     pub retry: Option<RetryPolicy>,
 }
 
@@ -67,8 +67,8 @@ impl From<TypeKey> for HandledType {
 /// An item of a queue.
 ///
 /// An item may stand for several, as a block of rows does: that number is its weight, and it goes
-/// in by [`produce_weighted`](crate::BatchQueue::produce_weighted). The bound and all counts are by
-/// weight, and so is the limit of a batch: an item that exceeds it is [`cut`](Self::cut).
+/// in by [`produce_weighted`](crate::queue::BatchQueue::produce_weighted). The bound and all counts
+/// are by weight, and so is the limit of a batch: an item that exceeds it is [`cut`](Self::cut).
 pub trait Item: Send + Sized + 'static {
     /// The item's type. Must not change while the item is queued.
     fn type_key(&self) -> TypeKey;

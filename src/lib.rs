@@ -51,26 +51,26 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `builder`, `queue`, `weak_queue` | start, produce, flush, shutdown |
+//! | `queue` | start, produce, flush, shutdown |
 //! | `item`, `config`, `error` | what a queue holds; what is asked for; what can go wrong |
 //! | `flow` | the data plane, in the order in which an item meets its files |
-//! | `control::ownership` | who may take from a partition; the protocol is in its README |
-//! | `control::balance` | from measured loads to wanted owners; one control thread per process |
-//! | `control::scheduler` | dedicated threads, shared pools, sleep; the protocol is in its README |
-//! | `control::{register, retire, departure}` | new types, retired handlers, types that go |
-//! | `control::close` | the end |
-//! | `observe`, `snapshot` | counts and statistics; how they are read |
-//! | `shared` | what the control side of one queue keeps |
-//! | `thread_context` | the queue that a thread drains, the handler that it is inside |
+//! | `control` | the control plane: handlers come and go, partitions move, queues end |
+//! | `balance` | from measured loads to wanted owners, by pure functions |
+//! | `threads` | dedicated threads and shared pools, and how they rest, sleep and wait |
+//! | `observe` | counts and statistics |
 //! | `sync` | the only door to locks, atomics, threads: real ones, or loom's |
 //! | `arrow` | columnar data: record batches split by the values of a column |
 //! | `entries` | records of Redis streams, from the bytes of a reply; only the bindings use it |
 //! | `stages` | what a stage of a pipeline holds; only the bindings use it |
 //! | `python` | the bindings; they translate and do nothing else |
+//!
+//! Each module imports those below it: `queue` > `control` > `flow` > `threads` > `observe` >
+//! `balance`, `item`, `config`, `error` > `sync`. `flow/ownership/README.md` and
+//! `threads/README.md` describe the protocols between threads.
 
 #[cfg(feature = "arrow")]
 pub mod arrow;
-mod builder;
+mod balance;
 mod config;
 mod control;
 #[cfg(any(feature = "python", all(test, not(loom))))]
@@ -79,39 +79,33 @@ mod error;
 mod flow;
 mod item;
 mod observe;
+#[cfg(feature = "python")]
+mod python;
 mod queue;
-mod shared;
-mod snapshot;
 #[cfg(any(feature = "python", all(test, not(loom))))]
 mod stages;
 mod sync;
 #[cfg(test)]
 mod testing;
-mod thread_context;
-mod weak_queue;
+mod threads;
 
-#[cfg(feature = "python")]
-mod python;
-
-pub use builder::Builder;
-pub use config::{
+pub use crate::config::{
     Assign, BufferStrategy, Config, DrainBalancer, PartitionPolicy, RetryPolicy, Selector,
     ThreadPolicy, available_cores,
 };
-pub use control::scheduler::ThreadBody;
-pub use error::{AddHandlerError, Closed, ConfigError, FlushError, ProduceError};
-pub use flow::desk::Desk;
-pub use flow::handler::host::{Host, NoHost};
-pub use flow::handler::{Batch, Cause, DeadLetters, Drain, Failure, Handler, HandlerRef, Handlers};
-pub use flow::partition::space::Listener;
-pub use flow::pause::{Pause, Wait};
-pub use flow::produce::pending::{Line, Listening, PendingItem, TryProduceError};
-pub use item::{HandledType, Item, TypeKey};
+pub use crate::error::{AddHandlerError, Closed, ConfigError, FlushError, ProduceError};
+pub use crate::flow::batch::{Batch, Cause, DeadLetters, Drain, Failure};
+pub use crate::flow::handler::desk::Desk;
+pub use crate::flow::handler::{Handler, HandlerRef, Handlers, Host, NoHost};
+pub use crate::flow::partition::space::Listener;
+pub use crate::flow::produce::pending::{Line, Listening, PendingItem, TryProduceError};
+pub use crate::item::{HandledType, Item, TypeKey};
 #[doc(hidden)]
 #[cfg(not(loom))]
-pub use observe::measure;
-pub use observe::{
+pub use crate::observe::measure;
+pub use crate::observe::{
     DrainThreadStats, HandlerHistograms, HandlerStats, Histogram, PartitionStats, Stats,
 };
-pub use queue::BatchQueue;
-pub use weak_queue::WeakQueue;
+pub use crate::queue::{BatchQueue, Builder, WeakQueue};
+pub use crate::threads::pool::ThreadBody;
+pub use crate::threads::waits::{Pause, Wait};

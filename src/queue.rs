@@ -2,20 +2,25 @@
 
 use std::fmt;
 
-use crate::config::Selector;
-use crate::control::retirements::Retired;
-use crate::error::{AddHandlerError, FlushError, ProduceError};
-use crate::flow::handler::{HandlerRef, Handlers};
-use crate::flow::partition::gate::Access;
-use crate::flow::pause::{Pause, Wait};
+use crate::config::{Config, Selector, ThreadPolicy, available_cores};
+use crate::control::state::Control;
+use crate::control::{drains, rebalancer, supervisor};
+use crate::error::{AddHandlerError, ConfigError, FlushError, ProduceError};
+use crate::flow::handler::dead_letters::DeadLetterBox;
+use crate::flow::handler::{HandlerRef, Handlers, Host, NoHost};
+use crate::flow::partition::Access;
 use crate::flow::produce::pending::{Line, TryProduceError};
+use crate::flow::route::retirements::Retired;
+use crate::flow::route::type_handlers::{CallSettings, Consumption, TypeHandlers};
 use crate::flow::state::Flow;
 use crate::item::{HandledType, Item, TypeKey};
 use crate::observe::{HandlerHistograms, Stats};
-use crate::shared::Control;
-use crate::sync::{Arc, Instant, JoinHandle, Mutex};
-use crate::thread_context::on_drain_thread;
-use crate::weak_queue::WeakQueue;
+use crate::sync::{Arc, Instant, JoinHandle, Mutex, Weak};
+use crate::threads::context::on_drain_thread;
+use crate::threads::park::{sleeper, task_sleeper};
+use crate::threads::pools::{PoolRef, shared_pool};
+use crate::threads::slots::{Spares, ThreadSlots};
+use crate::threads::waits::{Pause, Wait};
 
 /// A partitioned queue that drains itself: items go in from any thread, batches come out at their
 /// type's handler.
@@ -189,8 +194,9 @@ impl<T: Item> BatchQueue<T> {
     /// Puts an item in by its [`weight`](Item::weight), in pieces if it does not fit whole. Returns
     /// what was refused: all of it, or the rest.
     ///
-    /// With [`Blocking`](crate::BufferStrategy::Blocking) a piece is at least half a buffer; with
-    /// [`IfPossible`](crate::BufferStrategy::IfPossible) a piece as large as the room goes in.
+    /// With [`Blocking`](crate::config::BufferStrategy::Blocking) a piece is at least half a
+    /// buffer; with [`IfPossible`](crate::config::BufferStrategy::IfPossible) a piece as large as
+    /// the room goes in.
     ///
     /// # Errors
     /// As [`produce_with`](Self::produce_with).
@@ -218,8 +224,9 @@ impl<T: Item> BatchQueue<T> {
     }
 
     /// Puts one item in without waiting, for callers that listen for room instead; see
-    /// [`PendingItem`](crate::PendingItem). If `is_awaited` says that others wait in the item's
-    /// line, the item is pending immediately, so that it does not overtake them.
+    /// [`PendingItem`](crate::flow::produce::pending::PendingItem). If `is_awaited` says that
+    /// others wait in the item's line, the item is pending immediately, so that it does not
+    /// overtake them.
     ///
     /// # Errors
     /// The item is pending, or it was refused as by [`produce`](Self::produce).
@@ -363,7 +370,7 @@ impl<T: Item> BatchQueue<T> {
         let mut is_over = false;
         while !is_over {
             pause.pause(&mut |limit| {
-                is_over = self.control.run_inline(crate::flow::pause::slice(limit, deadline))
+                is_over = self.control.run_inline(crate::threads::waits::slice(limit, deadline))
                     || deadline.is_some_and(|deadline| Instant::now() >= deadline);
             })?;
         }
@@ -413,5 +420,260 @@ impl<T: Item> Drop for BatchQueue<T> {
 impl<T: Item> fmt::Debug for BatchQueue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BatchQueue").field("name", &self.flow.name).finish_non_exhaustive()
+    }
+}
+
+// How a queue starts: who handles its batches, and whose threads drain it.
+
+type ConsumerFactory<T> = Box<dyn FnMut(usize) -> HandlerRef<T> + Send>;
+
+enum Consumers<T> {
+    Handlers,
+    One(HandlerRef<T>),
+    PerThread(ConsumerFactory<T>),
+}
+
+/// Settings of a queue that is about to start.
+pub struct Builder<T: Item> {
+    name: String,
+    config: Config,
+    consumers: Consumers<T>,
+    dead_letter: Option<HandlerRef<T>>,
+    host: Arc<dyn Host<T>>,
+    shared_scheduler: Option<(String, ThreadPolicy)>,
+    is_inline: bool,
+}
+
+impl<T: Item> BatchQueue<T> {
+    /// A queue that is about to start; call [`Builder::start`].
+    pub fn builder(name: impl Into<String>, config: Config) -> Builder<T> {
+        Builder::new(name.into(), config)
+    }
+}
+
+impl<T: Item> Builder<T> {
+    fn new(name: String, config: Config) -> Self {
+        Self {
+            name,
+            config,
+            consumers: Consumers::Handlers,
+            dead_letter: None,
+            host: Arc::new(NoHost),
+            shared_scheduler: None,
+            is_inline: false,
+        }
+    }
+
+    /// One consumer for the items of all types. Wins over handlers.
+    #[must_use]
+    pub fn consumer(mut self, consumer: HandlerRef<T>) -> Self {
+        self.consumers = Consumers::One(consumer);
+        self
+    }
+
+    /// One consumer per drain thread, made by `factory` from the thread's index, so that they run
+    /// in parallel.
+    #[must_use]
+    pub fn consumer_per_thread(
+        mut self,
+        factory: impl FnMut(usize) -> HandlerRef<T> + Send + 'static,
+    ) -> Self {
+        self.consumers = Consumers::PerThread(Box::new(factory));
+        self
+    }
+
+    /// The handler that keeps items which failed for good, by
+    /// [`consume_dead_letters`](crate::flow::handler::Handler::consume_dead_letters), unless their
+    /// type has its own. Up to `buffer_size` items wait for it; beyond that their lanes wait.
+    #[must_use]
+    pub fn dead_letter(mut self, handler: HandlerRef<T>) -> Self {
+        self.dead_letter = Some(handler);
+        self
+    }
+
+    /// The environment that the handlers need, such as an interpreter.
+    #[must_use]
+    pub fn host(mut self, host: impl Host<T>) -> Self {
+        self.host = Arc::new(host);
+        self
+    }
+
+    /// Drains on a pool that several queues share. `threads` sets its size when the first of them
+    /// starts, and it ends with the last. The queue has one drain task there, whatever
+    /// [`Config::threads`] says, and is not balanced.
+    #[must_use]
+    pub fn shared_scheduler(mut self, name: impl Into<String>, threads: ThreadPolicy) -> Self {
+        self.shared_scheduler = Some((name.into(), threads));
+        self
+    }
+
+    /// No thread drains the queue: callers do, by [`BatchQueue::run_inline`]. For tests.
+    #[cfg(feature = "python")]
+    #[must_use]
+    pub(crate) fn inline(mut self, is_inline: bool) -> Self {
+        self.is_inline = is_inline;
+        self
+    }
+
+    /// Starts the drain threads.
+    ///
+    /// # Errors
+    /// A setting is out of range, or the system has no thread left.
+    pub fn start(mut self) -> Result<BatchQueue<T>, ConfigError> {
+        self.config.validate()?;
+        self.config = std::mem::take(&mut self.config).with_bounded_times();
+        if self.is_inline {
+            self.config = std::mem::take(&mut self.config).inline();
+        }
+        let share = self.take_share()?;
+        let (threads, _, warning) = self.config.resolve(available_cores());
+        if let Some(warning) = warning {
+            self.host.log(&format!("queue {}: {warning}", self.name));
+        }
+        let most_letters = self.config.buffer_size;
+        let dead_letter = self.dead_letter.map(|handler| DeadLetterBox::new(handler, most_letters));
+        let consumer_of = |config: &Config, number, handler| {
+            let registered = consumer_of_all_types(config, number, handler);
+            Arc::new(registered.with_dead_letter(dead_letter.clone()))
+        };
+        let consumption = match self.consumers {
+            Consumers::Handlers => Consumption::ByHandler,
+            Consumers::One(consumer) => {
+                Consumption::OneConsumer(consumer_of(&self.config, 0, consumer))
+            }
+            Consumers::PerThread(mut factory) => Consumption::PerThread(
+                (0..threads)
+                    .map(|thread| consumer_of(&self.config, thread, factory(thread)))
+                    .collect(),
+            ),
+        };
+        let on_threads = share.is_none() && !self.is_inline;
+        let make_sleeper = if on_threads { sleeper } else { task_sleeper };
+        let can_share = !matches!(consumption, Consumption::PerThread(_));
+        let spares = self.config.spares(threads, can_share)?;
+        let (mut sleepers, mut wakers): (Vec<_>, Vec<_>) =
+            (0..threads).map(|_| make_sleeper()).unzip();
+        // Threads that belong to the queue, also beside a pool.
+        let (spares, their_wakers): (Vec<_>, Vec<_>) = (0..spares).map(|_| sleeper()).unzip();
+        wakers.extend(their_wakers);
+        let spares = Spares::new(threads, spares);
+        let pool = share.as_ref().map(|share| share.pool().clone());
+        let control = Arc::new(Control::new(
+            self.name,
+            self.config,
+            consumption,
+            dead_letter,
+            self.host,
+            ThreadSlots::new(wakers, spares),
+            pool,
+        ));
+        supervisor::register(&control);
+        control.start_watch();
+        let queue =
+            BatchQueue { flow: control.flow.clone(), control, joins: Mutex::new(Vec::new()) };
+        match (share, sleepers.pop()) {
+            (Some(share), Some(sleeper)) => drains::start_pooled(&queue.control, sleeper, share),
+            (None, Some(sleeper)) if self.is_inline => {
+                drains::start_inline(&queue.control, sleeper);
+            }
+            (_, last) => {
+                sleepers.extend(last);
+                *queue.joins.lock() = drains::start_dedicated(&queue.control, sleepers)?;
+            }
+        }
+        if queue.control.balancing.is_some() {
+            rebalancer::register(&queue.control).map_err(|cause| {
+                ConfigError(format!("cannot start the control thread: {cause}"))
+            })?;
+        }
+        Ok(queue)
+    }
+
+    /// The queue's share in the pool that it requested, if it requested one.
+    fn take_share(&mut self) -> Result<Option<Arc<PoolRef>>, ConfigError> {
+        let Some((pool, threads)) = self.shared_scheduler.take() else { return Ok(None) };
+        let size = threads.resolve(available_cores());
+        let (share, other) = shared_pool(&pool, size, drains::live_of(self.host.clone()))
+            .map_err(|cause| ConfigError(drains::no_threads(&pool, size, &cause)))?;
+        if let Some(known) = other {
+            self.host.log(&format!(
+                "queue {}: the shared scheduler {pool:?} exists with {known} threads; the {size} \
+                 asked for now are ignored",
+                self.name
+            ));
+        }
+        self.config = std::mem::take(&mut self.config).on_shared_pool();
+        Ok(Some(share))
+    }
+}
+
+fn consumer_of_all_types<T>(
+    config: &Config,
+    number: usize,
+    handler: HandlerRef<T>,
+) -> TypeHandlers<T> {
+    let (name, settings) = (handler.handler.name(), CallSettings::of_queue(config));
+    TypeHandlers::new(TypeKey::CONSUMER, number, &name, vec![handler], settings)
+}
+
+// A reference to a queue that keeps nothing alive.
+
+/// A reference to a queue that may be gone.
+#[derive(Debug)]
+pub struct WeakQueue<T: Item>(Weak<Control<T>>);
+
+impl<T: Item> WeakQueue<T> {
+    pub(crate) fn of(control: &Arc<Control<T>>) -> Self {
+        Self(Arc::downgrade(control))
+    }
+
+    /// Whether neither the queue nor any of its drain threads exists any more.
+    pub fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+
+    /// [`BatchQueue::close_to_outside`], if the queue still exists.
+    pub fn close_to_outside(&self, deadline: Option<Instant>) {
+        if let Some(control) = self.0.upgrade() {
+            control.close_to_outside(deadline);
+        }
+    }
+
+    /// Whether all that the queue has accepted is handled.
+    #[cfg(feature = "python")]
+    pub(crate) fn is_all_handled(&self) -> bool {
+        self.0.upgrade().is_none_or(|control| control.is_all_handled())
+    }
+
+    /// The same as [`shutdown_with`](Self::shutdown_with), but does not wait for the log.
+    #[cfg(feature = "python")]
+    pub(crate) fn end_with<P: Pause>(
+        &self,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<(), P::Interrupt> {
+        self.0.upgrade().map_or(Ok(()), |control| control.end(deadline, pause).map(drop))
+    }
+
+    /// Waits until the lines of the queue are in the log.
+    #[cfg(feature = "python")]
+    pub(crate) fn wait_logged<P: Pause>(
+        &self,
+        latest: Instant,
+        pause: &mut P,
+    ) -> Result<(), P::Interrupt> {
+        self.0.upgrade().map_or(Ok(()), |control| control.log_helper.wait_written(latest, pause))
+    }
+
+    /// [`BatchQueue::shutdown_with`], if the queue still exists.
+    ///
+    /// # Errors
+    /// `pause` ended the wait.
+    pub fn shutdown_with<P: Pause>(
+        &self,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<u64, P::Interrupt> {
+        self.0.upgrade().map_or(Ok(0), |control| control.shutdown(deadline, pause))
     }
 }

@@ -5,26 +5,26 @@
 //! twins have no clock: a wait with a timeout ends when it is notified, or when a test ends it, so
 //! a lost wake-up is a deadlock that loom reports and never a delay that hides it.
 
-#[cfg(not(loom))]
-pub(crate) use real::*;
-
+pub(crate) mod locks;
 #[cfg(loom)]
-pub(crate) use model::*;
+pub(crate) mod model;
+#[cfg(not(loom))]
+pub(crate) mod quick;
 
 pub(crate) use std::thread::panicking;
 pub(crate) use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
+#[cfg(not(loom))]
+pub(crate) use real::*;
 
-pub(crate) use locks::{Condvar, Mutex, MutexGuard, wait_for};
+pub(crate) use crate::sync::locks::{Condvar, Mutex, MutexGuard, wait_for};
 #[cfg(loom)]
-pub(crate) use locks::{Mutex as QuickMutex, MutexGuard as QuickGuard};
+pub(crate) use crate::sync::locks::{Mutex as QuickMutex, MutexGuard as QuickGuard};
+#[cfg(loom)]
+pub(crate) use crate::sync::model::*;
 #[cfg(not(loom))]
-pub(crate) use quick::{QuickGuard, QuickMutex};
-
-mod locks;
-#[cfg(not(loom))]
-mod quick;
+pub(crate) use crate::sync::quick::{QuickGuard, QuickMutex};
 
 /// A value for a static, made on first use, that a forked child can forget without a lock: whatever
 /// the parent was doing with it at that moment, the child gets a new one.
@@ -198,6 +198,3 @@ mod real {
         (parker, unparker)
     }
 }
-
-#[cfg(loom)]
-mod model;

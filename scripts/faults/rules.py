@@ -67,10 +67,10 @@ RULES: dict[str, list[str]] = {
         "loom:flow::host_loom_tests::loom_attached_thread_flushes",
     ],
     "MarkMixed": [
-        "loom:control::departure::loom_tests::loom_put_while_the_type_goes_and_another_comes",
-        "unit:control::departure::tests::"
+        "loom:control::register::departure_loom_tests::loom_put_while_the_type_goes_and_another_comes",
+        "unit:control::register::tests::"
         "an_item_of_a_type_that_has_gone_does_not_reach_the_next_type_of_its_partition",
-        "loom:flow::desk::call::loom_tests::loom_unknown_type_while_the_owner_takes",
+        "loom:flow::call::loom_tests::loom_unknown_type_while_the_owner_takes",
         "it:p2_no_loss::items_without_a_handler_are_counted",
         "it:host::handlers_of_both_kinds_run_where_they_belong_in_any_partition",
     ],
@@ -79,24 +79,24 @@ RULES: dict[str, list[str]] = {
     ],
     "KeyOfPlace": ["loom:flow::route::loom_tests::loom_look_up_while_the_place_changes_hands"],
     "ReturnHome": [
-        "unit:control::departure::tests::"
+        "unit:control::register::tests::"
         "a_type_that_has_gone_comes_back_to_its_partition_while_items_of_others_wait",
     ],
     "WholeRound": [
-        "unit:control::whereabouts::tests::"
+        "unit:control::types::whereabouts_tests::"
         "a_type_is_forgotten_when_all_that_was_put_before_it_went_is_settled",
     ],
     "OnlyAtHome": [
-        "unit:control::departure::tests::"
+        "unit:control::register::tests::"
         "an_item_that_was_put_before_its_type_came_is_not_delivered_from_another_partition",
     ],
     "StayAfterReturn": [
-        "unit:control::known_types::tests::a_type_with_a_handler_again_does_not_go"
+        "unit:control::types::tests::a_type_with_a_handler_again_does_not_go"
     ],
     "GoWhenSettled": [
-        "unit:control::known_types::tests::"
+        "unit:control::types::tests::"
         "a_type_goes_when_its_partition_is_settled_up_to_its_removal",
-        "unit:control::departure::tests::a_type_stays_while_its_items_wait",
+        "unit:control::register::tests::a_type_stays_while_its_items_wait",
     ],
     "NotifyFlush": [
         "loom:flow::loom_tests::loom_flush_while_the_cycle_ends",
@@ -145,21 +145,21 @@ RULES: dict[str, list[str]] = {
         "it:p9_clean_ends::a_produce_that_would_wait_for_its_own_thread_is_refused"
     ],
     "TakeOnlyWhenOwned": [
-        "loom:control::ownership::loom_rules::loom_two_threads_enter_while_a_partition_moves",
+        "loom:flow::ownership::loom_rules::loom_two_threads_enter_while_a_partition_moves",
     ],
-    "CompareExchange": ["loom:control::ownership::loom_rules::loom_two_changes_of_one_owner_word"],
+    "CompareExchange": ["loom:flow::ownership::loom_rules::loom_two_changes_of_one_owner_word"],
     "InsideBeforeCheck": [
-        "loom:control::ownership::loom_rules::loom_two_threads_enter_while_a_partition_moves"
+        "loom:flow::ownership::loom_rules::loom_two_threads_enter_while_a_partition_moves"
     ],
     "MoverChecksInside": [
-        "loom:control::ownership::loom_rules::loom_two_threads_enter_while_a_partition_moves",
+        "loom:flow::ownership::loom_rules::loom_two_threads_enter_while_a_partition_moves",
     ],
     "CompleteAtLeave": [
-        "loom:control::ownership::loom_rules::loom_two_threads_enter_while_a_partition_moves",
+        "loom:flow::ownership::loom_rules::loom_two_threads_enter_while_a_partition_moves",
     ],
     "AssignWake": [
-        "loom:control::ownership::loom_rules::loom_move_while_the_owner_goes_to_sleep",
-        "loom:control::ownership::loom_tests::loom_move_while_the_owners_rest",
+        "loom:flow::ownership::loom_rules::loom_move_while_the_owner_goes_to_sleep",
+        "loom:flow::ownership::loom_tests::loom_move_while_the_owners_rest",
     ],
     "NotifyExpiry": ["it:p9_clean_ends::a_shutdown_returns_when_another_one_expires"],
     "TakeOver": [
@@ -168,16 +168,16 @@ RULES: dict[str, list[str]] = {
         "it:p4_take_over::other_types_are_served_while_the_log_hangs",
         "it:p4_take_over::a_shutdown_delivers_all_but_the_items_of_a_handler_that_hangs",
     ],
-    "DisarmFence": ["loom:control::agenda::loom_tests::loom_turn_while_the_visits_end"],
+    "DisarmFence": ["loom:threads::agenda::loom_tests::loom_turn_while_the_visits_end"],
     "SpareQuickWork": [
         "it:p4_slow_handlers::slow_handlers_leave_one_thread_to_the_quick_ones",
-        "loom:control::slow_permits::loom_tests::loom_two_slow_handlers_beside_quick_work",
+        "loom:flow::blocking::loom_tests::loom_two_slow_handlers_beside_quick_work",
     ],
     "RecallSlow": [
-        "loom:control::slow_permits::loom_tests::loom_two_slow_handlers_beside_quick_work"
+        "loom:flow::blocking::loom_tests::loom_two_slow_handlers_beside_quick_work"
     ],
     "SlowInTurn": [
-        "unit:control::slow_calls::tests::slow_calls_are_made_in_the_order_in_which_their_jobs_came"
+        "unit:flow::handler::slow_calls::tests::slow_calls_are_made_in_the_order_in_which_their_jobs_came"
     ],
     "DropConsumed": [
         "it:p2_failed_part::only_what_failed_is_tried_again_and_later_items_wait_for_it",
@@ -185,16 +185,16 @@ RULES: dict[str, list[str]] = {
         "py:core/handlers/test_batch_failed.py -k tried_again",
     ],
     "WaitForRetired": [
-        "loom:control::ownership::loom_tests::loom_remove_while_the_owner_calls",
+        "loom:flow::ownership::loom_tests::loom_remove_while_the_owner_calls",
         "it:p9_retirement::a_removal_waits_for_the_batch_in_flight",
         "it:model::random_actions_keep_every_promise",
     ],
     "ListAtDesk": [
-        "loom:control::ownership::loom_rules::loom_remove_while_the_owner_lists_idle_handlers"
+        "loom:flow::ownership::loom_rules::loom_remove_while_the_owner_lists_idle_handlers"
     ],
     "RecallType": [
-        "loom:control::ownership::loom_rules::loom_remove_while_the_owner_submits",
-        "loom:control::ownership::loom_rules::loom_replace_while_the_owner_submits",
+        "loom:flow::ownership::loom_rules::loom_remove_while_the_owner_submits",
+        "loom:flow::ownership::loom_rules::loom_replace_while_the_owner_submits",
         "it:p4_replaced_handlers::a_new_handler_gets_the_batch_that_the_old_one_failed",
     ],
     "RecallFailed": [
@@ -205,15 +205,15 @@ RULES: dict[str, list[str]] = {
     ],
     "TicketsAtRelease": ["loom:flow::loom_tests::loom_two_owners_meet_at_one_handler"],
     "AppendToLane": [
-        "loom:control::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_hand",
+        "loom:flow::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_hand",
         "it:model::random_actions_keep_every_promise",
     ],
     "FailedToHead": ["it:model::random_actions_keep_every_promise"],
-    "ResultBit": ["loom:control::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_hand"],
-    "ResultWake": ["loom:control::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_hand"],
+    "ResultBit": ["loom:flow::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_hand"],
+    "ResultWake": ["loom:flow::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_hand"],
     "StoppedTake": [
-        "loom:control::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_hand",
-        "loom:control::ownership::loom_rules::loom_close_while_the_old_owner_has_a_job_in_hand",
+        "loom:flow::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_hand",
+        "loom:flow::ownership::loom_rules::loom_close_while_the_old_owner_has_a_job_in_hand",
     ],
     "AssignLanes": [
         "it:p4_held_up::a_batch_that_backs_off_is_tried_again_by_the_new_owner_of_its_partition"
@@ -224,7 +224,7 @@ RULES: dict[str, list[str]] = {
         "py:core/event_loop/test_producers.py -k room_of_a_class_that_hangs",
     ],
     "LeaveForSlowCall": [
-        "unit:control::supervisor_tests::a_thread_that_calls_a_slow_handler_leaves_its_partitions_before"
+        "unit:control::supervisor::tests::a_thread_that_calls_a_slow_handler_leaves_its_partitions_before"
     ],
     "CheckWaits": ["it:p4_circles::a_handler_that_shuts_its_feeder_down_returns"],
     "HeldCounts": ["it:p4_held_up::items_that_wait_for_their_handler_count_against_the_bound"],
@@ -261,18 +261,18 @@ RULES: dict[str, list[str]] = {
     "StatsNeverWait": ["it:regressions::r11_a_snapshot_never_waits"],
     "SpreadForConsumers": ["it:regressions::r12_one_type_keeps_four_consumers_busy_concurrently"],
     "RememberNotification": [
-        "loom:control::scheduler::loom_tests::loom_notify_while_a_step_goes_to_sleep",
-        "unit:control::scheduler::pool_tests::a_notification_during_a_step_is_followed_by_another_step",
+        "loom:threads::loom_tests::loom_notify_while_a_step_goes_to_sleep",
+        "unit:threads::pool::tests::a_notification_during_a_step_is_followed_by_another_step",
     ],
     "OneWorkerPerTask": [
-        "loom:control::scheduler::loom_tests::loom_two_notifies_while_a_step_runs"
+        "loom:threads::loom_tests::loom_two_notifies_while_a_step_runs"
     ],
     "PassOn": [
-        "unit:control::scheduler::pool_tests::a_timer_fires_even_if_its_keeper_takes_a_long_step"
+        "unit:threads::pool::tests::a_timer_fires_even_if_its_keeper_takes_a_long_step"
     ],
     "Compensate": [
-        "loom:control::scheduler::loom_tests::loom_a_worker_blocks_until_another_task_has_run",
-        "unit:control::scheduler::pool_tests::a_blocked_worker_is_replaced_up_to_twice_the_size_and_the_surplus_leaves",
+        "loom:threads::loom_tests::loom_a_worker_blocks_until_another_task_has_run",
+        "unit:threads::pool::tests::a_blocked_worker_is_replaced_up_to_twice_the_size_and_the_surplus_leaves",
     ],
     "CompensateForLoop": ["it:p9_clean_ends::a_worker_whose_handler_works_elsewhere_is_replaced"],
     # What a stage of a pipeline admits; what Python adds to it is in `pipeline_support.mutants`.

@@ -11,9 +11,8 @@ use arrow_schema::DataType;
 use arrow_select::take::{TakeOptions, take};
 use rustc_hash::FxHashMap;
 
-use super::buffers::{Buffers, PooledValues};
-use super::error::SplitError;
-use super::tags::Tags;
+use crate::arrow::gather::{Buffers, PooledValues};
+use crate::arrow::tags::{SplitError, Tags};
 use crate::item::TypeKey;
 
 /// The rows of one column grouped by tag, groups numbered in order of first appearance.

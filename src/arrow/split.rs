@@ -4,11 +4,9 @@ use std::ops::Range;
 
 use arrow_array::RecordBatch;
 
-use super::buffers::{Buffers, PooledValues};
-use super::error::SplitError;
-use super::gather::gather;
-use super::grouping::TagGroups;
-use super::tags::Tags;
+use crate::arrow::gather::{Buffers, PooledValues, gather};
+use crate::arrow::grouping::TagGroups;
+use crate::arrow::tags::{SplitError, Tags};
 use crate::item::TypeKey;
 
 /// The most rows to split in one call: five columns of this many rows, and their copies, fit into

@@ -1,15 +1,15 @@
-//! Close and expiry: how a queue ends. The steps are rules 13 and 14 of `ownership/README.md`.
+//! Close and expiry: how a queue ends. The steps are rules 13 and 14 of `flow/ownership/README.md`.
 
-use crate::control::balance::control_thread;
-use crate::control::log_helper::last_patience;
-use crate::control::waits::{CHECK_EVERY, Waiting, Wish};
-use crate::flow::partition::Partition;
-use crate::flow::partition::gate::Access;
-use crate::flow::pause::{Pause, shorter, slice};
+use crate::control::log_helper::{last_patience, patience};
+use crate::control::rebalancer;
+use crate::control::state::Control;
+use crate::error::FlushError;
+use crate::flow::handler::dead_letters::DeadLetterBox;
+use crate::flow::partition::{Access, Partition};
 use crate::item::{Item, counted};
-use crate::shared::Control;
-use crate::sync::{Arc, Instant};
-use crate::thread_context::on_drain_thread;
+use crate::sync::{Arc, Instant, OnceLock};
+use crate::threads::context::on_drain_thread;
+use crate::threads::waits::{CHECK_EVERY, Pause, Waiting, Wish, shorter, slice};
 
 impl<T: Item> Control<T> {
     /// Narrows who may put items in. The queue does not grow from here on.
@@ -44,7 +44,7 @@ impl<T: Item> Control<T> {
             self.flow.ending.publish_closing();
             self.flow.threads.wake_all();
             if self.balancing.is_some() {
-                control_thread::unregister(self);
+                rebalancer::unregister(self);
             }
         }
         closes
@@ -152,5 +152,71 @@ impl<T: Item> Control<T> {
             self.flow.warn(line);
         }
         abandoned
+    }
+}
+
+// Flushes: threads that wait until what was accepted has been handled.
+
+impl<T: Item> Control<T> {
+    /// Whether all that was accepted has been handled. What lingers does so no longer, if a flush
+    /// waits.
+    #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
+    pub(crate) fn is_all_handled(&self) -> bool {
+        // Each partition is asked, so that none lingers.
+        let open =
+            self.flow.route.partitions().filter(|it| it.begin_flush() > it.completed()).count();
+        let is_settled = |it: Arc<DeadLetterBox<T>>| it.settled() >= it.posted();
+        open == 0 && self.flow.dead_letters.with_letters().into_iter().all(is_settled)
+    }
+
+    /// See `BatchQueue::flush`.
+    pub(crate) fn flush<P: Pause>(
+        &self,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<bool, FlushError<P::Interrupt>> {
+        if on_drain_thread() {
+            return Err(FlushError::FromDrainThread);
+        }
+        let _flushing = self.flow.flushes.begin();
+        // Read under each gate: an item whose produce returned before this call is counted.
+        let goals: Vec<_> = self
+            .flow
+            .route
+            .partitions()
+            .map(|partition| (partition, partition.begin_flush()))
+            .collect();
+        let settled = || goals.iter().all(|(partition, goal)| partition.completed() >= *goal);
+        // Then the letters of these items are in boxes, which are served in order.
+        let letters = OnceLock::new();
+        let reached = || {
+            let goal = |letter_box: Arc<DeadLetterBox<T>>| (letter_box.posted(), letter_box);
+            let goals = || -> Vec<_> {
+                self.flow.dead_letters.with_letters().into_iter().map(goal).collect()
+            };
+            settled() && letters.get_or_init(goals).iter().all(|(goal, it)| it.settled() >= *goal)
+        };
+        let expired = || self.flow.ending.is_expired();
+        self.flow.threads.wake_all();
+        loop {
+            if reached() || expired() {
+                // After an expiry the positions advance over what was abandoned, so the count
+                // decides.
+                let is_settled = self.state.lock().abandoned == 0;
+                self.log_helper
+                    .wait_written(patience(deadline), pause)
+                    .map_err(FlushError::Interrupted)?;
+                return Ok(is_settled);
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(false);
+            }
+            let wait = pause.pause(&mut |limit| {
+                self.flow.flushes.wait(|| reached() || expired(), slice(limit, deadline));
+            });
+            if let Err(cause) = wait {
+                return Err(FlushError::Interrupted(cause));
+            }
+        }
     }
 }

@@ -15,13 +15,13 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 
-use crate::control::helpers::spawn_helper;
-use crate::control::scheduler::ThreadBody;
-use crate::flow::handler::host::Host;
-use crate::flow::pause::{Pause, slice};
+use crate::flow::handler::Host;
 use crate::item::Item;
 use crate::sync::{Arc, Condvar, Duration, Instant, Mutex, wait_for};
-use crate::thread_context::{KnownThread, LogScope, QueueLog, on_drain_thread, on_log_thread};
+use crate::threads::agenda::spawn_helper;
+use crate::threads::context::{KnownThread, LogScope, QueueLog, on_drain_thread, on_log_thread};
+use crate::threads::pool::ThreadBody;
+use crate::threads::waits::{Pause, slice};
 
 /// Lines that wait for the log; those beyond are dropped and counted.
 const MOST_LINES: usize = 1_000;
@@ -337,7 +337,7 @@ impl Drop for Leave {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::flow::pause::Wait;
+    use crate::threads::waits::Wait;
 
     /// Writes into a list, one line after each `go`.
     struct Stepwise {

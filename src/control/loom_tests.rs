@@ -3,10 +3,12 @@
 use loom::thread;
 
 use crate::config::{Config, PartitionPolicy};
+use crate::flow::batch::Batch;
+use crate::flow::handler::HandlerRef;
+use crate::queue::BatchQueue;
 use crate::sync::{Arc, Mutex};
-use crate::testing::latch::Latch;
 use crate::testing::loom::{Number, ONE, Seen, TWO, config, model, model_by_turns};
-use crate::{Batch, BatchQueue, HandlerRef};
+use crate::testing::threads::Latch;
 
 /// A close finds more items than one take may take (rule 14): a partition is finished when it is
 /// empty.

@@ -1,20 +1,22 @@
 //! Registration: how handlers come to their types, and types to their partitions.
 //!
 //! Growth shares what is there, copies nothing, holds the control lock, and is refused once the
-//! queue is closing (rule 11 of `ownership/README.md`).
+//! queue is closing (rule 11 of `flow/ownership/README.md`).
+
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use crate::config::{PartitionPolicy, Selector};
-use crate::control::growth::{MOST_PARTITIONS_OF_TYPE, Weight};
-use crate::control::known_types::KnownType;
-use crate::control::retirements::Retired;
+use crate::control::state::{Control, ControlState, Knowledge};
+use crate::control::types::{Goals, KnownType, MOST_PARTITIONS_OF_TYPE, Weight};
 use crate::error::{AddHandlerError, Closed, ConfigError};
-use crate::flow::handler::Handlers;
-use crate::flow::handler::call_settings::CallSettings;
 use crate::flow::handler::dead_letters::DeadLetterBox;
-use crate::flow::partition::gate::Access;
-use crate::flow::route::{Partitions, TypeHandlers};
+use crate::flow::handler::{HandlerRef, Handlers};
+use crate::flow::partition::Access;
+use crate::flow::partition::lane::{Debt, Owed};
+use crate::flow::route::retirements::{Begun, Retired};
+use crate::flow::route::type_handlers::{CallSettings, Partitions, TypeHandlers};
 use crate::item::{HandledType, Item, TypeKey};
-use crate::shared::{Control, ControlState};
 use crate::sync::Arc;
 
 /// The largest weight of a handler. As many would be a typing error.
@@ -258,5 +260,216 @@ impl<T: Item> Control<T> {
     /// When a removed handler has had its last call.
     pub(crate) fn after_retirement(&self) {
         self.end_some_departures(&mut self.state.lock());
+    }
+}
+
+// Retirement: what happens to a handler that was replaced or removed (rule 12 of
+// `flow/ownership/README.md`).
+//
+// A drain thread may be inside it when its type already has another handler. When no thread is, a
+// drain thread calls `on_close` and ends the retirement. Only callers that ask to wait for that. A
+// handler without an `on_close` that no thread is inside retires immediately, unless its type goes
+// and has items left: those who remove types wait for the drain threads, so that types do not come
+// faster than they can go.
+
+impl<T: Item> Control<T> {
+    /// Begins the retirement of `registered`, after the type was published without it. Under the
+    /// control lock; when the caller has released that, it continues the retirement. `may_end`: it
+    /// need not wait for a drain thread.
+    pub(crate) fn retire(
+        self: &Arc<Self>,
+        registered: Arc<TypeHandlers<T>>,
+        debt: Option<Debt>,
+        may_end: bool,
+    ) -> Begun<T> {
+        self.flow.serving.remove(registered.instances());
+        let gone: Vec<HandlerRef<T>> =
+            registered.instances().filter(|handler| !self.flow.serves(handler)).cloned().collect();
+        self.flow.route.drop_idle_handlers(&gone);
+        let key = registered.key;
+        // Under the lock of the lanes: a thread that has looked the old handler up there is at its
+        // desk by now. Jobs of the type that no thread has in hand go to its new handler, or to
+        // none. With another selector than by type, they may be in any partition.
+        let recall = |partition: usize| {
+            let partition = self.flow.route.partition(partition);
+            if partition.change_lanes(|lanes| lanes.recall_type(key)) {
+                self.flow.call_owner(partition, None);
+            }
+        };
+        self.partitions_of(&registered.partitions).for_each(recall);
+        let serves = |handler: &HandlerRef<T>| self.flow.serves(handler);
+        self.flow.retirements.begin(registered, debt, may_end, serves, &self.flow.watcher())
+    }
+
+    /// Ends a retirement that is over already, or wakes all threads: the first that is not inside
+    /// a handler ends it, when no thread is inside. Without a lock.
+    pub(crate) fn continue_retirement(&self, begun: Begun<T>) -> Arc<Retired> {
+        match begun.over {
+            Some(retirement) => {
+                if let Some(line) = retirement.end(&self.flow.name) {
+                    self.flow.warn_in_call(line);
+                }
+            }
+            None => self.flow.threads.wake_all(),
+        }
+        begun.retired
+    }
+
+    /// Where the items of a type may be that has these partitions.
+    pub(crate) fn partitions_of(&self, partitions: &[usize]) -> impl Iterator<Item = usize> {
+        let all = self.flow.config.selector != Selector::ByType;
+        let (own, count) = (if all { &[] } else { partitions }, self.flow.route.partition_count());
+        own.iter().copied().chain(0..if all { count } else { 0 })
+    }
+
+    /// Handlers that are about to be removed still get what lingers. Under the control lock.
+    pub(crate) fn owe_what_lingers(&self, registered: &Arc<TypeHandlers<T>>) -> Option<Debt> {
+        registered.settings.max_delay?;
+        let debt = Debt::default();
+        for partition in self.partitions_of(&registered.partitions) {
+            let partition = self.flow.route.partition(partition);
+            // What is put from now on need not reach them.
+            let queued = || partition.pushed_under_gate() - partition.taken();
+            partition.change_lanes(|lanes| {
+                let queued = if self.flow.has_one_type(partition) { queued() } else { 0 };
+                let queued = usize::try_from(queued).unwrap_or(usize::MAX);
+                let full = registered.settings.max_batch_items;
+                lanes.owe(registered.key, queued, full, |items| Owed {
+                    items,
+                    to: registered.clone(),
+                    debt: debt.clone(),
+                });
+            });
+        }
+        Some(debt)
+    }
+}
+
+// Departure: how a type goes that has lost its handler.
+//
+// When all that was in its partitions at the removal is settled, nothing waits for the type any
+// more. Producers then find it no longer, and its place, its partitions and its name go to the
+// next new type. What they still put, because they had looked the type up before, ends without a
+// handler, as does an item of a type that was never registered. Partitions keep their counts, so
+// no figure changes.
+//
+// A few of the types that are leaving, and a few partitions for those that have gone, are checked
+// with each call that adds or removes a handler or reads statistics. A drain thread that has
+// nothing to do checks types that are leaving, too.
+
+/// How many of the types that are leaving, and of the partitions, a call checks.
+const CHECKS_IN_CALL: usize = if cfg!(loom) { 1 } else { 4 };
+
+/// How many types a drain thread checks that has nothing to do.
+pub(crate) const CHECKS_WHEN_IDLE: usize = 64;
+
+impl<T: Item> Control<T> {
+    /// The type has lost its handler, and the jobs that wait for it were recalled.
+    pub(crate) fn begin_departure(&self, state: &mut ControlState, key: TypeKey) {
+        let Some(known) = state.types.get(key) else { return };
+        let goal = |index: usize| (index, self.flow.route.partition(index).pushed_under_gate());
+        let goals: Goals = if self.flow.config.selector == Selector::ByType {
+            known.partitions.iter().copied().map(goal).collect()
+        } else {
+            (0..self.flow.route.partition_count()).map(goal).collect()
+        };
+        state.types.leave(key, goals);
+    }
+
+    /// Lets some types go that nothing waits for any more, and forgets some that have gone.
+    pub(crate) fn end_some_departures(&self, state: &mut ControlState) {
+        self.end_departures(state, CHECKS_IN_CALL);
+        let completed = |index: usize| self.flow.route.partition(index).completed();
+        let pushed = |index: usize| self.flow.route.partition(index).pushed_under_gate();
+        let count = self.flow.route.partition_count();
+        state.types.whereabouts.advance(count, CHECKS_IN_CALL, pushed, completed);
+    }
+
+    pub(crate) fn end_departures(&self, state: &mut ControlState, checks: usize) {
+        let completed = |index: usize| self.flow.route.partition(index).completed();
+        for (key, known) in state.types.take_gone(checks, completed) {
+            self.end_departure(state, key, known);
+        }
+        self.departures.note_pending(state.types.leaving());
+    }
+
+    fn end_departure(&self, state: &mut ControlState, key: TypeKey, known: KnownType) {
+        let types = &mut state.types;
+        // First: what is put from here on goes where items of unknown types go.
+        self.flow.route.remove_type(&mut types.table_use, key);
+        state.growth.remove_type(&known.partitions, known.weight);
+        if self.flow.config.selector == Selector::ByType {
+            types.whereabouts.note(key, known.partitions);
+        }
+        types.free_numbers.push(known.number);
+        types.free_spreads.extend(known.spread);
+        self.flow.dispatch_log.forget(key);
+    }
+
+    /// What is known of a type.
+    #[cfg_attr(any(loom, not(any(feature = "python", test))), allow(dead_code))] // for the bindings
+    pub(crate) fn knowledge_of(&self, key: TypeKey) -> Knowledge {
+        let state = self.state.lock();
+        let Some(known) = state.types.get(key) else { return Knowledge::Nothing };
+        let has_handler = self.flow.route.place(known.number).registered().is_some();
+        if has_handler { Knowledge::Handled } else { Knowledge::Leaving }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod departure_loom_tests {
+    use loom::thread;
+
+    use crate::queue::BatchQueue;
+    use crate::sync::Arc;
+    use crate::testing::loom::{Number, ONE, Seen, TWO, config, model, model_by_turns};
+
+    // Types that go while a producer puts their items.
+
+    /// A type goes while a producer puts an item of it, and another one gets its place and its
+    /// partition: its handler does not get the item.
+    #[test]
+    fn loom_put_while_the_type_goes_and_another_comes() {
+        model(1, || {
+            let (seen, other) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+            let queue = Arc::new(BatchQueue::builder("q", config(1)).start().unwrap());
+            queue.add_handler(ONE, seen.handler()).unwrap();
+            let producer = {
+                let queue = queue.clone();
+                thread::spawn(move || queue.produce(Number(ONE, 1)).unwrap())
+            };
+            assert!(queue.remove_handler(ONE));
+            queue.add_handler(TWO, other.handler()).unwrap();
+            queue.produce(Number(TWO, 2)).unwrap();
+            producer.join().unwrap();
+            queue.shutdown(None);
+            assert_eq!(other.numbers(), [2]);
+            assert_eq!(seen.numbers().len() as u64 + queue.stats().unhandled, 1);
+        });
+    }
+
+    /// A type goes while a producer puts an item of it, and comes back: the item is handled at most
+    /// once, and before a later one.
+    #[test]
+    fn loom_put_while_the_type_goes_and_comes_back() {
+        model_by_turns(11, 1, || {
+            let seen = Arc::new(Seen::default());
+            let queue = Arc::new(BatchQueue::builder("q", config(1)).start().unwrap());
+            queue.add_handler(ONE, seen.handler()).unwrap();
+            let producer = {
+                let queue = queue.clone();
+                thread::spawn(move || {
+                    queue.produce(Number(ONE, 1)).unwrap();
+                    queue.produce(Number(ONE, 2)).unwrap();
+                })
+            };
+            assert!(queue.remove_handler(ONE));
+            queue.add_handler(ONE, seen.handler()).unwrap();
+            producer.join().unwrap();
+            queue.shutdown(None);
+            let numbers = seen.numbers();
+            assert!(numbers.is_sorted() && !numbers.contains(&0), "{numbers:?}");
+            assert_eq!(numbers.len() as u64 + queue.stats().unhandled, 2);
+        });
     }
 }

@@ -1,14 +1,14 @@
-//! What a queue needs for room in a partition, and for its end: see `control/waits.rs`.
+//! What a queue needs for room in a partition, and for its end: see `threads/waits.rs`.
 
-use crate::control::waits::{Awaited, Kept, Stuck, Wish};
-use crate::flow::desk::lanes::LaneView;
 use crate::flow::handler::HandlerRef;
-use crate::flow::handler::consumption::Consumption;
 use crate::flow::partition::Partition;
-use crate::flow::route::{TypeHandlers, TypeRoute};
+use crate::flow::partition::lanes::LaneView;
+use crate::flow::route::TypeRoute;
+use crate::flow::route::type_handlers::{Consumption, TypeHandlers};
 use crate::flow::state::Flow;
 use crate::item::{Item, TypeKey};
 use crate::sync::Arc;
+use crate::threads::waits::{Awaited, Kept, Stuck, Wish};
 
 impl<T: Item> Awaited for Flow<T> {
     fn name(&self) -> &str {
@@ -104,7 +104,7 @@ impl<T: Item> Flow<T> {
     }
 
     /// Whether the queue calls the handler with a desk.
-    pub(super) fn calls_at(&self, desk: usize) -> bool {
+    pub(crate) fn calls_at(&self, desk: usize) -> bool {
         self.registered_at(desk).is_some() || self.keeper_at(desk)
     }
 

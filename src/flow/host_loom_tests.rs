@@ -12,11 +12,14 @@ use std::convert::Infallible;
 use loom::thread;
 
 use crate::config::{Config, RetryPolicy};
+use crate::flow::batch::{Batch, Failure};
+use crate::flow::handler::{Handler, HandlerRef, Host};
+use crate::queue::BatchQueue;
 use crate::sync::{Arc, Condvar, Duration, Instant, MOMENT, Mutex, thread_local, wait_for};
 use crate::testing::loom::{
     Number, ONE, Seen, TWO, config, model, model_by_turns, two_owners_meet,
 };
-use crate::{Batch, BatchQueue, Failure, Handler, HandlerRef, Host, Pause, Wait};
+use crate::threads::waits::{Pause, Wait};
 
 #[derive(Default)]
 struct Interpreter {

@@ -1,11 +1,15 @@
 //! Put, take, sleep and flush under loom.
 
 use crate::config::{Config, PartitionPolicy};
+use crate::flow::batch::{Batch, DeadLetters, Failure};
+use crate::flow::handler::{Handler, HandlerRef};
+use crate::item::HandledType;
+use crate::queue::BatchQueue;
 use crate::sync::{Arc, Duration};
 use crate::testing::loom::{
     Number, ONE, Seen, TWO, config, model, model_by_turns, two_owners_meet,
 };
-use crate::{Batch, BatchQueue, DeadLetters, Failure, HandledType, Handler, HandlerRef, Wait};
+use crate::threads::waits::Wait;
 
 /// Ready set with sleep and wake-up (rules 1, 3 and 10): a put while the owner goes to sleep wakes
 /// it.

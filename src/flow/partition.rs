@@ -13,8 +13,8 @@
 //! | `taken` | thread inside, plain stores under the lock of the lanes | producers (gate) |
 //! | `released` | threads that change the lanes, under their lock | producers (gate) |
 //! | `choked`, `gate.has_choked` | the same; producers that find it full | producers |
-//! | `gate.lingers`, `gate.linger` | see `partition/linger.rs` | the same |
-//! | `gate.put_at`, `oldest_sealed_ns` | see `partition/put_time.rs` | the same |
+//! | `gate.lingers`, `gate.linger` | see `flow/partition.rs` | the same |
+//! | `gate.put_at`, `oldest_sealed_ns` | see `flow/partition.rs` | the same |
 //! | `lane_use` | threads that change the lanes | drain threads before they sleep, who assigns |
 //! | `weighed` | producers, thread inside (under the gate) | the same |
 //! | `finished` | thread inside | the thread inside after it |
@@ -28,36 +28,29 @@
 //! in the hand of a thread. `pushed - released` items, those queued and those held, count against
 //! the bound; `partition/room.rs` has it.
 
-pub(crate) mod counts;
-pub(crate) mod gate;
-mod linger;
-mod put;
-pub(crate) mod put_time;
+pub(crate) mod lane;
+pub(crate) mod lanes;
+pub(crate) mod put;
 pub(crate) mod ready;
-mod room;
-pub(super) mod run;
-pub(crate) mod segment;
-pub(crate) mod segment_pool;
-pub(crate) mod slow_counts;
+pub(crate) mod room;
 pub(crate) mod space;
 pub(crate) mod take;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod weighted;
 
-use crate::control::scheduler::Signal;
-use crate::flow::desk::lanes::{LaneUse, Lanes};
-use crate::flow::partition::gate::{Access, ChokedTypes, Gate};
-use crate::flow::partition::linger::Quiet;
+use rustc_hash::FxHashSet;
+
+use crate::flow::partition::lanes::{LaneUse, Lanes};
 use crate::flow::partition::ready::ReadyBit;
-use crate::flow::partition::segment::Segment;
-use crate::flow::partition::segment_pool::SegmentPool;
-use crate::flow::partition::slow_counts::SlowCounts;
 use crate::flow::partition::space::Space;
+use crate::flow::segments::{PutTime, Segment, SegmentPool};
+use crate::item::TypeKey;
+use crate::observe::{PartitionCounts, measures};
 use crate::sync::{
-    Arc, AtomicBool, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Duration, OnceLock, Ordering,
-    QuickMutex, SegmentChannel,
+    Arc, AtomicBool, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Duration, Instant, OnceLock,
+    Ordering, QuickMutex, SegmentChannel,
 };
+use crate::threads::park::Signal;
 
 /// Why a put stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,7 +107,7 @@ struct DrainSide {
     /// Received segments that `gate.sealed` still counts.
     received: AtomicU16,
     /// The put time of the oldest segment in the channel, or of the one before it; see
-    /// `put_time.rs`.
+    /// `partition.rs`.
     oldest_sealed_ns: AtomicU64,
     revoked_at_ns: AtomicU64,
 }
@@ -195,7 +188,7 @@ impl<T> Partition<T> {
             choke_after_ns: AtomicU64::new(0),
             slow: SlowCounts::default(),
             segment_pool,
-            weighed: AtomicU64::new(weighted::NONE),
+            weighed: AtomicU64::new(put::NONE),
             host_free: AtomicBool::new(false),
             last_call_slow: AtomicBool::new(false),
             mixed: AtomicBool::new(false),
@@ -378,5 +371,439 @@ impl<T> Partition<T> {
     pub(crate) fn note_lanes(&self, lane_use: LaneUse) {
         // Relaxed: a caller that wakes the owner fences first.
         self.drain_side.lane_use.store(lane_use as u8, Ordering::Relaxed);
+    }
+}
+
+// The counts of a partition: what producers attempted and put, and what its drain thread took and
+// completed.
+
+/// What waits in a partition for its call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    /// At least so many items were put before the first that waits.
+    pub(crate) first: u64,
+    /// The items put so far.
+    pub(crate) pushed: u64,
+    /// When the oldest item was put that no call has had, or before, if that is known.
+    pub(crate) put: Option<Instant>,
+}
+
+impl<T> Partition<T> {
+    /// Counts a put that has to wait for others before its first attempt.
+    pub(crate) fn begin_delayed(&self) {
+        let _gate = self.gate.lock();
+        self.count_slow(Attempt::New, 1, 0);
+    }
+
+    /// Counts, under the gate, puts that do not succeed immediately, or delayed puts that have now
+    /// succeeded.
+    pub(super) fn count_slow(&self, attempt: Attempt, delayed: usize, put: usize) {
+        self.slow.count(attempt, delayed, put);
+    }
+
+    /// Attempts so far, including those that wait, so that a balancer sees the demand.
+    fn attempts_of(&self, gate: &Gate<T>) -> u64 {
+        self.slow.attempts(gate.pushed())
+    }
+
+    /// Counts `items` attempts that gave up.
+    pub(crate) fn refuse(&self, items: usize) {
+        let _gate = self.gate.lock();
+        self.slow.refuse(items);
+    }
+
+    /// The position that a flush waits for: the items put so far.
+    pub(crate) fn pushed_under_gate(&self) -> u64 {
+        self.gate.lock().pushed()
+    }
+
+    /// What waits for its call, if something does; without items that wait for their batch to
+    /// become full.
+    pub(crate) fn waiting(&self) -> Option<Waiting> {
+        let lanes = self.lanes.lock();
+        let pushed = self.gate.lock().pushed();
+        let (taken, held, lingers) = (self.taken(), lanes.first_held(), lanes.has_lingering());
+        drop(lanes);
+        let queued = (pushed > taken && !lingers).then_some(taken);
+        let first = held.into_iter().chain(queued).min()?;
+        // What lingers may be older.
+        let put = if lingers { None } else { self.oldest_put() };
+        Some(Waiting { first, pushed, put })
+    }
+
+    /// A consistent snapshot of the counts: under the two locks no item enters, is taken or is
+    /// settled.
+    pub(crate) fn counts(&self) -> PartitionCounts {
+        let lanes = self.lanes.lock();
+        let gate = self.gate.lock();
+        PartitionCounts {
+            attempts: self.attempts_of(&gate),
+            pushed: gate.pushed(),
+            refused: self.slow.refused(),
+            taken: self.taken(),
+            settled: lanes.settled(),
+            held: lanes.held() as u64,
+            calls: lanes.calls(),
+            backs_off: lanes.back_off(),
+        }
+    }
+}
+
+// The counts of puts that do not succeed immediately.
+
+/// Whether a put counts as a new attempt, or continues one that waited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Attempt {
+    New,
+    Again,
+}
+
+/// The counts of puts that do not succeed immediately. Accessed under the partition's gate.
+#[derive(Debug, Default)]
+pub(super) struct SlowCounts {
+    refused: AtomicU64,
+    /// Puts that did not succeed immediately.
+    delayed: AtomicU64,
+    /// Those of them that succeeded in the end.
+    delayed_pushed: AtomicU64,
+}
+
+impl SlowCounts {
+    /// Counts `delayed` items of a new put that does not succeed immediately, or `put` items of a
+    /// delayed put that have now succeeded.
+    pub(super) fn count(&self, attempt: Attempt, delayed: usize, put: usize) {
+        match attempt {
+            Attempt::New => add(&self.delayed, delayed),
+            Attempt::Again => add(&self.delayed_pushed, put),
+        }
+    }
+
+    pub(super) fn refuse(&self, items: usize) {
+        add(&self.refused, items);
+    }
+
+    pub(super) fn refused(&self) -> u64 {
+        // Relaxed: under the gate.
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Attempts so far, given the number of items put.
+    pub(super) fn attempts(&self, pushed: u64) -> u64 {
+        // Relaxed: under the gate.
+        pushed - self.delayed_pushed.load(Ordering::Relaxed) + self.delayed.load(Ordering::Relaxed)
+    }
+}
+
+/// Adds under the gate, which makes a read-modify-write unnecessary.
+fn add(count: &AtomicU64, items: usize) {
+    // Relaxed: written and read under the gate.
+    count.store(count.load(Ordering::Relaxed) + items as u64, Ordering::Relaxed);
+}
+
+// The state behind a partition's gate: the open segment, the bound, the access, and the plan for
+// the next puts.
+
+/// The choked types of a partition: see `room.rs`.
+pub(super) type ChokedTypes = FxHashSet<TypeKey>;
+
+/// Who may still put items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Access {
+    /// All threads.
+    Open,
+    /// Drain threads only, so that handlers can finish the items of their queues.
+    DrainThreads,
+    /// No thread.
+    Closed,
+}
+
+/// What a put reads and writes, up to `linger` in one cache line with the lock.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Gate<T> {
+    pub(super) open: Vec<T>,
+    /// Items put before the first item of the open segment.
+    pub(super) before_open: u64,
+    /// The last value of `released` that was read. While the partition has room by this value, and
+    /// an open segment, a put need not read the cache line that the thread inside writes.
+    pub(super) released_seen: u64,
+    /// When the first item of the open segment was put, if there is one.
+    pub(super) put_at: PutTime,
+    /// Segments in the channel, including those that the thread inside has received since it last
+    /// held the gate.
+    pub(super) sealed: u16,
+    /// Fast path: while the open segment is shorter than this, a put needs no check and no wake-up.
+    /// 0 while the segment is empty.
+    pub(super) plain_until: u16,
+    pub(super) access: Access,
+    /// Whether a type is choked here: each put checks its type then.
+    pub(super) has_choked: bool,
+    /// Whether items may wait here for their batch to become full; see `linger.rs`.
+    pub(super) lingers: bool,
+    /// In another cache line.
+    pub(super) linger: Linger,
+}
+
+impl<T> Gate<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            open: Vec::new(),
+            before_open: 0,
+            released_seen: 0,
+            put_at: PutTime::default(),
+            sealed: 0,
+            plain_until: 0,
+            access: Access::Open,
+            has_choked: false,
+            lingers: false,
+            linger: Linger::default(),
+        }
+    }
+
+    /// Items put so far.
+    pub(super) fn pushed(&self) -> u64 {
+        self.before_open + self.open.len() as u64
+    }
+
+    /// Items that are queued or held, or more: an upper bound, but for jobs that failed since.
+    pub(super) fn queued(&self) -> usize {
+        usize::try_from(self.pushed() - self.released_seen).unwrap_or(usize::MAX)
+    }
+
+    /// Called after a put: plans up to which length of the open segment further puts take the fast
+    /// path. The first and the last item of a segment of `segment_size` and the one that means
+    /// pressure take the slow path. A thread that takes the open segment or changes the access
+    /// withdraws the plan.
+    pub(super) fn plan(&mut self, pressure_level: usize, segment_size: usize) {
+        let ahead = usize::try_from(self.before_open - self.released_seen).unwrap_or(usize::MAX);
+        let before = (pressure_level - 1).saturating_sub(ahead);
+        let none = self.access != Access::Open || self.has_choked || self.open.is_empty();
+        self.plain_until = 0;
+        if !none {
+            self.plain_until = u16::try_from(before.min(segment_size - 1)).unwrap_or(u16::MAX);
+        }
+    }
+
+    /// Further puts take the fast path only up to this length of the open segment.
+    pub(super) fn plan_at_most(&mut self, length: usize) {
+        self.plain_until = self.plain_until.min(u16::try_from(length).unwrap_or(u16::MAX));
+    }
+
+    pub(super) fn withdraw_plan(&mut self) {
+        self.plain_until = 0;
+    }
+}
+
+// Linger: items that wait until their batch is full, or until the oldest of them has waited for
+// [`max_delay`](crate::config::Config::max_delay).
+//
+// Taken items wait in their lane. In a partition of one type, the rest of the batch need not be
+// taken item by item: the partition is *quiet*, so that puts set no ready bit and wake no thread,
+// up to the put that makes the batch full. So a batch takes two wake-ups, one by its first item
+// and one when it is full or due.
+//
+// ```text
+//            a turn leaves a lane that lingers, and nothing queued
+//   (loud) ────────────────────────────────────────────────────────▶ quiet up to a position
+//     ▲                                                                     │
+//     └── the next take, the put at that position, or a second type ────────┘
+// ```
+//
+// | field, under the gate | written by | read by |
+// |---|---|---|
+// | `lingers` | registration of handlers, once | producers, thread inside |
+// | `linger.quiet_until` | thread inside, registration of types | producers |
+// | `linger.batch_end` | thread inside | producers |
+// | `linger.is_wanted` | producers, thread inside | thread inside |
+
+/// How a put finds a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Quiet {
+    /// It notifies as usual.
+    Not,
+    /// The owner need not know of the item.
+    On,
+    /// The batch is full with it.
+    Over,
+}
+
+/// What the gate keeps of items that may linger.
+#[derive(Debug, Default)]
+pub(super) struct Linger {
+    /// Puts before this position notify no thread; 0: all do.
+    quiet_until: u64,
+    /// Where a batch ends that waits to become full; 0: nowhere.
+    batch_end: u64,
+    /// A producer found no room: nothing lingers in the next turn.
+    is_wanted: bool,
+}
+
+impl<T> Gate<T> {
+    /// After a put of so many items, where items may linger.
+    #[cold]
+    pub(super) fn note_put(&self, put: usize) -> Quiet {
+        let (quiet_until, pushed) = (self.linger.quiet_until, self.pushed());
+        let was_quiet = pushed - (put as u64) < quiet_until;
+        match (was_quiet && pushed >= quiet_until, was_quiet) {
+            (true, _) => Quiet::Over,
+            (_, true) => Quiet::On,
+            _ => Quiet::Not,
+        }
+    }
+
+    /// Plans up to which put the partition is quiet.
+    #[cold]
+    pub(super) fn plan_quiet(&mut self) {
+        let quiet_until = self.linger.quiet_until;
+        if quiet_until > self.pushed() {
+            let before_last = quiet_until.saturating_sub(self.before_open + 1);
+            self.plan_at_most(usize::try_from(before_last).unwrap_or(usize::MAX));
+        }
+    }
+
+    /// Whether the last item of the open segment is the last one of a batch that waits to become
+    /// full: the next item is the oldest one of another batch, and has its own time.
+    pub(super) fn ends_batch(&self) -> bool {
+        !self.open.is_empty() && self.pushed() == self.linger.batch_end
+    }
+
+    /// How many items the batch lacks that waits to become full; 0 if none does.
+    pub(super) fn lacks(&self) -> usize {
+        let lacks = self.linger.batch_end.saturating_sub(self.pushed());
+        usize::try_from(lacks).unwrap_or(usize::MAX)
+    }
+
+    /// What is put from now on notifies as usual.
+    #[inline]
+    pub(super) fn end_quiet(&mut self) {
+        if self.lingers {
+            (self.linger.quiet_until, self.linger.batch_end) = (0, 0);
+        }
+    }
+}
+
+impl<T> Partition<T> {
+    /// Items may linger here from now on.
+    pub(crate) fn let_linger(&self) {
+        let mut gate = self.gate.lock();
+        gate.lingers = true;
+        gate.withdraw_plan();
+    }
+
+    // ---- producers, under the gate
+
+    /// A put found no room: what lingers is called in the next turn.
+    #[cold]
+    pub(super) fn want_room(&self, gate: &mut Gate<T>) {
+        gate.linger.is_wanted = true;
+        self.ready.set();
+    }
+
+    /// A flush has begun, and waits until all that is put so far is settled.
+    pub(crate) fn begin_flush(&self) -> u64 {
+        let gate = self.gate.lock();
+        if gate.lingers {
+            // What lingers is called in a turn that sees the flush.
+            self.ready.set();
+        }
+        gate.pushed()
+    }
+
+    // ---- the thread inside
+
+    /// Whether a producer has found no room since the last call.
+    pub(crate) fn take_wanted(&self) -> bool {
+        std::mem::take(&mut self.gate.lock().linger.is_wanted)
+    }
+
+    /// The only lane lingers and lacks `lacking` items, with `counted` of the taken ones counting
+    /// against the bound: puts notify when they are there, or when the partition is full. Unless
+    /// items are queued already, for which there is another turn, or the partition has no longer
+    /// one type.
+    pub(crate) fn quieten(&self, lacking: usize, counted: usize, has_one_type: impl Fn() -> bool) {
+        let mut gate = self.gate.lock();
+        let pushed = gate.pushed();
+        if pushed != self.taken() || !has_one_type() {
+            return;
+        }
+        let room = self.buffer_size.saturating_sub(counted);
+        gate.linger.quiet_until = pushed + lacking.min(room) as u64;
+        gate.linger.batch_end = gate.linger.quiet_until;
+        gate.withdraw_plan();
+    }
+
+    /// A second type is about to be routed here, after [`mix`](Self::mix): the next put notifies.
+    pub(crate) fn end_quiet(&self) {
+        let mut gate = self.gate.lock();
+        if gate.lingers {
+            let pushed = gate.pushed();
+            // What was put while it was quiet is followed by no other first item.
+            let next = if pushed > self.taken() { pushed + 1 } else { 0 };
+            gate.linger.quiet_until = next;
+            gate.withdraw_plan();
+        }
+    }
+}
+
+// Put times: when items were put.
+//
+// A clock takes longer to read than an item to put, so only the first item of a segment gets the
+// time, and those behind it count as just as old. The time is in the gate while the segment is
+// open, travels with it, and is kept with the run of items in their lane. So no thread waits for
+// another one to learn it.
+//
+// Of what is in the channel, statistics only see when the oldest segment was put, or the one
+// before it:
+//
+// | field | written by | read by |
+// |---|---|---|
+// | `gate.put_at` | producers, under the gate | producers, thread inside (gate); statistics |
+// | `oldest_sealed_ns` | thread inside; producers, where the channel is empty | statistics |
+
+impl<T> Gate<T> {
+    /// Before a put: notes the time if it is the first of a segment.
+    #[inline]
+    pub(super) fn note_time(&mut self) {
+        if self.open.is_empty() && (self.lingers || measures()) {
+            self.put_at = PutTime::now();
+        }
+    }
+}
+
+impl<T> Partition<T> {
+    /// Under the gate: a segment is about to enter the channel.
+    pub(super) fn note_oldest_sealed(&self, gate: &Gate<T>, put_at: PutTime) {
+        if !self.has_sealed(gate) {
+            self.store_oldest_sealed(put_at);
+        }
+    }
+
+    pub(super) fn store_oldest_sealed(&self, put_at: PutTime) {
+        if measures() {
+            // Relaxed: read under the lock of the lanes and under the gate.
+            self.drain_side.oldest_sealed_ns.store(put_at.nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether segments are in the channel. A producer may count some that the thread inside has
+    /// just received.
+    fn has_sealed(&self, gate: &Gate<T>) -> bool {
+        // Relaxed: a figure, but under the lock of the lanes, where it changes.
+        gate.sealed > self.drain_side.received.load(Ordering::Relaxed)
+    }
+
+    /// When the oldest item was put that no call has had yet; `None` if no item waits. For an item
+    /// in the channel, this may be too early by the time that one segment took to fill.
+    pub(crate) fn oldest_put(&self) -> Option<Instant> {
+        let lanes = self.lanes.lock();
+        let gate = self.gate.lock();
+        let queued = if self.has_sealed(&gate) {
+            // Relaxed: as in `store_oldest_sealed`.
+            Some(PutTime::of_nanos(self.drain_side.oldest_sealed_ns.load(Ordering::Relaxed)))
+        } else {
+            (!gate.open.is_empty()).then_some(gate.put_at)
+        };
+        drop(gate);
+        queued.into_iter().chain(lanes.oldest_untried()).min().map(Instant::from)
     }
 }

@@ -1,22 +1,19 @@
 //! Produce: one item, with or without waiting. Bulk produce is in `produce/many.rs`.
 
-mod choke;
 pub(crate) mod many;
 pub(crate) mod pending;
-mod weighted;
 
 use crate::config::{BufferStrategy, Selector};
-use crate::control::scheduler::Compensation;
-use crate::control::scheduler::Signal;
-use crate::control::waits::{CHECK_EVERY, Waiting, WatchedWait, Wish};
 use crate::error::ProduceError;
 use crate::flow::handler::dispatch_log::Problem;
-use crate::flow::partition::{Partition, Stop};
-use crate::flow::pause::{Pause, shorter, slice};
+use crate::flow::partition::{Attempt, Partition, Stop};
 use crate::flow::state::Flow;
 use crate::item::{Item, TypeKey, counted};
-use crate::sync::{Arc, Instant, Ordering};
-use crate::thread_context::{on_drain_thread, this_thread};
+use crate::sync::{Arc, Duration, Instant, Ordering, time_since};
+use crate::threads::context::{on_drain_thread, this_thread};
+use crate::threads::park::Signal;
+use crate::threads::pool::Compensation;
+use crate::threads::waits::{CHECK_EVERY, Pause, Waiting, WatchedWait, Wish, shorter, slice};
 
 impl<T: Item> Flow<T> {
     /// Puts one item.
@@ -254,6 +251,81 @@ impl<E> Refusal<E> {
                 ProduceError::Reentrant { item, partition, buffer_size, circle }
             }
             Self::Interrupted(cause) => ProduceError::Interrupted(item, cause),
+        }
+    }
+}
+
+// When a full partition is searched for types to choke; see `partition/room.rs`.
+
+/// How often a full partition is searched for such types.
+const SEARCH_EVERY: Duration = Duration::from_millis(10);
+
+/// How long a producer waits before it searches again.
+const WAIT_SLICE: Duration = Duration::from_millis(50);
+
+impl<T: Item> Flow<T> {
+    /// Called when a put found the partition full: chokes the types that hold it up. Returns
+    /// whether there is room to be had now.
+    #[cold]
+    fn choke_held_up(&self, partition: &Partition<T>) -> bool {
+        if !self.may_choke(partition) || !partition.has_lanes() {
+            return false;
+        }
+        partition.begin_search(time_since(self.started), SEARCH_EVERY)
+            && partition.choke(Instant::now())
+    }
+
+    /// How long to wait for room before the next search for types to choke, also while there is
+    /// none: lanes that appear now may notify no producer. `None`: for ever.
+    fn choke_slice(&self, partition: &Partition<T>) -> Option<Duration> {
+        self.may_choke(partition).then_some(WAIT_SLICE)
+    }
+
+    fn may_choke(&self, partition: &Partition<T>) -> bool {
+        !self.has_one_type(partition)
+    }
+}
+
+// Weighted produce: one item that stands for many, such as a block of rows, is put by its weight,
+// and cut where only a piece finds room.
+
+impl<T: Item> Flow<T> {
+    /// Puts an item by its weight. Returns what was refused: the whole item, or the rest of it.
+    ///
+    /// With `Blocking` an item is put whole, or in pieces of half a buffer, so that a busy
+    /// partition does not fragment it. But each attempt without enough room halves that size,
+    /// because lighter producers may take all room that becomes free. With `IfPossible` as much as
+    /// finds room is put.
+    pub(crate) fn produce_weighted<P: Pause>(
+        self: &Arc<Self>,
+        mut item: T,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<(), ProduceError<T, P::Interrupt>> {
+        let (partition, inside_pool) = (self.select(item.type_key()), on_drain_thread());
+        let mut piece = partition.buffer_size.div_ceil(2);
+        let (mut attempt, mut wait) = (Attempt::New, ProducerWait::default());
+        loop {
+            let least = match self.config.strategy {
+                BufferStrategy::Blocking => item.weight().min(piece),
+                BufferStrategy::IfPossible => 1,
+            };
+            let (signal, rest) = partition.put_weighted(item, least, attempt, inside_pool);
+            self.wake_inside(partition, signal);
+            let Some((rest, stop)) = rest else { return Ok(()) };
+            attempt = Attempt::Again;
+            let least = rest.weight().min(piece);
+            piece = piece.div_ceil(2);
+            item = rest;
+            if stop == Stop::Full && self.choke_held_up(partition) {
+                continue;
+            }
+            let wanted = &Wanted { partition, key: item.type_key(), weight: least };
+            if let Err(refusal) = self.wait_or_refuse(wanted, stop, deadline, pause, &mut wait) {
+                return Err(self
+                    .refuse(&item, refusal, stop, partition)
+                    .with(item, stop, partition));
+            }
         }
     }
 }

@@ -19,28 +19,28 @@
 //! | `types[n].registered` | add, replace and remove a handler | drain threads, statistics |
 //! | `types[n].name` | the registration of a new type | statistics, supervisor |
 //! | `spreads` | the registration of a new type | producers |
-//! | `idle_handlers` | see `route/idle_handlers.rs` | drain threads after an empty cycle |
+//! | `idle_handlers` | see `flow/route.rs` | drain threads after an empty cycle |
 
-mod changes;
-mod idle_handlers;
-mod type_handlers;
+pub(crate) mod owner;
+pub(crate) mod retirements;
+pub(crate) mod type_handlers;
 pub(crate) mod type_table;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
+use rustc_hash::FxHashMap;
+
 use crate::config::{Config, Selector};
-use crate::control::ownership::OwnerWord;
 use crate::flow::handler::HandlerRef;
 use crate::flow::partition::Partition;
 use crate::flow::partition::ready::{ReadySet, Scan};
-use crate::flow::partition::segment::segment_size;
-use crate::flow::partition::segment_pool::SegmentPool;
-use crate::flow::route::idle_handlers::{IdleHandler, IdleHandlers};
-use crate::flow::route::type_table::{Found, TypeEntry, TypeTable};
+use crate::flow::route::owner::OwnerWord;
+use crate::flow::route::type_handlers::{Partitions, Target, TypeHandlers};
+use crate::flow::route::type_table::{Found, TableUse, TypeEntry, TypeTable};
+use crate::flow::segments::{SegmentPool, segment_size};
 use crate::item::TypeKey;
 use crate::sync::{AppendOnly, Arc, AtomicUsize, Mutex, Ordering, PublishedOption};
-
-pub(crate) use type_handlers::{Partitions, Target, TypeHandlers};
 
 /// The place of a type, which a later one gets when it has gone.
 pub(crate) struct TypeRoute<T> {
@@ -294,5 +294,234 @@ impl<T> fmt::Debug for Route<T> {
     }
 }
 
+// How the route changes, under the control lock: partitions are added, types come and go.
+
+impl<T> Route<T> {
+    /// Adds partitions until there are `wanted`.
+    pub(crate) fn grow(&self, config: &Config, threads: usize, wanted: usize) {
+        let segment = segment_size(config.buffer_size, config.max_batch_items);
+        for index in self.partition_count()..wanted {
+            self.owners.push(OwnerWord::owned(index % threads));
+            let partition = Partition::new(
+                index,
+                self.ready.add(index),
+                config.buffer_size,
+                segment,
+                self.segment_pool.clone(),
+            );
+            if config.max_delay.is_some_and(|delay| !delay.is_zero()) {
+                partition.let_linger();
+            }
+            self.partitions.push(Arc::new(partition));
+        }
+    }
+
+    /// Adds a new type, at the place that its handlers have the number of. `spread`: the number of
+    /// its spread if it has several partitions.
+    pub(crate) fn add_type(
+        &self,
+        usage: &mut TableUse,
+        registered: Arc<TypeHandlers<T>>,
+        spread: Option<usize>,
+    ) {
+        let (key, number, name) = (registered.key, registered.number, registered.name.clone());
+        let index = spread.unwrap_or(registered.partitions[0]);
+        if let Some(place) = self.types.get(number) {
+            *place.name.lock() = name;
+            place.publish(Some(registered));
+        } else {
+            let (registered, name) = (PublishedOption::new(registered), Mutex::new(name));
+            self.types.push(TypeRoute { registered, name });
+        }
+        let entry = TypeEntry::new(number, index, spread.is_some());
+        self.type_table.insert(usage, key, entry, &self.partitions);
+    }
+
+    /// From here on, producers and drain threads do not find the type any more.
+    pub(crate) fn remove_type(&self, usage: &mut TableUse, key: TypeKey) {
+        self.type_table.remove(usage, key);
+    }
+
+    /// Adds a spread over these partitions. Returns its number.
+    pub(crate) fn add_spread(&self, partitions: Partitions) -> usize {
+        self.spreads.push(Spread { partitions, next: AtomicUsize::new(0) });
+        self.spreads.len() - 1
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn spread_count(&self) -> usize {
+        self.spreads.len()
+    }
+
+    /// The partitions of a spread.
+    pub(crate) fn partitions_of(&self, number: usize) -> &Partitions {
+        &self.spread(number).partitions
+    }
+
+    /// Adds new handlers to the list of those with `on_idle`.
+    pub(crate) fn add_idle_handlers(&self, registered: &TypeHandlers<T>) {
+        for (handler, &home) in registered.handlers.iter().zip(&registered.partitions) {
+            if handler.handler.has_on_idle() {
+                self.idle_handlers.add(handler, home);
+            }
+        }
+    }
+
+    /// Removes from the list the handlers that no longer handle any type.
+    pub(crate) fn drop_idle_handlers(&self, gone: &[HandlerRef<T>]) {
+        for handler in gone.iter().filter(|instance| instance.handler.has_on_idle()) {
+            self.idle_handlers.remove(handler);
+        }
+    }
+}
+
+// The handler instances with `on_idle`, in order of registration.
+//
+// | field | written by | read by |
+// |---|---|---|
+// | `list` | registration, removal, under the control lock | drain threads after an empty cycle |
+// | `count` | the same, under the lock of the list | the same |
+
+/// A handler instance with `on_idle`.
+pub(crate) struct IdleHandler<T> {
+    pub(crate) handler: HandlerRef<T>,
+    /// The owner of this partition calls it.
+    pub(crate) home: usize,
+}
+
+impl<T> Clone for IdleHandler<T> {
+    fn clone(&self) -> Self {
+        Self { handler: self.handler.clone(), home: self.home }
+    }
+}
+
+/// By number, and the numbers by the address of the instance.
+struct List<T> {
+    handlers: BTreeMap<u64, IdleHandler<T>>,
+    numbers: FxHashMap<usize, u64>,
+    added: u64,
+}
+
+struct IdleHandlers<T> {
+    list: Mutex<List<T>>,
+    count: AtomicUsize,
+}
+
+impl<T> IdleHandlers<T> {
+    fn new() -> Self {
+        let list = List { handlers: BTreeMap::new(), numbers: FxHashMap::default(), added: 0 };
+        Self { list: Mutex::new(list), count: AtomicUsize::new(0) }
+    }
+
+    /// Adds an instance, unless it is listed.
+    fn add(&self, handler: &HandlerRef<T>, home: usize) {
+        let mut list = self.list.lock();
+        let number = list.added;
+        let List { handlers, numbers, added } = &mut *list;
+        numbers.entry(handler.address()).or_insert_with(|| {
+            *added += 1;
+            handlers.insert(number, IdleHandler { handler: handler.clone(), home });
+            number
+        });
+        self.note_count(&list);
+    }
+
+    fn remove(&self, handler: &HandlerRef<T>) {
+        let mut list = self.list.lock();
+        let number = list.numbers.remove(&handler.address());
+        let removed = number.and_then(|number| list.handlers.remove(&number));
+        self.note_count(&list);
+        drop(list);
+        // Outside the lock: it may be the last reference to the user's handler.
+        drop(removed);
+    }
+
+    fn includes(&self, handler: &HandlerRef<T>) -> bool {
+        self.list.lock().numbers.contains_key(&handler.address())
+    }
+
+    fn any(&self) -> bool {
+        // Relaxed: a thread that misses the first one calls it after its next empty cycle.
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// Those whose home `is_mine`.
+    fn of(&self, is_mine: impl Fn(usize) -> bool) -> Vec<IdleHandler<T>> {
+        if !self.any() {
+            return Vec::new();
+        }
+        let list = self.list.lock();
+        list.handlers.values().filter(|idle| is_mine(idle.home)).cloned().collect()
+    }
+
+    fn note_count(&self, list: &List<T>) {
+        // Relaxed: as in `of`.
+        self.count.store(list.handlers.len(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod idle_handlers_tests {
+    use super::*;
+    use crate::flow::batch::Batch;
+
+    #[test]
+    fn an_instance_is_listed_once_in_order_of_registration() {
+        let idle = IdleHandlers::new();
+        let handlers = [(); 3].map(|()| HandlerRef::new(|_: &mut Batch<u64>| {}));
+        let homes = || idle.of(|_| true).iter().map(|idle| idle.home).collect::<Vec<_>>();
+        for (home, handler) in handlers.iter().enumerate() {
+            idle.add(handler, home);
+            idle.add(handler, 7);
+        }
+        assert_eq!(homes(), [0, 1, 2]);
+        idle.remove(&handlers[0]);
+        assert!(!idle.includes(&handlers[0]) && idle.includes(&handlers[1]));
+        idle.add(&handlers[0], 3);
+        assert_eq!(homes(), [1, 2, 3]);
+        assert_eq!(idle.of(|home| home == 2).len(), 1);
+    }
+}
+
 #[cfg(all(test, loom))]
-mod loom_tests;
+mod loom_tests {
+    use loom::thread;
+
+    use super::*;
+    use crate::flow::route::type_handlers::CallSettings;
+    use crate::flow::route::type_table::TableUse;
+    use crate::testing::loom::{Number, ONE, Seen, TWO, config, model};
+
+    // Look-ups of handlers while types come and go.
+
+    fn add_type(route: &Route<Number>, usage: &mut TableUse, key: TypeKey) {
+        let settings = CallSettings::of_queue(&config(1));
+        let handlers = vec![Arc::new(Seen::default()).handler()];
+        let registered = TypeHandlers::new(key, 0, "", handlers, settings);
+        let home = Partitions::from_elem(0, 1);
+        route.add_type(usage, Arc::new(registered.in_partitions(home)), None);
+    }
+
+    /// A type goes, and another one gets its place and its partition, between the two loads of a
+    /// drain thread that looks its handler up: it does not find the handler of the other type.
+    #[test]
+    fn loom_look_up_while_the_place_changes_hands() {
+        model(2, || {
+            let route = Route::new(&config(1));
+            route.grow(&config(1), 1, 1);
+            let (route, mut usage) = (Arc::new(route), TableUse::default());
+            add_type(&route, &mut usage, ONE);
+            let drain_thread = {
+                let route = route.clone();
+                thread::spawn(move || {
+                    let target = route.target(ONE, 0, Selector::ByType);
+                    assert!(target.is_none_or(|target| target.registered.key == ONE));
+                })
+            };
+            route.place(0).publish(None);
+            route.remove_type(&mut usage, ONE);
+            add_type(&route, &mut usage, TWO);
+            drain_thread.join().unwrap();
+        });
+    }
+}

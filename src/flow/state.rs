@@ -3,43 +3,46 @@
 
 use std::fmt;
 
-use crate::config::{Config, available_cores};
-use crate::control::agenda::Arming;
-use crate::control::ending::Ending;
-use crate::control::retirements::{Retirement, Retirements};
-use crate::control::scheduler::{Pool, Signal};
-use crate::control::serving::Serving;
-use crate::control::slow_calls::SlowCalls;
-use crate::control::thread_slots::ThreadSlots;
-use crate::control::waits::WaitingProducers;
-use crate::flow::desk::Recall;
-use crate::flow::handler::HandlerRef;
-use crate::flow::handler::consumption::Consumption;
-use crate::flow::handler::dead_letters::{DeadLetterBox, DeadLetterBoxes};
-use crate::flow::handler::dispatch_log::DispatchLog;
-use crate::flow::handler::host::Host;
-use crate::flow::partition::Partition;
-use crate::flow::partition::segment::PutTime;
-use crate::flow::route::Route;
-use crate::item::Item;
-use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, Weak, wait_for};
-use crate::thread_context::{QueueLog, on_drain_thread};
+use rustc_hash::FxHashMap;
 
-/// The data plane of one queue. Producers and drain threads hold it; it knows nothing of the control
-/// side, which changes it.
+use crate::config::{Config, available_cores};
+use crate::flow::deadlines::Deadlines;
+use crate::flow::handler::dead_letters::{DeadLetterBox, DeadLetterBoxes};
+use crate::flow::handler::desk::Recall;
+use crate::flow::handler::dispatch_log::DispatchLog;
+use crate::flow::handler::slow_calls::SlowCalls;
+use crate::flow::handler::{HandlerRef, Host};
+use crate::flow::partition::Partition;
+use crate::flow::route::Route;
+use crate::flow::route::retirements::{Retirement, Retirements};
+use crate::flow::route::type_handlers::Consumption;
+use crate::flow::segments::PutTime;
+use crate::item::Item;
+use crate::sync::{
+    Arc, AtomicBool, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, Weak, wait_for,
+};
+use crate::threads::agenda::Arming;
+use crate::threads::context::{QueueLog, on_drain_thread};
+use crate::threads::park::Signal;
+use crate::threads::pool::{Pool, RunningThreads};
+use crate::threads::slots::ThreadSlots;
+use crate::threads::waits::WaitingProducers;
+
+/// The data plane of one queue. Producers and drain threads hold it; it knows nothing of the
+/// control side, which changes it.
 ///
 /// | field | written by | read by |
 /// |---|---|---|
 /// | `route` | growth and handlers, under the control lock; see `route.rs` | all threads |
-/// | `threads` | see `control/thread_slots.rs` | all threads |
-/// | `arming` | see `control/agenda.rs` | drain threads, supervisor |
-/// | `ending` | see `control/ending.rs` | drain threads, shutdowns |
+/// | `threads` | see `threads/slots.rs` | all threads |
+/// | `arming` | see `threads/agenda.rs` | drain threads, supervisor |
+/// | `ending` | see `flow/state.rs` | drain threads, shutdowns |
 /// | `flushes` | see [`Flushes`] | drain threads, flushes |
 /// | `dead_letters` | see `handler/dead_letters.rs` | drain threads, flushes |
 /// | `dispatch_log` | see `handler/dispatch_log.rs` | producers, drain threads |
-/// | `retirements` | see `control/retirements.rs` | drain threads |
-/// | `serving` | see `control/serving.rs` | control side, drain threads |
-/// | `slow_calls` | see `control/slow_calls.rs` | drain threads, supervisor |
+/// | `retirements` | see `route/retirements.rs` | drain threads |
+/// | `serving` | see `flow/state.rs` | control side, drain threads |
+/// | `slow_calls` | see `handler/slow_calls.rs` | drain threads, supervisor |
 /// | `waiting_producers` | producers that wait for room | watchdog |
 /// | `next_partition` | producers, with a selector that goes in turn | the same |
 ///
@@ -260,5 +263,185 @@ impl Flushes {
             let _guard = lock.lock();
             progress.notify_all();
         }
+    }
+}
+
+// How far a queue is on its way to its end: running → closing → ended, or expired.
+//
+// | field | written by | read by |
+// |---|---|---|
+// | `closing` | closer, once, after every gate is closed | drain threads |
+// | `unfinished` | closer (set), drain threads (count down) | drain threads |
+// | `expired` | an expiring shutdown, once, under the control lock | drain threads |
+// | `deadlines` | see `deadlines.rs` | drain threads |
+// | `to_close` | drain threads at their end | the same |
+// | `running` | the last act of each drain thread | shutdowns |
+
+pub(crate) struct Ending<T> {
+    closing: AtomicBool,
+    unfinished: AtomicUsize,
+    expired: AtomicBool,
+    pub(crate) deadlines: Deadlines,
+    /// The instances whose `on_close` is due; filled when the first drain thread ends.
+    to_close: Mutex<Option<Vec<HandlerRef<T>>>>,
+    running: Arc<RunningThreads>,
+}
+
+impl<T> Ending<T> {
+    pub(crate) fn new(threads: usize) -> Self {
+        Self {
+            closing: AtomicBool::new(false),
+            unfinished: AtomicUsize::new(0),
+            expired: AtomicBool::new(false),
+            deadlines: Deadlines::default(),
+            to_close: Mutex::new(None),
+            running: Arc::new(RunningThreads::new(threads)),
+        }
+    }
+
+    // ---- close ----------------------------------------------------------------------------------
+
+    /// Under the control lock, before the gates close and before
+    /// [`publish_closing`](Self::publish_closing).
+    pub(crate) fn set_unfinished(&self, partitions: usize) {
+        // Relaxed: published by the Release store of `closing`.
+        self.unfinished.store(partitions, Ordering::Relaxed);
+    }
+
+    /// After every gate was closed.
+    pub(crate) fn publish_closing(&self) {
+        // Release: pairs with the Acquire loads of `closing`; a drain thread that sees it finds
+        // every gate closed.
+        self.closing.store(true, Ordering::Release);
+        self.deadlines.publish_news();
+    }
+
+    /// Whether every gate is closed.
+    pub(crate) fn is_closing(&self) -> bool {
+        // Acquire: pairs with the Release in `publish_closing`, after which every gate is closed.
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// The same for a caller that has fenced.
+    pub(crate) fn is_closing_after_fence(&self) -> bool {
+        // Relaxed: ordered by the caller's fence.
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    // ---- the end --------------------------------------------------------------------------------
+
+    /// Counts a partition out that is closed and empty. Returns whether it was the last.
+    pub(crate) fn finish_partition(&self) -> bool {
+        // AcqRel: the thread that counts the last partition down has seen what the others did
+        // before theirs.
+        self.unfinished.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Whether the drain threads have nothing left to do: all is finished, or the time ran out.
+    pub(crate) fn is_over(&self) -> bool {
+        if self.is_expired() {
+            return true;
+        }
+        // Acquire: pairs with the AcqRel in `finish_partition`; all handlers' writes are visible
+        // before `on_close`.
+        self.closing.load(Ordering::Acquire) && self.unfinished.load(Ordering::Acquire) == 0
+    }
+
+    /// A handler instance that has not had its `on_close`, one of `instances`; first those that no
+    /// thread is inside.
+    pub(crate) fn next_to_close(
+        &self,
+        instances: impl FnOnce() -> Vec<HandlerRef<T>>,
+    ) -> Option<HandlerRef<T>> {
+        let mut to_close = self.to_close.lock();
+        let left = to_close.get_or_insert_with(instances);
+        let free = left.iter().position(|handler| !handler.desk.is_held());
+        if left.is_empty() { None } else { Some(left.swap_remove(free.unwrap_or(0))) }
+    }
+
+    /// The drain threads that have not ended.
+    pub(crate) fn running(&self) -> &Arc<RunningThreads> {
+        &self.running
+    }
+
+    // ---- expiry ---------------------------------------------------------------------------------
+
+    /// Whether a shutdown ran out of time.
+    pub(crate) fn is_expired(&self) -> bool {
+        // Acquire: pairs with the Release in `expire`.
+        self.expired.load(Ordering::Acquire)
+    }
+
+    /// The same, under the control lock.
+    pub(crate) fn is_expired_under_lock(&self) -> bool {
+        // Relaxed: only written under the control lock.
+        self.expired.load(Ordering::Relaxed)
+    }
+
+    /// Under the control lock, after the abandoned items were counted.
+    pub(crate) fn expire(&self) {
+        // Release: pairs with the Acquire in `is_expired`.
+        self.expired.store(true, Ordering::Release);
+    }
+}
+
+// How many registrations of a queue each handler instance serves, so that no scan over all types
+// decides whether it serves one.
+//
+// | field | written by | read by |
+// |---|---|---|
+// | `counts` | registration and removal, under the control lock | the same; drain threads |
+
+#[derive(Debug, Default)]
+pub(crate) struct Serving {
+    /// By the address of the instance, which the registration keeps alive. No entry is 0. Locked
+    /// last of all.
+    counts: Mutex<FxHashMap<usize, usize>>,
+}
+
+impl Serving {
+    /// The instances have one more type, each as often as it is listed.
+    pub(crate) fn add<'a, T: 'a>(&self, instances: impl Iterator<Item = &'a HandlerRef<T>>) {
+        let mut counts = self.counts.lock();
+        for instance in instances {
+            *counts.entry(instance.address()).or_default() += 1;
+        }
+    }
+
+    /// The reverse of [`add`](Self::add).
+    pub(crate) fn remove<'a, T: 'a>(&self, instances: impl Iterator<Item = &'a HandlerRef<T>>) {
+        let mut counts = self.counts.lock();
+        for instance in instances {
+            let Some(count) = counts.get_mut(&instance.address()) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&instance.address());
+            }
+        }
+    }
+
+    /// Whether the instance serves a type.
+    pub(crate) fn includes<T>(&self, instance: &HandlerRef<T>) -> bool {
+        self.counts.lock().contains_key(&instance.address())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod serving_tests {
+    use super::*;
+    use crate::flow::batch::Batch;
+
+    #[test]
+    fn an_instance_serves_until_it_has_left_each_of_its_types() {
+        let serving = Serving::default();
+        let [first, second] = [(); 2].map(|()| HandlerRef::new(|_: &mut Batch<u64>| {}));
+        let twice = [first.clone(), first.clone()];
+        serving.add(twice.iter());
+        serving.add([&first, &second].into_iter());
+        serving.remove(twice.iter());
+        assert!(serving.includes(&first) && serving.includes(&second));
+        serving.remove([&first, &second].into_iter());
+        assert!(!serving.includes(&first) && !serving.includes(&second));
+        assert!(serving.counts.lock().is_empty());
     }
 }

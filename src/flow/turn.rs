@@ -1,31 +1,27 @@
 //! The turns of a drain thread: it enters a partition, takes, groups by type, submits, and leaves,
 //! with at most one job in hand. No handler runs inside a partition.
 
-mod cycle;
-mod dead_letters;
+pub(crate) mod cycle;
 pub(crate) mod idle_policy;
-mod linger;
-mod side_calls;
-mod sleep;
-mod sort;
+pub(crate) mod sleep;
 pub(crate) mod task;
-mod timers;
 #[cfg(all(test, not(loom)))]
 mod timing_tests;
 
-use crate::flow::desk::call::{Caller, InHand, Round};
-use crate::flow::desk::lanes::Lanes;
-use crate::flow::desk::{JobPlace, Recall, Submitted};
-use crate::flow::handler::consumption::Consumption;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::flow::call::{Caller, InHand, Round};
+use crate::flow::handler::desk::{JobPlace, Recall, Submitted};
 use crate::flow::partition::Partition;
-use crate::flow::partition::segment::TakenSegments;
+use crate::flow::partition::lane::Since;
+use crate::flow::partition::lanes::Lanes;
 use crate::flow::partition::take::TakenItems;
-use crate::flow::route::Target;
+use crate::flow::route::type_handlers::{Consumption, Target};
+use crate::flow::segments::{KEPT_CAPACITY, Segment, TakenSegments};
 use crate::flow::state::Flow;
-use crate::flow::turn::linger::Patience;
 use crate::flow::turn::task::{DrainTask, is_host_free, to_take};
-use crate::item::Item;
-use crate::sync::{Arc, Duration, Instant, Weak, time_since};
+use crate::item::{Item, TypeKey};
+use crate::sync::{Arc, Deadline, Duration, Instant, Weak, time_since};
 
 /// A cycle takes so many items, however low the limit of a batch is, while it is quick: its end
 /// costs as much as several batches.
@@ -55,7 +51,7 @@ enum Step {
 
 impl<T: Item> DrainTask<T> {
     /// One turn after the other, until enough is taken or every partition had its turn.
-    pub(super) fn take_turns(
+    pub(crate) fn take_turns(
         &mut self,
         flow: &Arc<Flow<T>>,
         first: usize,
@@ -318,5 +314,157 @@ impl<T: Item> DrainTask<T> {
         }
         self.has_slow_permit |= flow.admit_slow(self.index, place);
         self.has_slow_permit
+    }
+}
+
+// Sort: what a turn has taken goes into the lanes of its types.
+//
+// Which type an item has, and its weight in a segment of several types, is the user's code, which
+// runs under the lock of the lanes here. It is called before a lane changes, and if it panics the
+// item goes into the lane of a type that has no handler.
+
+/// The key of items that do not say which type they have.
+const UNKNOWN: TypeKey = TypeKey(usize::MAX);
+
+impl<T: Item> DrainTask<T> {
+    /// Adds segments to the lanes. `before`: how many items of the partition were taken before.
+    fn sort(
+        &mut self,
+        flow: &Flow<T>,
+        partition: &Partition<T>,
+        lanes: &mut Lanes<T>,
+        segments: TakenSegments<T>,
+        before: u64,
+    ) {
+        let by_handler = matches!(flow.consumption, Consumption::ByHandler);
+        // Read after the take, which delivers the mark with the first item of a second type.
+        let has_one_type = flow.has_one_type(partition);
+        for Segment { items, weight, put_at } in segments {
+            let since = Since { taken: before, put_at };
+            let key =
+                if by_handler { type_of(&items, has_one_type) } else { Some(TypeKey::CONSUMER) };
+            if let Some(key) = key {
+                let lane = lanes.lane_of(key, since);
+                lanes.add_segment(lane, items, weight);
+            } else {
+                self.sort_items(lanes, items, weight, since);
+            }
+        }
+    }
+
+    fn sort_items(
+        &mut self,
+        lanes: &mut Lanes<T>,
+        mut segment: Vec<T>,
+        weight: usize,
+        since: Since,
+    ) {
+        let is_weighted = weight > segment.len();
+        let (mut unknown, mut left) = (Vec::new(), weight);
+        let (mut items, mut sorter) = (segment.drain(..), lanes.sorter(since));
+        loop {
+            let done = catch_unwind(AssertUnwindSafe(|| {
+                while let Some(item) = items.as_slice().first() {
+                    let (key, weight) =
+                        (item.type_key(), if is_weighted { item.weight() } else { 1 });
+                    let Some(item) = items.next() else { break };
+                    left = left.saturating_sub(weight);
+                    let room = || self.segment_cache.segment(KEPT_CAPACITY / 4);
+                    sorter.add(key, item, weight, room);
+                }
+            }));
+            if done.is_ok() {
+                break;
+            }
+            unknown.extend(items.next());
+        }
+        drop(items);
+        drop(sorter);
+        self.segment_cache.keep(segment);
+        if !unknown.is_empty() {
+            let lane = lanes.lane_of(UNKNOWN, since);
+            lanes.add_segment(lane, unknown, left);
+        }
+    }
+}
+
+/// The type of all items of a segment; `None` if there are several, or if one is not known.
+fn type_of<T: Item>(segment: &[T], has_one_type: bool) -> Option<TypeKey> {
+    let find = || {
+        let first = segment.first()?.type_key();
+        let is_one = has_one_type || segment.iter().all(|item| item.type_key() == first);
+        is_one.then_some(first)
+    };
+    catch_unwind(AssertUnwindSafe(find)).unwrap_or(None)
+}
+
+// Whether a lane waits for its batch to become full; see `flow/partition.rs`.
+
+/// How a turn sees batches that are not full.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    /// Whether they may wait; `None` until the first of them.
+    has: Option<bool>,
+}
+
+impl Patience {
+    fn new(closing: bool) -> Self {
+        Self { has: closing.then_some(false) }
+    }
+
+    fn has<T: Item>(&mut self, flow: &Flow<T>, partition: &Partition<T>) -> bool {
+        *self.has.get_or_insert_with(|| {
+            // After the ready bit was cleared: what hurries sets it, and then waits.
+            !partition.take_wanted() && !flow.flushes.are_waiting()
+        })
+    }
+}
+
+impl<T: Item> Flow<T> {
+    /// After a take: ends the wait of what lingers, if there is no room or no time for it.
+    #[inline]
+    fn end_linger(&self, partition: &Partition<T>, lanes: &mut Lanes<T>, patience: &mut Patience) {
+        let waits = lanes.next_due().is_some();
+        if waits && (self.holds_much(partition, lanes) || !patience.has(self, partition)) {
+            lanes.end_linger();
+        }
+    }
+
+    /// Whether a partition has no room for lanes that linger. Where types share it, they leave half
+    /// of it.
+    fn holds_much(&self, partition: &Partition<T>, lanes: &Lanes<T>) -> bool {
+        let room = partition.buffer_size;
+        lanes.held() >= if self.has_one_type(partition) { room } else { room.div_ceil(2) }
+    }
+
+    /// Leaves a lane to linger, if its batch is not full, and may wait.
+    #[inline]
+    fn lingers(
+        &self,
+        partition: &Partition<T>,
+        lanes: &mut Lanes<T>,
+        lane: usize,
+        target: &Target<T>,
+        patience: &mut Patience,
+    ) -> bool {
+        let settings = &target.registered.settings;
+        let Some(delay) = settings.max_delay else { return false };
+        let full = settings.max_batch_items;
+        let Some(gathered) = lanes.gathered(lane).filter(|&gathered| gathered < full) else {
+            return false;
+        };
+        if self.holds_much(partition, lanes) || !patience.has(self, partition) {
+            return false;
+        }
+        let Some(put) = lanes.put_time(lane) else { return false };
+        let until = Deadline::since(put.into(), delay);
+        if until.time_left().is_none() {
+            return false;
+        }
+        lanes.linger(lane, until, full);
+        if self.has_one_type(partition) {
+            partition.quieten(full - gathered, lanes.counted(), || self.has_one_type(partition));
+        }
+        true
     }
 }

@@ -4,8 +4,10 @@
 //! snapshot a consistent view, and to give an expired shutdown a cut-off between *handled* and
 //! *abandoned*.
 
-use super::histogram::Histogram;
+use crate::observe::histogram::Histogram;
 use crate::sync::{Arc, Duration, Instant, QuickMutex};
+#[cfg(not(loom))]
+use crate::sync::{AtomicBool, Ordering};
 
 /// Weight of the newest batch in the moving average of the time per item.
 const EWMA_ALPHA: f64 = 0.2;
@@ -260,4 +262,30 @@ impl HandlerTally {
     pub(crate) fn read<R>(&self, read: impl FnOnce(&HandlerCounts) -> R) -> R {
         read(&self.0.lock())
     }
+}
+
+// Whether calls and waits are measured. Always, but for the bench that shows what that costs, and
+// in loom, which has no clock.
+
+#[cfg(not(loom))]
+static IS_ON: AtomicBool = AtomicBool::new(true);
+
+#[cfg(not(loom))]
+#[inline]
+pub(crate) fn measures() -> bool {
+    // Relaxed: nothing depends on when it is seen.
+    IS_ON.load(Ordering::Relaxed)
+}
+
+#[cfg(loom)]
+pub(crate) fn measures() -> bool {
+    false
+}
+
+/// Switches the histograms and ages of all queues of the process off, or on again.
+#[doc(hidden)]
+#[cfg(not(loom))]
+pub fn measure(on: bool) {
+    // Relaxed: as in `measures`.
+    IS_ON.store(on, Ordering::Relaxed);
 }

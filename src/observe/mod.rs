@@ -1,19 +1,19 @@
 //! What a queue reports about itself: counts, statistics, and log lines that do not flood. The
 //! parts of a queue hand their counts in; nothing here imports them.
 
-mod counters;
-mod histogram;
-mod measuring;
-mod stats;
-mod throttle;
+pub(crate) mod counters;
+pub(crate) mod histogram;
+pub(crate) mod stats;
+pub(crate) mod throttle;
 
-pub(crate) use counters::{
-    CallFigures, CallTime, Calling, HandlerCounts, HandlerTally, Outcome, PartitionCounts,
-    STUCK_AFTER, ThreadFigures, ThreadTally,
-};
-pub use histogram::Histogram;
 #[cfg(not(loom))]
-pub use measuring::measure;
-pub(crate) use measuring::measures;
-pub use stats::{DrainThreadStats, HandlerHistograms, HandlerStats, PartitionStats, Stats};
-pub(crate) use throttle::{Due, Others, Throttle};
+pub use crate::observe::counters::measure;
+pub(crate) use crate::observe::counters::{
+    CallFigures, CallTime, Calling, HandlerCounts, HandlerTally, Outcome, PartitionCounts,
+    STUCK_AFTER, ThreadFigures, ThreadTally, measures,
+};
+pub use crate::observe::histogram::Histogram;
+pub use crate::observe::stats::{
+    DrainThreadStats, HandlerHistograms, HandlerStats, PartitionStats, Stats,
+};
+pub(crate) use crate::observe::throttle::{Due, Others, Throttle};

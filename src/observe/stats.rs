@@ -1,8 +1,10 @@
 //! Statistics: a snapshot of a queue.
 
-use super::counters::{Calling, HandlerCounts, PartitionCounts, STUCK_AFTER, ThreadFigures};
-use super::histogram::Histogram;
 use crate::item::TypeKey;
+use crate::observe::counters::{
+    Calling, HandlerCounts, PartitionCounts, STUCK_AFTER, ThreadFigures,
+};
+use crate::observe::histogram::Histogram;
 use crate::sync::{Duration, Instant};
 
 /// One queue at one moment. Counts are items and only grow.

@@ -7,13 +7,16 @@ use arrow_array::{RecordBatch, RecordBatchReader};
 use parking_lot::Mutex;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyString, PyTuple};
 
-use super::aggregating::{Aggregating, KeptGroups};
-use super::exceptions::{BatchQueueError, ConfigError, QueueForkedError};
-use super::interpreter::{GuardedRef, generation};
-use super::item::{batches_of, has_pyarrow, to_pyarrow};
-use super::time::zone_named;
-use crate::arrow::aggregate::{Aggregation, Aggregator, LG_REGISTERS, Measure, Window};
+use crate::arrow::aggregate::{
+    AggregateError, Aggregation, Aggregator, LG_REGISTERS, Measure, Window, sketches,
+};
+use crate::arrow::time;
+use crate::arrow::time::{BucketFinder, Buckets, Clock, ClockReader, Zone};
+use crate::python::errors::{BatchQueueError, ConfigError, QueueForkedError};
+use crate::python::interpreter::{GuardedRef, generation, guarded_call, release};
+use crate::python::item::{batches_of, has_pyarrow, to_pyarrow};
 
 /// A window as the facade describes it: column, name, width and offset in nanoseconds, zone.
 type WindowSpec = (String, String, i64, i64, Option<String>);
@@ -318,4 +321,301 @@ pub(super) fn aggregating_of(instance: &Bound<'_, PyAny>) -> PyResult<Option<Arc
     let own = instance.py().get_type::<PyAggregator>().getattr("consume")?;
     let is_own = instance.get_type().getattr("consume")?.is(&own);
     Ok(is_own.then(|| aggregator.get().for_queue(instance.py())))
+}
+
+// The part of an `Aggregator` that drain threads run without the interpreter.
+
+/// The part of an aggregator that drain threads enter without the interpreter.
+///
+/// No thread waits for the interpreter while it holds the lock.
+pub(crate) struct Aggregating {
+    pub(super) kept: Mutex<KeptGroups>,
+    pub(super) next_worker: Option<GuardedRef>,
+    pub(super) flush_period: Duration,
+    /// Whether partials are handed over as pyarrow batches.
+    pub(super) pyarrow: bool,
+}
+
+pub(super) struct KeptGroups {
+    pub(super) aggregator: Aggregator,
+    pub(super) due_at: Instant,
+    /// Groups that were lost.
+    pub(super) dropped: usize,
+}
+
+impl Aggregating {
+    /// Aggregates rows or partials. The thread may be attached or not.
+    pub(super) fn consume(&self, batches: &[RecordBatch]) -> PyResult<()> {
+        self.put(batches)?;
+        if self.next_worker.is_some() && Instant::now() >= self.kept.lock().due_at {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Emits the groups early when there would be too many of them.
+    pub(super) fn put(&self, batches: &[RecordBatch]) -> PyResult<()> {
+        let result = self.kept.lock().aggregator.update(batches);
+        match result {
+            Err(AggregateError::TooManyGroups { max_groups }) if self.next_worker.is_some() => {
+                let before = self.kept.lock().aggregator.len();
+                if before > 0 {
+                    self.flush()?;
+                    if self.kept.lock().aggregator.len() >= before {
+                        return Err(BatchQueueError::new_err(format!(
+                            "there would be more groups than max_groups, {max_groups}, and the \
+                             next worker took none of them: raise max_groups, or let it wait for \
+                             space"
+                        )));
+                    }
+                    return self.put(batches);
+                }
+                if let [batch] = batches {
+                    let half = batch.num_rows() / 2;
+                    self.put(&[batch.slice(0, half)])?;
+                    return self.put(&[batch.slice(half, batch.num_rows() - half)]);
+                }
+                batches.iter().try_for_each(|batch| self.put(std::slice::from_ref(batch)))
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Emits all groups to the next worker, if there is one, and starts a new period. Groups that
+    /// the worker does not take stay.
+    pub(super) fn flush(&self) -> PyResult<()> {
+        let Some(next_worker) = &self.next_worker else { return Ok(()) };
+        let partials = {
+            let mut kept = self.kept.lock();
+            kept.due_at = Instant::now() + self.flush_period;
+            kept.aggregator.take_partials()?
+        };
+        let Some(partials) = partials else { return Ok(()) };
+        let emitted = Python::try_attach(|py| self.emit(py, next_worker, &partials));
+        let taken = match emitted {
+            Some(Ok(taken)) => taken,
+            Some(Err(error)) => {
+                self.kept.lock().dropped += partials.num_rows();
+                return Err(error);
+            }
+            // The interpreter ended, so nothing reads the groups any more.
+            None => 0,
+        };
+        if taken < partials.num_rows() {
+            self.kept
+                .lock()
+                .aggregator
+                .take_back(partials.slice(taken, partials.num_rows() - taken))?;
+        }
+        Ok(())
+    }
+
+    /// Calls the next worker. Returns how many groups it took, from the front.
+    fn emit(
+        &self,
+        py: Python<'_>,
+        next_worker: &GuardedRef,
+        partials: &RecordBatch,
+    ) -> PyResult<usize> {
+        let args = PyTuple::new(py, [to_pyarrow(py, partials.clone(), self.pyarrow)?])?;
+        let result = guarded_call(next_worker.bind(py), &args);
+        release(args.into_any());
+        let answer = result?;
+        let all = partials.num_rows();
+        // A bool is an int in Python, but it is not a number of groups.
+        let is_bool = answer.is_instance_of::<PyBool>();
+        let taken = if answer.is_none() { Ok(all) } else { answer.extract::<usize>() };
+        release(answer);
+        match taken {
+            Ok(taken) if taken <= all && !is_bool => Ok(taken),
+            _ => Err(BatchQueueError::new_err(format!(
+                "the next worker of an Aggregator must return how many of the {all} groups it \
+                 took, from the front, or None for all"
+            ))),
+        }
+    }
+
+    /// Emits all groups for the last time. Groups that are not taken now are lost.
+    pub(super) fn close(&self) -> PyResult<()> {
+        self.flush()?;
+        if self.next_worker.is_none() {
+            return Ok(());
+        }
+        let mut kept = self.kept.lock();
+        let refused = kept.aggregator.take_partials()?.map_or(0, |partials| partials.num_rows());
+        kept.dropped += refused;
+        if refused == 0 {
+            return Ok(());
+        }
+        Err(BatchQueueError::new_err(format!(
+            "the next worker of an Aggregator refused {refused} groups at close, and they are \
+             lost; shut queues down from the first to the last, as BatchQueueManager.shutdown_all \
+             does"
+        )))
+    }
+
+    pub(super) fn emits(&self) -> bool {
+        self.next_worker.is_some()
+    }
+}
+
+// `TimeBuckets` and `with_instants`: times in zones, as the core counts them.
+
+pub(super) fn zone_named(name: &str) -> PyResult<Zone> {
+    Zone::named(name).ok_or_else(|| {
+        ConfigError::new_err(format!(
+            "zone {name:?} is not known; give a name of the IANA database, in its upper and lower \
+             case, such as 'America/New_York' or 'UTC', or an offset from UTC such as '+05:30'"
+        ))
+    })
+}
+
+/// Buckets of time, in seconds. The core of `batchqueue.aggregation.bucket_start`.
+#[pyclass(name = "TimeBuckets", frozen, module = "batchqueue._core")]
+pub(crate) struct PyTimeBuckets {
+    finder: Mutex<BucketFinder<Buckets>>,
+    reader: Option<Mutex<ClockReader<Clock>>>,
+}
+
+#[pymethods]
+impl PyTimeBuckets {
+    /// Make buckets.
+    ///
+    /// Args:
+    ///     width: Seconds, above 0.
+    ///     offset: Where a bucket starts, in seconds after the epoch: from 0 up, and below the
+    ///         width.
+    ///     zone: The zone whose clock they follow; None for UTC.
+    ///
+    /// Raises:
+    ///     ConfigError: The zone is not known, or a number is out of range.
+    #[new]
+    #[pyo3(signature = (width: "int", offset: "int", zone: "str | None"))]
+    fn new(width: i64, offset: i64, zone: Option<&str>) -> PyResult<Self> {
+        if width <= 0 || !(0..width).contains(&offset) {
+            return Err(ConfigError::new_err(format!(
+                "buckets of {width} s with an offset of {offset} s; give a width above 0, and an \
+                 offset from 0 up and below the width"
+            )));
+        }
+        let zone = zone.map(zone_named).transpose()?;
+        let clock = zone.clone().map(|zone| Clock::new(zone, 1));
+        let reader = clock.map(|clock| Mutex::new(ClockReader::new(clock)));
+        let buckets = match zone {
+            Some(zone) => Buckets::of_zone(width, offset, zone, 1),
+            None => Buckets::of_utc(width, offset),
+        };
+        Ok(Self { finder: Mutex::new(BucketFinder::new(buckets)), reader })
+    }
+
+    /// Return the start of the bucket that an instant is in, in seconds since the epoch.
+    fn start(&self, second: i64) -> i64 {
+        self.finder.lock().start(second)
+    }
+
+    /// Return the start of the bucket of the instant at which the zone's clock showed a time.
+    ///
+    /// Args:
+    ///     second: The time as seconds since 1970-01-01 00:00 on that clock.
+    fn start_on_clock(&self, second: i64) -> i64 {
+        self.start(self.reader.as_ref().map_or(second, |reader| reader.lock().instant(second)))
+    }
+}
+
+/// Read timestamps without a zone as times on the clock of a zone, also in lists, structs and maps.
+///
+/// A time that the clock showed twice is the earlier of the two instants; a time that it skipped is
+/// as much later as it skipped, as in Spark SQL.
+///
+/// Args:
+///     batch: A record batch.
+///     zone: The zone.
+///
+/// Returns:
+///     A `pyarrow.RecordBatch` in which all timestamps are instants.
+///
+/// Raises:
+///     ConfigError: The zone is not known.
+///     BatchQueueError: The data is malformed.
+#[pyfunction]
+#[pyo3(signature = (batch: "Any", zone: "str") -> "Any")]
+pub(crate) fn with_instants<'py>(
+    py: Python<'py>,
+    batch: &Bound<'py, PyAny>,
+    zone: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    let found = zone_named(zone)?;
+    let malformed = |error| BatchQueueError::new_err(format!("the batch is malformed: {error}"));
+    let mut batches = batches_of(batch)?;
+    let batch = batches.next().transpose().map_err(malformed)?;
+    let batch =
+        batch.ok_or_else(|| ConfigError::new_err("there is no record batch in the data"))?;
+    let batch = py.detach(|| time::with_instants(&batch, &found, zone)).map_err(malformed)?;
+    to_pyarrow(py, batch, true)
+}
+
+// The class `DistinctSketch`.
+
+/// A sketch of distinct values: HyperLogLog, as Apache DataSketches has it.
+#[pyclass(module = "batchqueue._core")]
+pub(crate) struct DistinctSketch(sketches::DistinctSketch);
+
+#[pymethods]
+impl DistinctSketch {
+    /// Make an empty sketch.
+    ///
+    /// Args:
+    ///     lg_registers: How many registers it has at most, as a power of two: 4 to 21.
+    ///
+    /// Raises:
+    ///     ConfigError: That is another number.
+    #[new]
+    fn new(lg_registers: u8) -> PyResult<Self> {
+        if !LG_REGISTERS.contains(&lg_registers) {
+            return Err(ConfigError::new_err(format!(
+                "lg_registers is {lg_registers}; give 4 to 21"
+            )));
+        }
+        Ok(Self(sketches::DistinctSketch::new(lg_registers)))
+    }
+
+    /// Add a value.
+    ///
+    /// Raises:
+    ///     TypeError: It is not a str, bytes, or an int of 64 bits.
+    ///     OverflowError: It is an int of more bits.
+    ///     UnicodeEncodeError: It is a str that is not valid Unicode.
+    fn add(&mut self, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        if let Ok(text) = value.cast::<PyString>() {
+            self.0.add_bytes(text.to_str()?.as_bytes());
+        } else if let Ok(bytes) = value.cast::<PyBytes>() {
+            self.0.add_bytes(bytes.as_bytes());
+        } else {
+            self.0.add_integer(value.extract()?);
+        }
+        Ok(())
+    }
+
+    /// Add the values of another sketch, which `to_bytes` returned.
+    ///
+    /// Raises:
+    ///     ConfigError: The bytes are not those of a sketch.
+    fn merge(&mut self, other: &[u8]) -> PyResult<()> {
+        self.0.merge(other).map_err(|error| ConfigError::new_err(error.to_string()))
+    }
+
+    /// Return the estimated number of distinct values.
+    fn estimate(&self) -> f64 {
+        self.0.estimate()
+    }
+
+    /// Return the sketch as DataSketches of other languages read it.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.to_bytes())
+    }
+
+    /// Return an equal sketch.
+    fn copy(&self) -> Self {
+        Self(self.0.clone())
+    }
 }

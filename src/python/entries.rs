@@ -8,10 +8,9 @@ use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError, PyValueError}
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySlice, PyString, PyTuple};
 
-use super::exceptions::BatchQueueError;
-use super::interpreter::guarded_call;
-use crate::entries::block::Entries;
-use crate::entries::reader::{Reply, ReplyError, ReplyReader};
+use crate::entries::{Entries, Reply, ReplyError, ReplyReader};
+use crate::python::errors::BatchQueueError;
+use crate::python::interpreter::guarded_call;
 
 /// Finds the entries in the replies to XREAD commands, while they arrive.
 ///

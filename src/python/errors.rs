@@ -2,13 +2,13 @@
 
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
+use pyo3::{PyTypeInfo, import_exception};
 
-use super::exceptions::{BatchQueueError, ConfigError, QueueClosedError, QueueForkedError};
-use crate::FlushError;
 use crate::arrow::aggregate::AggregateError;
+use crate::error::FlushError;
 
-impl From<crate::ConfigError> for PyErr {
-    fn from(error: crate::ConfigError) -> Self {
+impl From<crate::error::ConfigError> for PyErr {
+    fn from(error: crate::error::ConfigError) -> Self {
         ConfigError::new_err(error.to_string())
     }
 }
@@ -97,4 +97,33 @@ pub(crate) fn flushed(result: Result<bool, FlushError<PyErr>>) -> PyResult<bool>
              another thread",
         ),
     })
+}
+
+// The exceptions of `batchqueue.exceptions`, which are defined in Python so that they inherit from
+// the built-in exceptions and pickle, and those of futures.
+
+import_exception!(batchqueue.exceptions, BatchFailed);
+import_exception!(batchqueue.exceptions, BatchQueueError);
+import_exception!(batchqueue.exceptions, ConfigError);
+import_exception!(batchqueue.exceptions, ProduceTimeoutError);
+import_exception!(batchqueue.exceptions, QueueClosedError);
+import_exception!(batchqueue.exceptions, QueueForkedError);
+import_exception!(batchqueue.exceptions, ReentrantProduceError);
+import_exception!(concurrent.futures, CancelledError);
+import_exception!(concurrent.futures, InvalidStateError);
+
+/// Imports them all, which otherwise happens when each is raised for the first time.
+pub(crate) fn import_all(py: Python<'_>) -> PyResult<()> {
+    py.import("batchqueue.exceptions")?;
+    py.import("concurrent.futures")?;
+    BatchFailed::type_object(py);
+    BatchQueueError::type_object(py);
+    ConfigError::type_object(py);
+    ProduceTimeoutError::type_object(py);
+    QueueClosedError::type_object(py);
+    QueueForkedError::type_object(py);
+    ReentrantProduceError::type_object(py);
+    CancelledError::type_object(py);
+    InvalidStateError::type_object(py);
+    Ok(())
 }

@@ -1,20 +1,31 @@
 //! `Queue`: the class under the facade's `BatchQueue`.
 
+pub(crate) mod event_loop;
+pub(crate) mod life;
+pub(crate) mod produce_arrow;
+pub(crate) mod sequence;
+pub(crate) mod snapshot;
+
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
-use super::config::{PySelector, run_for_caller};
-use super::errors::{flushed, forked, misplaced, too_late};
-use super::interpreter::{InterpreterPause, NoPause, Timeout, deadline_of, generation};
-use super::item::{ItemType, PyItem, refused};
-use super::life::{Life, Recipe, run_inline};
-use super::process::{forget_parent, is_exit_over};
-use super::results::FutureBase;
-use crate::BatchQueue;
+use crate::error::ProduceError;
+use crate::python::config::{PySelector, run_for_caller};
+use crate::python::errors::{after_some, flushed, forked, misplaced, not_iterable, too_late};
+use crate::python::future::{FutureBase, Ticket, future_class};
+use crate::python::handler::{HandlerMethods, HandlerOptions};
+use crate::python::interpreter::{InterpreterPause, NoPause, Timeout, deadline_of, generation};
+use crate::python::item::{ItemType, PyItem, refused};
+use crate::python::queue::life::{Life, Recipe, forget_parent, is_exit_over, run_inline};
+use crate::python::queue::sequence::Sequence;
+use crate::python::queue::snapshot::{TypeHistograms, histograms, snapshot};
+use crate::queue::BatchQueue;
 
 /// How many queues this process and its parents have made.
 static QUEUES: AtomicU64 = AtomicU64::new(0);
@@ -389,5 +400,174 @@ impl Queue {
             }
         }
         Ok(())
+    }
+}
+
+// What the facade asks of a queue beside the methods that users call.
+
+/// Give a type one handler, or several, one for each of as many partitions.
+///
+/// Args:
+///     queue: The queue.
+///     item_type: The class, or the tag.
+///     handlers: The methods of each handler.
+///     options: The settings of the type, a `HandlerOptions`.
+///     wait: Whether to wait until no thread is inside a previous handler of the type.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
+#[pyo3(signature = (
+    queue: "Queue", item_type: "type | str", handlers: "Any", options: "Any", wait: "bool" = true
+))]
+pub(crate) fn add_handlers(
+    py: Python<'_>,
+    queue: &Queue,
+    item_type: ItemType<'_>,
+    handlers: &Bound<'_, PyAny>,
+    options: &Bound<'_, PyAny>,
+    wait: bool,
+) -> PyResult<()> {
+    let (life, recipe) = (queue.life()?, queue.recipe.as_ref());
+    let (queue, wait) = (life.core()?, wait && !life.core()?.is_inline());
+    let (methods, settings): (Vec<HandlerMethods<'_>>, HandlerOptions<'_>) =
+        (handlers.extract()?, options.extract()?);
+    life.registry.add(py, queue, &item_type, methods, settings, wait)?;
+    if let Some(recipe) = recipe {
+        recipe.note(&item_type, handlers.clone().unbind(), options.clone().unbind());
+    }
+    run_inline(py, queue, None)
+}
+
+/// Refuse threads that do not drain. Drain threads may still produce.
+///
+/// Args:
+///     queue: The queue.
+///     timeout: Seconds until the end of the shutdown that will follow. None: without a limit.
+#[pyfunction]
+#[pyo3(signature = (queue: "Queue", timeout))]
+pub(crate) fn close_to_outside(queue: &Queue, timeout: Option<Timeout>) -> PyResult<()> {
+    queue.core_to_close()?.close_to_outside(deadline_of(timeout)?);
+    Ok(())
+}
+
+/// Return the core's snapshot, for the facade's `BatchQueueStats`.
+#[pyfunction]
+#[pyo3(signature = (queue: "Queue") -> "dict[str, Any]")]
+pub(crate) fn stats_of<'py>(py: Python<'py>, queue: &Queue) -> PyResult<Bound<'py, PyDict>> {
+    let life = queue.life()?;
+    let snapshot = snapshot(py, life.core()?, &life.registry)?;
+    snapshot.set_item("identity", queue.identity)?;
+    Ok(snapshot)
+}
+
+/// Return the names of types without a handler of which the queue got items, the first few.
+#[pyfunction]
+#[pyo3(signature = (queue: "Queue"))]
+pub(crate) fn unhandled_types(queue: &Queue) -> PyResult<Vec<String>> {
+    Ok(queue.life()?.registry.lock().unhandled())
+}
+
+/// Return the histograms of each type: waits, items and times of calls.
+///
+/// Args:
+///     queue: The queue.
+///     limits_ns: Limits of the buckets of times, ascending powers of two, in nanoseconds.
+///     limits_items: The same for items.
+///
+/// Returns:
+///     For each type the type, and for each histogram its count, its sum, and how many of its
+///     values are at most each limit.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
+#[pyo3(signature = (
+    queue: "Queue", limits_ns: "list[int]", limits_items: "list[int]"
+) -> "list[tuple[Any, Any, Any, Any]]")]
+pub(crate) fn histograms_of(
+    py: Python<'_>,
+    queue: &Queue,
+    limits_ns: Vec<u64>,
+    limits_items: Vec<u64>,
+) -> PyResult<Vec<TypeHistograms>> {
+    let life = queue.life()?;
+    Ok(histograms(py, life.core()?, &life.registry, (&limits_ns, &limits_items)))
+}
+
+// `submit`: enqueues an item with a future.
+
+impl Queue {
+    pub(super) fn submit_item<'py>(
+        &self,
+        item: Bound<'py, PyAny>,
+        timeout: Option<Timeout>,
+    ) -> PyResult<Bound<'py, FutureBase>> {
+        let life = self.life()?;
+        let queue = life.core()?;
+        let py = item.py();
+        let deadline = deadline_of(timeout)?;
+        let given = self.selector.given(queue, &item)?;
+        run_inline(py, queue, deadline)?;
+        let (future, item) = Self::submitted(life, item)?;
+        match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
+            Ok(()) => {
+                run_inline(py, queue, deadline)?;
+                Ok(future)
+            }
+            Err(refusal) => {
+                let is_interrupt = matches!(refusal, ProduceError::Interrupted(..));
+                let error = refused(py, queue.name(), refusal, 0).filter(|_| is_interrupt);
+                error.map_or(Ok(future), Err)
+            }
+        }
+    }
+
+    /// Makes the future of an item, and the item. Nothing is enqueued yet.
+    pub(super) fn submitted<'py>(
+        life: &Life,
+        item: Bound<'py, PyAny>,
+    ) -> PyResult<(Bound<'py, FutureBase>, PyItem)> {
+        let future = life.submissions.add(future_class(item.py())?)?;
+        let ticket = Ticket::new(future.clone().unbind());
+        let key = if life.registry.resolves() {
+            Some(life.registry.key_of(&item.get_type())?)
+        } else {
+            None
+        };
+        Ok((future, PyItem::submitted(item, ticket, key)))
+    }
+}
+
+// `produce_many`: a sequence in large pieces, and any other iterable item by item.
+
+impl Queue {
+    pub(super) fn produce_items(
+        &self,
+        py: Python<'_>,
+        items: &Bound<'_, PyAny>,
+        deadline: Option<Instant>,
+    ) -> PyResult<usize> {
+        let life = self.life()?;
+        let queue = life.core()?;
+        run_inline(py, queue, deadline).map_err(|error| after_some(py, error, 0))?;
+        if let Some(items) = Sequence::of(items).filter(|_| !self.selector.is_by_caller()) {
+            return items.produce(py, queue, &life.registry, deadline);
+        }
+        // Item by item: an item that was taken from an iterator and then refused would be lost.
+        let mut accepted = 0;
+        for item in items.try_iter().map_err(|error| not_iterable(items, error))? {
+            let item = item.map_err(|error| after_some(py, error, accepted))?;
+            let given = self.selector.given(queue, &item);
+            let given = given.map_err(|error| after_some(py, error, accepted))?;
+            let item = life.item(item)?;
+            match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
+                Ok(()) => {
+                    accepted += 1;
+                    run_inline(py, queue, deadline)
+                        .map_err(|error| after_some(py, error, accepted))?;
+                }
+                Err(refusal) => {
+                    return refused(py, queue.name(), refusal, accepted).map_or(Ok(accepted), Err);
+                }
+            }
+        }
+        Ok(accepted)
     }
 }

@@ -9,8 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 use pyo3::{PyTypeInfo, import_exception, intern};
 
-use crate::stages::gate::{Amount, Gate, Wish};
-use crate::stages::meters::{Counter, TimeMeter};
+use crate::stages::{Amount, Counter, Gate, TimeMeter, Wish};
 use crate::sync::Instant;
 
 import_exception!(batchqueue.pipeline.runner.stage, RunEnded);

@@ -9,18 +9,19 @@
 //!
 //! These locks are not fair.
 
-use std::sync::PoisonError;
-
-#[cfg(loom)]
-use loom::sync as locks;
 #[cfg(not(loom))]
-use std::sync::{self as locks, TryLockError};
+use std::sync as locks;
+use std::sync::PoisonError;
+#[cfg(not(loom))]
+use std::sync::TryLockError;
 #[cfg(not(loom))]
 use std::thread::yield_now;
 
-use super::Duration;
-
 pub(crate) use locks::MutexGuard;
+#[cfg(loom)]
+use loom::sync as locks;
+
+use crate::sync::Duration;
 
 /// Attempts at a contended lock before the thread sleeps.
 #[cfg(not(loom))]

@@ -2,15 +2,16 @@
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
+pub(crate) use std::sync::{Arc, OnceLock, Weak};
 
 pub(crate) use loom::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering, fence,
 };
 pub(crate) use loom::thread::JoinHandle;
 pub(crate) use loom::thread_local;
-pub(crate) use std::sync::{Arc, OnceLock, Weak};
 
-use super::{Condvar, Duration, Instant, Mutex, wait_for};
+use crate::sync::locks::{Condvar, Mutex, wait_for};
+use crate::sync::{Duration, Instant};
 
 #[allow(clippy::unnecessary_wraps)] // as outside the model
 pub(crate) fn spawn(

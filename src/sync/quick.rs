@@ -10,11 +10,11 @@
 //! producers of one full partition some progress faster than others. A thread that finds it taken
 //! yields a few times, since the holder was probably preempted, and then tries again after each
 //! [`NAP`], which the system may make twice as long; that also gives a holder of a lower priority
-//! time to continue. Longer waits use a [`Condvar`](super::Condvar).
+//! time to continue. Longer waits use a [`Condvar`](crate::sync::locks::Condvar).
 
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
-use super::Duration;
+use crate::sync::Duration;
 
 pub(crate) type QuickGuard<'a, V> = SpinMutexGuard<'a, V>;
 

@@ -1,9 +1,9 @@
 //! A clock that stands still until the test moves it, for what its thread does.
 
 use std::cell::Cell;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::flow::partition::segment::PutTime;
+use crate::flow::segments::PutTime;
 
 thread_local! {
     static STOPPED: Cell<Option<Instant>> = const { Cell::new(None) };

@@ -21,10 +21,14 @@
 use loom::cell::UnsafeCell;
 
 use crate::config::{Config, PartitionPolicy, ThreadPolicy};
+use crate::flow::batch::Batch;
+use crate::flow::handler::HandlerRef;
+use crate::item::{Item, TypeKey};
+use crate::queue::BatchQueue;
 use crate::sync::{Arc, Condvar, Duration, Mutex, wait_for};
-use crate::{Batch, BatchQueue, HandlerRef, Item, TypeKey};
 
 pub(crate) const ONE: TypeKey = TypeKey(1 << 4);
+
 pub(crate) const TWO: TypeKey = TypeKey(2 << 4);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

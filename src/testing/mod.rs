@@ -2,6 +2,6 @@
 
 #[cfg(not(loom))]
 pub(crate) mod clock;
-pub(crate) mod latch;
 #[cfg(loom)]
 pub(crate) mod loom;
+pub(crate) mod threads;

@@ -1,12 +1,12 @@
 //! The protocol as a model whose states are all visited: small queues, in every order of their
-//! steps. `src/control/ownership/README.md` says what the steps are.
+//! steps. `src/flow/ownership/README.md` says what the steps are.
 //!
 //! What the model leaves out: it is sequentially consistent, so it has no fences (loom runs the
 //! real code without that assumption). A rest is a sleep, and pressure wakes no thread. A search
 //! reads all partitions in one step, and a wake-up is one step with the read of the owner word. The
 //! side calls of handlers, weights, spare threads, permits for slow calls, hosts and growth are
 //! missing; there is one queue, whose desks are reserved for no other. Waits for each other are
-//! missing as well: they all change under one lock (`control/waits.rs`). A type that comes or goes
+//! missing as well: they all change under one lock (`threads/waits.rs`). A type that comes or goes
 //! has one partition. The versions of the table of types are left to loom
 //! (`flow/route/type_table.rs`).
 //!
@@ -18,9 +18,9 @@
 //! | `rules.rs` | the rules that it can leave out |
 //! | `world.rs` | what a queue is asked to do |
 //! | `promises.rs` | the promises, and what a good end is |
-//! | `drain.rs`, `submit.rs`, `calls.rs`, `leave.rs` | the steps of a drain thread |
-//! | `linger.rs`, `letters.rs` | those where batches wait, and where items fail for good |
-//! | `producers.rs`, `changes.rs`, `departures.rs`, `others.rs` | the steps of all others |
+//! | `drain.rs`, `queue.rs`, `calls.rs`, `leave.rs` | the steps of a drain thread |
+//! | `linger.rs`, `py_handler.rs` | those where batches wait, and where items fail for good |
+//! | `producers.rs`, `route.rs`, `departures.rs`, `others.rs` | the steps of all others |
 //! | `worlds.rs`, `worlds_of_batches.rs`, `worlds_of_types.rs` | the worlds that are searched |
 //!
 //! `make loom` runs the tests, with optimisation. They stop at a limit of states; those of `make

@@ -9,26 +9,17 @@
 //! Everything that can fail happens before the first state changes, so a batch is applied
 //! completely or not at all.
 
-mod aggregator;
-mod codes;
-mod column;
-mod decimals;
-mod description;
-mod distinct;
-mod extremes;
-mod groups;
-mod interner;
-mod measured;
-mod partials;
-mod prepared;
-mod quantile_buckets;
-mod quantiles;
-mod schema;
-mod state;
-mod sums;
-mod top_n;
-mod value;
+pub(crate) mod aggregator;
+pub(crate) mod column;
+pub(crate) mod description;
+pub(crate) mod extremes;
+pub(crate) mod groups;
+pub(crate) mod partials;
+pub(crate) mod schema;
+pub(crate) mod sketches;
+pub(crate) mod state;
+pub(crate) mod sums;
 
-pub use aggregator::Aggregator;
-pub use description::{AggregateError, Aggregation, Measure, Window};
-pub use distinct::{DistinctSketch, LG_REGISTERS};
+pub use crate::arrow::aggregate::aggregator::Aggregator;
+pub use crate::arrow::aggregate::description::{AggregateError, Aggregation, Measure, Window};
+pub use crate::arrow::aggregate::sketches::{DistinctSketch, LG_REGISTERS};

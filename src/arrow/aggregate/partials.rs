@@ -7,10 +7,10 @@ use std::sync::Arc;
 use arrow_array::StructArray;
 use arrow_schema::{DataType, Field, Fields, Schema};
 
-use super::column::{Column, value_type};
-use super::decimals::{kept_sum_type, sum_type};
-use super::description::{AggregateError, Aggregation, Measure};
-use super::quantile_buckets;
+use crate::arrow::aggregate::column::{Column, value_type};
+use crate::arrow::aggregate::description::{AggregateError, Aggregation, Measure};
+use crate::arrow::aggregate::sketches;
+use crate::arrow::aggregate::sums::{kept_sum_type, sum_type};
 
 /// The metadata key of the description.
 const DESCRIPTION: &str = "batchqueue.aggregation";
@@ -87,7 +87,7 @@ pub(super) fn kept_fields(
                 vec![field("value", of.clone()), field("by", by.clone())]
             }
             (Measure::QuantileBuckets { .. }, _, None) => {
-                vec![list("buckets", DataType::Struct(quantile_buckets::FIELDS.clone()))]
+                vec![list("buckets", DataType::Struct(sketches::FIELDS.clone()))]
             }
             (Measure::Distinct { .. } | Measure::Quantiles { .. }, Some(_), None) => {
                 vec![field("sketch", DataType::Binary)]

@@ -2,9 +2,9 @@
 
 use arrow_schema::{DataType, Fields, Schema, TimeUnit};
 
-use super::column::value_type;
-use super::description::{AggregateError, Aggregation, Measure, Window};
-use super::partials::{as_kept_fields, kept_fields};
+use crate::arrow::aggregate::column::value_type;
+use crate::arrow::aggregate::description::{AggregateError, Aggregation, Measure, Window};
+use crate::arrow::aggregate::partials::{as_kept_fields, kept_fields};
 use crate::arrow::time::{Buckets, Clock};
 
 /// The types of the keys, with the window's last, and the fields of each measure's partials.

@@ -2,8 +2,8 @@
 
 use arrow_array::{ArrayRef, StructArray};
 
-use super::column::Column;
-use super::description::AggregateError;
+use crate::arrow::aggregate::column::Column;
+use crate::arrow::aggregate::description::AggregateError;
 
 /// The columns that a measure reads, for a range of rows.
 pub(super) struct Input {
@@ -51,7 +51,8 @@ pub(super) trait State: Send {
         None
     }
 
-    /// The state as columns, with the fields of [`kept_fields`](super::partials::kept_fields).
+    /// The state as columns, with the fields of
+    /// [`kept_fields`](crate::arrow::aggregate::partials::kept_fields).
     fn partials(&self) -> Result<Vec<ArrayRef>, AggregateError>;
 
     /// The result of each group.

@@ -16,8 +16,9 @@ use std::fmt;
 
 use rustc_hash::FxHashSet;
 
-use crate::flow::desk::JobPlace;
-use crate::flow::handler::{DeadLetters, HandlerRef};
+use crate::flow::batch::DeadLetters;
+use crate::flow::handler::HandlerRef;
+use crate::flow::handler::desk::JobPlace;
 use crate::observe::CallTime;
 use crate::sync::{Arc, AtomicUsize, Duration, Mutex, Ordering, QuickMutex};
 

@@ -1,11 +1,10 @@
-//! Put: one item. Many items under one lock are in `run.rs`.
+//! Put: one item. Many items under one lock are in `put.rs`.
 
-use crate::control::scheduler::Signal;
-use crate::flow::partition::gate::Gate;
-use crate::flow::partition::slow_counts::Attempt;
-use crate::flow::partition::{Partition, Stop};
-use crate::item::Item;
-use crate::sync::QuickGuard;
+use crate::flow::partition::{Attempt, Gate, Partition, Stop};
+use crate::flow::segments::Segment;
+use crate::item::{Item, TypeKey};
+use crate::sync::{Ordering, QuickGuard};
+use crate::threads::park::Signal;
 
 impl<T: Item> Partition<T> {
     /// Puts one item, or returns it if it does not fit. Most puts need not know whether this is a
@@ -49,5 +48,177 @@ impl<T: Item> Partition<T> {
             self.count_slow(attempt, 0, 1);
         }
         Ok(self.announce(&mut gate, was_empty, 1))
+    }
+}
+
+// A run: consecutive puts into one partition while its gate is held.
+
+impl<T> Partition<T> {
+    /// Locks the gate for several consecutive puts.
+    #[inline]
+    pub(crate) fn run(&self, inside_pool: bool) -> Run<'_, T> {
+        self.run_behind(self.gate.lock(), inside_pool)
+    }
+
+    /// Like [`run`](Self::run). Returns `None` if the gate is locked.
+    #[inline]
+    pub(crate) fn try_run(&self, inside_pool: bool) -> Option<Run<'_, T>> {
+        self.gate.try_lock().map(|gate| self.run_behind(gate, inside_pool))
+    }
+
+    fn run_behind<'a>(
+        &'a self,
+        mut gate: QuickGuard<'a, Gate<T>>,
+        inside_pool: bool,
+    ) -> Run<'a, T> {
+        let was_empty = self.is_empty(&mut gate);
+        Run {
+            partition: self,
+            pushed_before: gate.pushed(),
+            gate,
+            inside_pool,
+            was_empty,
+            plain_until: 0,
+        }
+    }
+}
+
+/// Consecutive puts while the gate is held. They are announced at its [`end`](Self::end).
+pub(crate) struct Run<'a, T> {
+    pub(crate) partition: &'a Partition<T>,
+    gate: QuickGuard<'a, Gate<T>>,
+    inside_pool: bool,
+    was_empty: bool,
+    pushed_before: u64,
+    /// While the open segment is shorter than this, a put is certain to find room, and space in the
+    /// segment.
+    plain_until: usize,
+}
+
+impl<T> Run<'_, T> {
+    /// Checks whether the next put will succeed, and if not, why.
+    #[inline]
+    pub(crate) fn check(&mut self, key: impl FnOnce() -> TypeKey) -> Result<(), Stop> {
+        if self.gate.open.len() < self.plain_until { Ok(()) } else { self.check_slowly(key) }
+    }
+
+    #[inline(never)]
+    fn check_slowly(&mut self, key: impl FnOnce() -> TypeKey) -> Result<(), Stop> {
+        self.partition.seal_full(&mut self.gate);
+        self.partition.check(&mut self.gate, key, self.inside_pool)?;
+        self.gate.note_time();
+        if self.gate.has_choked {
+            // The next item may be of another type.
+            return Ok(());
+        }
+        let (partition, gate) = (self.partition, &self.gate);
+        let mut room = partition.buffer_size.saturating_sub(gate.queued());
+        if gate.lingers {
+            let lacks = gate.lacks();
+            room = if lacks > 0 { room.min(lacks) } else { room };
+        }
+        self.plain_until = gate.open.len().saturating_add(room).min(partition.segment_size);
+        Ok(())
+    }
+
+    /// Puts an item, after a successful [`check`](Self::check).
+    #[inline]
+    pub(crate) fn put(&mut self, item: T) {
+        self.gate.open.push(item);
+    }
+
+    /// Counts an attempt that finds no room and is therefore delayed.
+    pub(crate) fn count_delayed(&mut self) {
+        self.partition.count_slow(Attempt::New, 1, 0);
+    }
+
+    /// Releases the gate. Returns the signal for the drain thread.
+    pub(crate) fn end(mut self) -> Signal {
+        self.partition.seal_full(&mut self.gate);
+        let put = usize::try_from(self.gate.pushed() - self.pushed_before).unwrap_or(usize::MAX);
+        self.partition.announce(&mut self.gate, self.was_empty, put)
+    }
+}
+
+// Puts by weight, in pieces where only a piece finds room; and the weight of a segment.
+//
+// The gate counts items by weight, so the weight of the open segment is the difference between
+// what was put until now and what was put before it. `weighed` is the latter, kept from the first
+// weighted put on. So no item is asked for its weight again, which is the user's code, while the
+// thread inside takes it.
+
+/// The value of `weighed` while no item of the partition weighs more than 1.
+pub(crate) const NONE: u64 = u64::MAX;
+
+impl<T> Partition<T> {
+    /// Whether the partition has ever got an item by weight. Relaxed: set under the gate before
+    /// that item was put, and the gate or the channel delivered the item.
+    pub(crate) fn has_weighted(&self) -> bool {
+        self.weighed.load(Ordering::Relaxed) != NONE
+    }
+
+    /// Replaces the open segment, and returns it.
+    pub(crate) fn replace_open(&self, gate: &mut Gate<T>, next: Vec<T>) -> Segment<T> {
+        let items = std::mem::replace(&mut gate.open, next);
+        let (mut weight, put_at) = (items.len(), gate.put_at);
+        gate.before_open += weight as u64;
+        // Relaxed, both: under the gate.
+        let before = self.weighed.load(Ordering::Relaxed);
+        if before != NONE {
+            self.weighed.store(gate.before_open, Ordering::Relaxed);
+            weight = usize::try_from(gate.before_open - before).unwrap_or(usize::MAX);
+        }
+        Segment { items, weight, put_at }
+    }
+}
+
+impl<T: Item> Partition<T> {
+    /// Puts an item by its weight. Returns what does not fit: the whole item, unless there is room
+    /// for a piece of at least `least`.
+    pub(crate) fn put_weighted(
+        &self,
+        item: T,
+        least: usize,
+        attempt: Attempt,
+        inside_pool: bool,
+    ) -> (Signal, Option<(T, Stop)>) {
+        let mut gate = self.gate.lock();
+        let checked = self.check(&mut gate, || item.type_key(), inside_pool);
+        if let Err(stop @ (Stop::Closed | Stop::Choked)) = checked {
+            self.count_slow(attempt, item.weight(), 0);
+            return (Signal::Nothing, Some((item, stop)));
+        }
+        let was_empty = self.is_empty(&mut gate);
+        let (room, weight) = (self.buffer_size.saturating_sub(gate.queued()), item.weight());
+        let (put, rest) = if weight <= room {
+            (Some(item), None)
+        } else if room >= least.max(1) {
+            let (put, rest) = item.cut(room);
+            (Some(put), Some(rest))
+        } else {
+            if gate.lingers {
+                self.want_room(&mut gate);
+            }
+            (None, Some(item))
+        };
+        let weight = put.as_ref().map_or(0, Item::weight);
+        if let Some(put) = put {
+            if !self.has_weighted() {
+                // Relaxed: under the gate.
+                self.weighed.store(gate.before_open, Ordering::Relaxed);
+            }
+            if gate.lingers && (1..weight).contains(&gate.lacks()) && !gate.open.is_empty() {
+                // The rest of the item belongs to another batch.
+                self.seal(&mut gate);
+            }
+            // The segment's length counts the item as one.
+            gate.before_open += weight as u64 - 1;
+            self.append(&mut gate, put);
+        }
+        match attempt {
+            Attempt::New => self.count_slow(attempt, rest.as_ref().map_or(0, Item::weight), 0),
+            Attempt::Again => self.count_slow(attempt, 0, weight),
+        }
+        (self.announce(&mut gate, was_empty, weight), rest.map(|rest| (rest, Stop::Full)))
     }
 }

@@ -3,7 +3,7 @@
 //! Queued items count, and those that the lanes hold. A type whose handler is slow, backs off or
 //! hangs would fill a partition that it shares, and stop the others there. So it is *choked*: a put
 //! that finds the partition full searches for lanes whose job has waited for
-//! [`CHOKE_AFTER`](crate::flow::desk::lane::CHOKE_AFTER). What they hold counts no more, which
+//! [`CHOKE_AFTER`](crate::flow::partition::lane::CHOKE_AFTER). What they hold counts no more, which
 //! makes room for the other types; their own puts find no room until the lane holds nothing.
 //!
 //! ```text
@@ -16,17 +16,16 @@
 //! So a type adds one more buffer at most while it is choked. A lane changes state under the lock
 //! of the lanes; producers see it under the gate.
 
-use crate::flow::desk::lanes::Lanes;
-use crate::flow::partition::gate::{Access, Gate};
+use crate::flow::partition::lanes::Lanes;
 use crate::flow::partition::space::Listener;
-use crate::flow::partition::{Partition, Stop};
+use crate::flow::partition::{Access, Gate, Partition, Stop};
 use crate::item::TypeKey;
 use crate::sync::{Arc, Duration, Instant, Ordering};
 
 impl<T> Partition<T> {
     /// Checks whether a put may proceed: first the access, then the type, then the bound.
     #[inline]
-    pub(super) fn check(
+    pub(crate) fn check(
         &self,
         gate: &mut Gate<T>,
         key: impl FnOnce() -> TypeKey,
@@ -51,7 +50,7 @@ impl<T> Partition<T> {
         Ok(())
     }
 
-    pub(in crate::flow) fn is_choked(&self, key: TypeKey) -> bool {
+    pub(crate) fn is_choked(&self, key: TypeKey) -> bool {
         self.choked.lock().contains(&key)
     }
 
@@ -77,7 +76,8 @@ impl<T> Partition<T> {
         });
     }
 
-    /// Notifies `listener` of room from now on; see [`Space::listen`](super::space::Space::listen).
+    /// Notifies `listener` of room from now on; see
+    /// [`Space::listen`](crate::flow::partition::space::Space::listen).
     pub(crate) fn listen(&self, listener: Arc<dyn Listener>) {
         self.space.listen(listener, self.index);
     }
@@ -108,7 +108,7 @@ impl<T> Partition<T> {
         gate.queued() >= self.pressure_level(&gate)
     }
 
-    pub(super) fn refresh_released(&self, gate: &mut Gate<T>) {
+    pub(crate) fn refresh_released(&self, gate: &mut Gate<T>) {
         // Acquire: pairs with the Release in `store_released`. A stale value makes the partition
         // look fuller; or emptier by a job that failed since, and is held until its next try.
         gate.released_seen = self.drain_side.released.load(Ordering::Acquire);
@@ -130,7 +130,7 @@ impl<T> Partition<T> {
 
     /// Under the lock of the lanes.
     #[inline]
-    pub(super) fn store_released(&self, counted: usize) {
+    pub(crate) fn store_released(&self, counted: usize) {
         // Relaxed load: written under the lock of the lanes. Release: pairs with the Acquire in
         // `refresh_released`.
         let released = self.drain_side.taken.load(Ordering::Relaxed) - counted as u64;
@@ -153,7 +153,7 @@ impl<T> Partition<T> {
 
     /// Chokes the types whose jobs have waited for long. Returns whether there is one that was not
     /// choked before.
-    pub(in crate::flow) fn choke(&self, now: Instant) -> bool {
+    pub(crate) fn choke(&self, now: Instant) -> bool {
         let mut lanes = self.lanes.lock();
         let mut choked = Vec::new();
         lanes.choke(now, |key| choked.push(key));
@@ -187,10 +187,10 @@ impl<T> Partition<T> {
 mod loom_tests {
     use loom::thread;
 
-    use crate::flow::desk::lane::Since;
+    use crate::flow::partition::lane::Since;
     use crate::flow::partition::ready::ReadySet;
-    use crate::flow::partition::segment_pool::SegmentPool;
     use crate::flow::partition::{Partition, Stop};
+    use crate::flow::segments::SegmentPool;
     use crate::sync::{Arc, Instant};
     use crate::testing::loom::{Number, ONE, TWO, model};
 

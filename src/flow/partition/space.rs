@@ -36,7 +36,7 @@ impl fmt::Debug for Waiters {
 /// notifies no thread. Nor is the gate held here, so that no thread waits for it behind one that
 /// the system has preempted.
 #[derive(Debug)]
-pub(super) struct Space {
+pub(crate) struct Space {
     waiters: Mutex<Waiters>,
     changed: Condvar,
     /// Producers between their first check and the end of their wait, and listeners.
@@ -44,13 +44,13 @@ pub(super) struct Space {
 }
 
 impl Space {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { waiters: Mutex::default(), changed: Condvar::new(), waiting: AtomicUsize::new(0) }
     }
 
     /// Waits, if the partition `is_full`, for a notification or until `limit` has passed. May
     /// return early.
-    pub(super) fn wait(&self, limit: Option<Duration>, is_full: impl FnOnce() -> bool) {
+    pub(crate) fn wait(&self, limit: Option<Duration>, is_full: impl FnOnce() -> bool) {
         // Read before the check: a change after the check notifies after this.
         let before = self.waiters.lock().notifications;
         // Relaxed: ordered by the fence.
@@ -69,7 +69,7 @@ impl Space {
     }
 
     /// Called after a change: producers that found the partition full check again.
-    pub(super) fn notify(&self) {
+    pub(crate) fn notify(&self) {
         let mut waiters = self.waiters.lock();
         waiters.notifications += 1;
         for (listener, partition) in &waiters.listeners {
@@ -81,7 +81,7 @@ impl Space {
 
     /// Notifies `listener` from now on. A check after this misses nothing: either it sees the
     /// space, or the listener is notified.
-    pub(super) fn listen(&self, listener: Arc<dyn Listener>, partition: usize) {
+    pub(crate) fn listen(&self, listener: Arc<dyn Listener>, partition: usize) {
         self.waiters.lock().listeners.push((listener, partition));
         // Relaxed: ordered by the fence.
         self.waiting.fetch_add(1, Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl Space {
     }
 
     /// Stops notifying `listener`.
-    pub(super) fn stop_listening(&self, listener: &Arc<dyn Listener>) {
+    pub(crate) fn stop_listening(&self, listener: &Arc<dyn Listener>) {
         let mut waiters = self.waiters.lock();
         let same = |other: &Arc<dyn Listener>| {
             std::ptr::addr_eq(Arc::as_ptr(other), Arc::as_ptr(listener))
@@ -106,7 +106,7 @@ impl Space {
     /// Not needed after the open segment, unless there are weighted items: it holds at most a
     /// quarter of the bound, so a producer that finds no room for half of the bound has a sealed
     /// segment or held items before it.
-    pub(super) fn notify_waiting(&self) {
+    pub(crate) fn notify_waiting(&self) {
         // SeqCst: pairs with the fences in `wait` and `listen`.
         fence(Ordering::SeqCst);
         // Relaxed: ordered by the fence.

@@ -3,10 +3,8 @@
 //! Only the thread inside calls these functions, under the lock of the lanes; after expiry each
 //! thread that ends, under the same lock.
 
-use crate::flow::partition::Partition;
-use crate::flow::partition::gate::Access;
-use crate::flow::partition::segment::{Segment, TakenSegments};
-use crate::flow::partition::segment_pool::{SegmentCache, kept_capacity};
+use crate::flow::partition::{Access, Partition};
+use crate::flow::segments::{Segment, SegmentCache, TakenSegments, kept_capacity};
 use crate::item::Item;
 use crate::sync::{Ordering, SegmentChannel, fence};
 

@@ -6,18 +6,16 @@ use std::ops::Range;
 
 use proptest::prelude::*;
 
-use crate::control::scheduler::Signal;
-use crate::flow::desk::lanes::Lanes;
-use crate::flow::partition::gate::Access;
+use crate::flow::partition::lanes::Lanes;
 use crate::flow::partition::ready::ReadySet;
-use crate::flow::partition::segment::PutTime;
-use crate::flow::partition::segment::{Segment, TakenSegments, segment_size};
-use crate::flow::partition::segment_pool::{SegmentCache, SegmentPool, kept_capacity};
-use crate::flow::partition::slow_counts::Attempt;
-use crate::flow::partition::{Partition, Stop};
+use crate::flow::partition::{Access, Attempt, Partition, Stop};
+use crate::flow::segments::{
+    PutTime, Segment, SegmentCache, SegmentPool, TakenSegments, kept_capacity, segment_size,
+};
 use crate::item::{Item, TypeKey};
 use crate::sync::{Arc, Duration, Instant};
 use crate::testing::clock::StoppedClock;
+use crate::threads::park::Signal;
 
 /// Consecutive numbers, each of weight one.
 #[derive(Debug, Clone, PartialEq)]

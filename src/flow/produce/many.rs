@@ -7,13 +7,13 @@
 
 use crate::config::Selector;
 use crate::error::ProduceError;
-use crate::flow::partition::run::Run;
+use crate::flow::partition::put::Run;
 use crate::flow::partition::{Partition, Stop};
-use crate::flow::pause::Pause;
 use crate::flow::state::Flow;
 use crate::item::{Item, TypeKey};
 use crate::sync::{Arc, Instant};
-use crate::thread_context::on_drain_thread;
+use crate::threads::context::on_drain_thread;
+use crate::threads::waits::Pause;
 
 /// The number of gates held concurrently; a power of two.
 const HELD: usize = 16;
@@ -248,11 +248,11 @@ impl<T: Item> Drop for Runs<'_, T> {
 mod loom_tests {
     use loom::thread;
 
-    use crate::BatchQueue;
     use crate::config::{Config, PartitionPolicy};
-    use crate::flow::pause::Wait;
+    use crate::queue::BatchQueue;
     use crate::sync::Arc;
     use crate::testing::loom::{Number, ONE, Seen, TWO, config, model, model_by_turns};
+    use crate::threads::waits::Wait;
 
     /// Each producer holds one of two gates and wants the other.
     #[test]

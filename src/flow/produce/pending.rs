@@ -13,17 +13,17 @@
 
 use std::fmt;
 
-use crate::control::waits::{Waiting, WatchedWait};
 use crate::error::ProduceError;
-use crate::flow::handler::consumption::Consumption;
 use crate::flow::partition::space::Listener;
 use crate::flow::partition::{Partition, Stop};
 use crate::flow::produce::Refusal;
 use crate::flow::produce::many::Source;
+use crate::flow::route::type_handlers::Consumption;
 use crate::flow::state::Flow;
 use crate::item::{Item, TypeKey};
 use crate::sync::Arc;
-use crate::thread_context::on_drain_thread;
+use crate::threads::context::on_drain_thread;
+use crate::threads::waits::{Waiting, WatchedWait};
 
 /// The state of an item that was not put.
 #[derive(Debug)]
@@ -270,11 +270,13 @@ mod loom_tests {
 
     use super::TryProduceError;
     use crate::config::Config;
+    use crate::flow::batch::Batch;
+    use crate::flow::handler::HandlerRef;
     use crate::flow::partition::space::Listener;
+    use crate::queue::BatchQueue;
     use crate::sync::{Arc, Condvar, Mutex, wait_for};
-    use crate::testing::latch::Latch;
     use crate::testing::loom::{Number, ONE, Seen, config, model, model_by_turns};
-    use crate::{Batch, BatchQueue, HandlerRef};
+    use crate::testing::threads::Latch;
 
     /// An event loop that sleeps until it is notified.
     #[derive(Default)]

@@ -2,13 +2,14 @@
 
 use smallvec::SmallVec;
 
-use crate::flow::desk::Purpose;
+use crate::config::{Config, LONGEST, MAX_BUFFER_SIZE, RetryPolicy, check_delay, within};
+use crate::error::ConfigError;
 use crate::flow::handler::HandlerRef;
-use crate::flow::handler::call_settings::CallSettings;
 use crate::flow::handler::dead_letters::DeadLetterBox;
-use crate::item::TypeKey;
+use crate::flow::handler::desk::Purpose;
+use crate::item::{HandledType, TypeKey};
 use crate::observe::HandlerTally;
-use crate::sync::Arc;
+use crate::sync::{Arc, Duration};
 
 /// Partitions of a type, by index: nearly always one.
 pub(crate) type Partitions = SmallVec<[usize; 1]>;
@@ -88,5 +89,84 @@ impl<T> Target<T> {
 
     pub(crate) fn handler(&self) -> &HandlerRef<T> {
         &self.registered.handlers[self.instance]
+    }
+}
+
+// Which handlers get the batches of a queue.
+
+/// Which handlers get the batches.
+pub(crate) enum Consumption<T> {
+    /// The handler of each type.
+    ByHandler,
+    /// One for all types.
+    OneConsumer(Arc<TypeHandlers<T>>),
+    /// One per drain thread, for all types.
+    PerThread(Vec<Arc<TypeHandlers<T>>>),
+}
+
+impl<T> Consumption<T> {
+    pub(crate) fn is_by_handler(&self) -> bool {
+        matches!(self, Self::ByHandler)
+    }
+
+    /// Whether a handler instance is the queue's consumer, or one of them.
+    pub(crate) fn includes(&self, handler: &HandlerRef<T>) -> bool {
+        match self {
+            Self::ByHandler => false,
+            Self::OneConsumer(consumer) => consumer.handlers[0].is(handler),
+            Self::PerThread(consumers) => {
+                consumers.iter().any(|consumer| consumer.handlers[0].is(handler))
+            }
+        }
+    }
+
+    /// The consumer whose `on_idle` and `on_close` the drain thread calls.
+    pub(crate) fn side_called_by(&self, thread: usize) -> Option<HandlerRef<T>> {
+        match self {
+            Self::ByHandler => None,
+            Self::OneConsumer(consumer) => (thread == 0).then(|| consumer.handlers[0].clone()),
+            Self::PerThread(consumers) => {
+                let mine = &consumers[thread].handlers[0];
+                // One instance for several threads: the first of them calls it.
+                let known = consumers[..thread].iter().any(|other| other.handlers[0].is(mine));
+                (!known).then(|| mine.clone())
+            }
+        }
+    }
+}
+
+// The settings of the calls of one type's handlers: its own, or else the queue's.
+
+/// How the handlers of one type are called.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct CallSettings {
+    /// The most items that one call gets.
+    pub(crate) max_batch_items: usize,
+    /// How long an item may wait for its batch to become full; `None`: not at all.
+    pub(crate) max_delay: Option<Duration>,
+    pub(crate) retry: Option<RetryPolicy>,
+}
+
+impl CallSettings {
+    pub(crate) fn of_queue(config: &Config) -> Self {
+        let Config { max_batch_items, max_delay, retry, .. } = *config;
+        let max_delay = max_delay.filter(|delay| !delay.is_zero());
+        Self { max_batch_items, max_delay, retry }
+    }
+
+    /// # Errors
+    /// A setting of the type is out of range, or does not go with the others.
+    pub(crate) fn of_type(config: &Config, item_type: &HandledType) -> Result<Self, ConfigError> {
+        let name = &item_type.name;
+        let max_batch_items = item_type.max_batch_items.unwrap_or(config.max_batch_items);
+        within(&format!("{name}: max_batch_items"), max_batch_items, MAX_BUFFER_SIZE)?;
+        let max_delay = item_type.max_delay.or(config.max_delay).filter(|delay| !delay.is_zero());
+        check_delay(&format!("{name}: "), max_delay, max_batch_items)?;
+        item_type.retry.as_ref().map_or(Ok(()), RetryPolicy::validate)?;
+        Ok(Self {
+            max_batch_items,
+            max_delay: max_delay.map(|delay| delay.min(LONGEST)),
+            retry: item_type.retry.map(RetryPolicy::with_bounded_times).or(config.retry),
+        })
     }
 }

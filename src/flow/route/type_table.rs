@@ -337,6 +337,211 @@ fn table_of(version: usize) -> usize {
 }
 
 #[cfg(all(test, loom))]
-mod loom_tests;
+mod loom_tests {
+    use loom::thread;
+
+    use super::*;
+    use crate::flow::partition::ready::ReadySet;
+    use crate::flow::segments::SegmentPool;
+    use crate::sync::Mutex;
+    use crate::testing::loom::{model, model_by_turns};
+
+    // Lookups while the table changes.
+
+    /// A table of types whose key is the number of their partition.
+    struct World {
+        table: TypeTable<u64>,
+        usage: Mutex<TableUse>,
+        partitions: AppendOnly<Arc<Partition<u64>>>,
+    }
+
+    impl World {
+        fn new(partitions: usize, types: std::ops::Range<usize>) -> Arc<Self> {
+            let world = Self {
+                table: TypeTable::new(),
+                usage: Mutex::new(TableUse::default()),
+                partitions: AppendOnly::new(),
+            };
+            let ready = ReadySet::new();
+            for index in 0..partitions {
+                let (ready, pool) = (ready.add(index), Arc::new(SegmentPool::new(1)));
+                world.partitions.push(Arc::new(Partition::new(index, ready, 1, 1, pool)));
+            }
+            types.for_each(|number| world.insert(number));
+            Arc::new(world)
+        }
+
+        fn insert(&self, number: usize) {
+            let entry = TypeEntry::new(number, number, false);
+            self.table.insert(&mut self.usage.lock(), TypeKey(number), entry, &self.partitions);
+        }
+
+        fn remove(&self, number: usize) {
+            self.table.remove(&mut self.usage.lock(), TypeKey(number));
+        }
+
+        /// Whether a type is found; then it must be complete.
+        fn has(&self, number: usize) -> bool {
+            let direct = self.table.find_direct(TypeKey(number));
+            assert!(direct.is_none_or(|partition| partition.index == number));
+            let Some(found) = self.table.find(TypeKey(number)) else { return false };
+            let direct = found.partition.map(|partition| partition.index);
+            assert_eq!((found.entry.number(), found.entry.index()), (number, number));
+            assert!(direct.is_none_or(|index| index == number));
+            true
+        }
+    }
+
+    /// Growth while a producer looks up types: the entries that it finds are complete, also in a
+    /// larger table, and it finds them again.
+    #[test]
+    fn loom_look_up_while_the_table_grows() {
+        model(3, || {
+            let world = World::new(4, 0..1);
+            let producer = {
+                let world = world.clone();
+                thread::spawn(move || {
+                    let found: Vec<usize> =
+                        [3, 0, 2].into_iter().filter(|&number| world.has(number)).collect();
+                    assert!(found.contains(&0));
+                    assert!(found.iter().all(|&number| world.has(number)));
+                })
+            };
+            // Three entries fit into the first table of four slots; the fourth goes into the second
+            // one. They are inserted by this thread, which loom runs first: otherwise loom would
+            // not explore a lookup before a store that follows a load of the same thread.
+            (1..4).for_each(|number| world.insert(number));
+            producer.join().unwrap();
+        });
+    }
+
+    /// Types come and go while a producer looks up a type that stays. With each change of the
+    /// table, the one that the producer may be in is filled anew.
+    #[test]
+    fn loom_look_up_while_the_twins_follow_each_other() {
+        model_by_turns(1, 2, || {
+            let world = World::new(6, 0..1);
+            let producer = {
+                let world = world.clone();
+                thread::spawn(move || {
+                    assert!(world.has(0), "it stays all the time");
+                    world.has(2)
+                })
+            };
+            // Of four slots one is live, and the marks of two others fill a table.
+            for number in 1..6 {
+                world.insert(number);
+                world.remove(number);
+            }
+            let changes = world.table.current_version() >> TABLE_BITS;
+            assert_eq!(
+                (changes, world.table.tables.iter().filter_map(OnceLock::get).count()),
+                (2, 2)
+            );
+            producer.join().unwrap();
+        });
+    }
+}
+
 #[cfg(all(test, not(loom)))]
-mod tests;
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::flow::partition::ready::ReadySet;
+    use crate::flow::segments::SegmentPool;
+
+    fn partitions(count: usize) -> AppendOnly<Arc<Partition<u64>>> {
+        let (partitions, ready) = (AppendOnly::new(), ReadySet::new());
+        for index in 0..count {
+            let (ready, pool) = (ready.add(index), Arc::new(SegmentPool::new(1)));
+            partitions.push(Arc::new(Partition::new(index, ready, 1, 1, pool)));
+        }
+        partitions
+    }
+
+    fn slots(table: &TypeTable<u64>) -> usize {
+        table.tables.iter().filter_map(OnceLock::get).map(|table| table.slots.len()).sum()
+    }
+
+    #[test]
+    fn two_slots_share_a_cache_line() {
+        assert_eq!(size_of::<Slot<u64>>(), 32);
+    }
+
+    #[test]
+    fn the_fields_of_an_entry_do_not_overlap() {
+        let largest = (u32::MAX as usize, (1 << TypeEntry::INDEX_BITS) - 1);
+        for (number, index) in [(0, 0), (largest.0, 0), (0, largest.1), largest] {
+            for is_spread in [false, true] {
+                let entry = TypeEntry::new(number, index, is_spread).directly(true);
+                assert_eq!((entry.number(), entry.index()), (number, index));
+                assert_eq!(
+                    (entry.is_spread(), entry.is_direct(), entry.is_live()),
+                    (is_spread, true, true)
+                );
+                assert!(!entry.directly(false).is_direct());
+            }
+        }
+    }
+
+    /// Types that stay refer to their partitions without an index, whatever comes and goes beside
+    /// them.
+    #[test]
+    fn types_that_stay_are_found_directly() {
+        let (table, usage, partitions) =
+            (TypeTable::new(), &mut TableUse::default(), partitions(101));
+        let insert = |usage: &mut TableUse, key: usize, index| {
+            table.insert(usage, TypeKey(key), TypeEntry::new(index, index, false), &partitions);
+        };
+        (0..100).for_each(|number| insert(usage, number << 4, number));
+        for session in 1_000..20_000 {
+            insert(usage, session << 4, 100);
+            table.remove(usage, TypeKey(session << 4));
+        }
+        let direct = (0..100).filter(|&number| {
+            let found = table.find(TypeKey(number << 4)).unwrap();
+            assert_eq!(found.entry.index(), number);
+            found.partition.inspect(|partition| assert_eq!(partition.index, number)).is_some()
+        });
+        assert!(direct.count() > 90);
+        // 256 slots have room for them, and so do the smaller tables before.
+        assert!(slots(&table) <= 64 + 128 + 2 * 256, "{} slots", slots(&table));
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_inserted_and_not_removed_is_found_and_nothing_else(
+            steps in prop::collection::vec((0_usize..60, any::<bool>(), 0_usize..8), 0..2_000),
+        ) {
+            let (table, usage, partitions) =
+                (TypeTable::new(), &mut TableUse::default(), partitions(8));
+            let mut model = HashMap::new();
+            // Keys that collide in small tables.
+            let key = |number: usize| TypeKey(number.wrapping_mul(0x1_0000_0001));
+            for (step, (number, is_spread, index)) in steps.into_iter().enumerate() {
+                if model.remove(&number).is_some() {
+                    table.remove(usage, key(number));
+                } else {
+                    let entry = TypeEntry::new(step, index, is_spread);
+                    table.insert(usage, key(number), entry, &partitions);
+                    model.insert(number, (step, index, is_spread));
+                }
+                prop_assert_eq!(usage.live, model.len());
+            }
+            for number in 0..60 {
+                let found = table.find(key(number));
+                let entry = found.as_ref().map(|found| found.entry);
+                let entry = entry.map(|it| (it.number(), it.index(), it.is_spread()));
+                prop_assert_eq!(entry, model.get(&number).copied());
+                if let Some(partition) = found.and_then(|found| found.partition) {
+                    prop_assert_eq!(partition.index, model[&number].1);
+                    prop_assert!(!model[&number].2);
+                }
+            }
+            prop_assert!(slots(&table) <= 2 * (64 + 128));
+        }
+    }
+}

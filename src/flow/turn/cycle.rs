@@ -8,14 +8,24 @@
 //!                                                  └─ all partitions finished ──▶ on_close ──▶ end
 //! ```
 
-use crate::flow::desk::call::Round;
-use crate::flow::handler::drop_items::DropPanics;
-use crate::flow::partition::segment::TakenSegments;
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashMap;
+
+use crate::flow::batch::{DeadLetters, DropPanics};
+use crate::flow::call::{Round, call};
+use crate::flow::handler::HandlerRef;
+use crate::flow::handler::dead_letters::DeadLetterBox;
+use crate::flow::handler::dispatch_log::{Problem, SideCall};
+use crate::flow::route::type_handlers::Consumption;
+use crate::flow::segments::TakenSegments;
 use crate::flow::state::Flow;
 use crate::flow::turn::idle_policy::after_thin_cycle;
 use crate::flow::turn::task::{Cycle, DrainTask, is_host_free, to_take};
-use crate::item::Item;
-use crate::sync::{Duration, Instant, now, time_since};
+use crate::item::{Item, TypeKey, counted};
+use crate::observe::{Calling, Outcome};
+use crate::sync::{Arc, Deadline, Duration, Instant, now, time_since};
+use crate::threads::context::HandlerScope;
 
 /// How long a drain thread with work stays inside its host: a fifth of the interpreter's switch
 /// interval, because no switch is requested while a handler runs native code.
@@ -207,5 +217,304 @@ impl<T: Item> DrainTask<T> {
 
     fn note_cpu_time(&self) {
         self.slot().note_cpu_time();
+    }
+}
+
+// The partitions of a drain thread that have something to do at a later time.
+
+/// The deadline of each partition that the thread has seen. A partition that goes to another thread
+/// keeps its entry here until it is due, which is of no consequence.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    by_deadline: BTreeSet<(Deadline, usize)>,
+    by_partition: FxHashMap<usize, Deadline>,
+}
+
+impl Timers {
+    pub(super) fn set(&mut self, partition: usize, deadline: Deadline) {
+        if let Some(before) = self.by_partition.insert(partition, deadline) {
+            self.by_deadline.remove(&(before, partition));
+        }
+        self.by_deadline.insert((deadline, partition));
+    }
+
+    /// When the next partition is due.
+    pub(super) fn next(&self) -> Option<Deadline> {
+        self.by_deadline.first().map(|(deadline, _)| *deadline)
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        self.next().is_some_and(|deadline| deadline.time_left().is_none())
+    }
+
+    /// Takes a partition off that is due, or any.
+    pub(super) fn pop(&mut self, any: bool) -> Option<usize> {
+        if !any && !self.is_due() {
+            return None;
+        }
+        let (_, partition) = self.by_deadline.pop_first()?;
+        self.by_partition.remove(&partition);
+        Some(partition)
+    }
+}
+
+// Handler calls that carry no items: `on_idle` after an empty cycle, and `on_close` once, after
+// the last batch.
+
+impl<T: Item> DrainTask<T> {
+    /// Calls `on_close` of replaced or removed handlers that no thread is inside any more; or, at
+    /// the end of the queue, of all of them, which only other queues are inside then.
+    pub(super) fn retire_handlers(&mut self, at_end: bool) {
+        let mut ended = self.steering.ended_retirements(at_end);
+        if ended.is_empty() {
+            return;
+        }
+        let flow = self.flow.clone();
+        flow.host.enter(&mut || {
+            for retirement in ended.drain(..) {
+                for handler in &retirement.to_close {
+                    self.call_on_close_of(handler);
+                }
+                if let Some(line) = retirement.end(&flow.name) {
+                    flow.warn(line);
+                }
+            }
+        });
+    }
+
+    pub(super) fn call_on_idle(&mut self) {
+        let flow = self.flow.clone();
+        self.has_idle_handlers = false;
+        if let Consumption::ByHandler = flow.consumption {
+            let thread = self.index;
+            let idle_handlers = flow.route.idle_handlers(|home| flow.owns(thread, home));
+            if idle_handlers.is_empty() {
+                return;
+            }
+            self.has_idle_handlers = true;
+            flow.host.enter(&mut || {
+                for idle in idle_handlers.iter().filter(|idle| flow.owns(thread, idle.home)) {
+                    // There may be many, and a caller may wait for the end of a removed one.
+                    if flow.retirements.are_pending() {
+                        self.retire_handlers(false);
+                    }
+                    // At the desk: a removal sees this thread there, or has changed the list.
+                    let is_listed = || flow.route.lists_idle(&idle.handler);
+                    self.call_on_idle_of(&idle.handler, is_listed);
+                }
+            });
+        } else if let Some(consumer) = flow.consumption.side_called_by(self.index)
+            && consumer.handler.has_on_idle()
+        {
+            self.has_idle_handlers = true;
+            flow.host.enter(&mut || self.call_on_idle_of(&consumer, || true));
+        }
+    }
+
+    /// Makes the last call of each handler. The remaining threads take handlers from a shared list,
+    /// so none of them waits for a thread that hangs.
+    pub(super) fn close_handlers(&mut self) {
+        let flow = self.flow.clone();
+        flow.host.enter(&mut || {
+            if let Some(consumer) = flow.consumption.side_called_by(self.index) {
+                self.call_on_close_of(&consumer);
+            }
+            // Handlers beside a consumer get no items, but they were added, so they are closed too.
+            while let Some(handler) = flow.ending.next_to_close(|| self.handlers_to_close()) {
+                self.call_on_close_of(&handler);
+            }
+        });
+    }
+
+    /// All instances that serve a type, but for the queue's consumers.
+    fn handlers_to_close(&self) -> Vec<HandlerRef<T>> {
+        let keeper = self.flow.dead_letters.of_queue.as_ref().map(|of_queue| &of_queue.handler);
+        let others = self.flow.route.instances().into_iter().map(|idle| idle.handler);
+        let others = others.filter(|handler| keeper.is_none_or(|keeper| !keeper.is(handler)));
+        let instances = others.chain(keeper.cloned());
+        instances.filter(|handler| !self.flow.consumption.includes(handler)).collect()
+    }
+
+    /// Calls `on_idle` if no thread is inside the handler, and it `is_listed` still.
+    fn call_on_idle_of(&mut self, handler: &HandlerRef<T>, is_listed: impl FnOnce() -> bool) {
+        if !handler.desk.try_enter(self.flow.address()) {
+            return; // Another thread is inside, so the handler is not idle.
+        }
+        // Another thread that held the desk before may have closed the handler.
+        if !self.flow.ending.is_expired() && is_listed() {
+            self.call_alone(handler, SideCall::OnIdle);
+        }
+        self.leave(handler);
+    }
+
+    /// Calls `on_close`. Waits for a thread that is inside the handler for another queue.
+    fn call_on_close_of(&mut self, handler: &HandlerRef<T>) {
+        self.flow.enter_in_turn(&handler.desk);
+        self.serve_letters_of(handler);
+        self.call_alone(handler, SideCall::OnClose);
+        self.leave(handler);
+    }
+
+    /// After a side call. Jobs that were posted meanwhile are submitted again.
+    fn leave(&self, handler: &HandlerRef<T>) {
+        self.flow.release(&handler.desk, false);
+    }
+
+    /// At the handler's desk.
+    fn call_alone(&mut self, handler: &HandlerRef<T>, method: SideCall) {
+        let name = handler.handler.name();
+        let tally = &self.slot().tally;
+        tally.side_call(Some((Calling::Named(name.as_str().into()), Instant::now())));
+        self.steering.watch_side_call();
+        let holding = HandlerScope::of(&handler.desk);
+        let _compensation = self.flow.compensate_for(handler);
+        let result = call(&name, || match method {
+            SideCall::OnIdle => handler.handler.on_idle(),
+            SideCall::OnClose => handler.handler.on_close(),
+        });
+        drop(holding);
+        tally.side_call(None);
+        if let Err(failure) = result
+            && !failure.reported
+            && let Some(times) = self.flow.dispatch_log.note_side_call(method, &name)
+        {
+            let queue = &self.flow.name;
+            self.flow.warn(format!(
+                "queue {queue}: {method:?} of handler {name} failed {times} times: {failure}"
+            ));
+        }
+    }
+}
+
+// How a drain thread serves the boxes of dead letters; see `handler/dead_letters.rs`.
+
+impl<T: Item> DrainTask<T> {
+    /// Calls the handlers of dead letters that no thread is inside. Inside no partition, with
+    /// nothing in hand.
+    pub(super) fn serve_dead_letters(&mut self) {
+        let flow = self.flow.clone();
+        let boxes = &flow.dead_letters;
+        if !boxes.are_waiting() {
+            return;
+        }
+        let is_expired = flow.ending.is_expired();
+        flow.host.enter(&mut || {
+            for letter_box in boxes.with_letters() {
+                let desk = &letter_box.handler.desk;
+                if is_expired {
+                    // They were counted as abandoned.
+                    self.serve_at_desk(&letter_box);
+                } else if desk.try_enter(flow.address()) {
+                    self.serve_at_desk(&letter_box);
+                    flow.release(desk, false);
+                }
+            }
+        });
+    }
+
+    /// Before the last call of a handler, at its desk: the letters that are left for it.
+    pub(super) fn serve_letters_of(&mut self, handler: &HandlerRef<T>) {
+        for letter_box in self.flow.dead_letters.with_letters() {
+            if letter_box.handler.is(handler) {
+                self.serve_at_desk(&letter_box);
+            }
+        }
+    }
+
+    fn serve_at_desk(&mut self, letter_box: &Arc<DeadLetterBox<T>>) {
+        let flow = self.flow.clone();
+        loop {
+            let (letters, refused) = letter_box.take(flow.config.max_batch_items);
+            for place in refused {
+                flow.recall_job(place, letter_box.address());
+            }
+            if letters.is_empty() {
+                if flow.dead_letters.unlist(letter_box) {
+                    return;
+                }
+                continue;
+            }
+            self.call_with_letters(letter_box, letters);
+        }
+    }
+
+    /// One call, and one attempt.
+    fn call_with_letters(&mut self, to: &DeadLetterBox<T>, mut letters: Vec<DeadLetters<T>>) {
+        let flow = self.flow.clone();
+        let items: usize = letters.iter().map(|letters| letters.items.len()).sum();
+        let (handler, tally, start) = (&to.handler, &self.slot().tally, Instant::now());
+        if tally.begin_call(Calling::Named(to.name.clone()), start) {
+            flow.watch_turn();
+            let holding = HandlerScope::of(&handler.desk);
+            let _compensation = flow.compensate_for(handler);
+            let result = call(&to.name, || handler.handler.consume_dead_letters(&mut letters));
+            drop(holding);
+            let outcome = if result.is_ok() { Outcome::DeadLettered } else { Outcome::Failed };
+            let counts = tally.settle(outcome, items as u64);
+            if let (Err(failure), true) = (result, counts) {
+                let items = items as u64;
+                self.note_letters(to, Problem::LostLetters, items, &failure.message);
+            }
+        }
+        // What is left, here in the host.
+        let mut panics = DropPanics::default();
+        for letter in letters {
+            panics.drop_batch(letter.items);
+        }
+        if let Some((items, cause)) = panics.report() {
+            self.note_letters(to, Problem::DropPanicked, items, &cause);
+        }
+        to.settle(items, start.elapsed());
+        flow.notify_flushes();
+    }
+
+    fn note_letters(&mut self, to: &DeadLetterBox<T>, problem: Problem, items: u64, cause: &str) {
+        let (flow, name) = (&self.flow, &to.name);
+        let queue = &flow.name;
+        let line = |items: u64| {
+            let (text, items) = (problem.text(items), counted(items, "item"));
+            let line = format!("queue {queue}: {items} {text} ({name}): {cause}");
+            (name.to_string(), line)
+        };
+        // One subject for each handler.
+        let key = TypeKey(to.handler.address());
+        if let Some(line) = flow.dispatch_log.note(queue, problem, key, items, line) {
+            flow.warn(line);
+        }
+    }
+}
+
+impl<T: Item> Flow<T> {
+    /// Whether there are dead letters whose handler no thread is inside. If one is, the queue hears
+    /// when it leaves. The caller has fenced.
+    pub(crate) fn has_dead_letters(self: &Arc<Self>) -> bool {
+        self.dead_letters.are_waiting()
+            && self
+                .dead_letters
+                .with_letters()
+                .iter()
+                .any(|letter_box| letter_box.handler.desk.is_free(&self.watcher()))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod timers_tests {
+    use super::*;
+    use crate::sync::Duration;
+
+    #[test]
+    fn a_partition_is_due_once_at_its_latest_setting() {
+        let mut timers = Timers::default();
+        let (past, later) =
+            (Deadline::after(Duration::ZERO), Deadline::after(Duration::from_secs(3_600)));
+        timers.set(1, past);
+        timers.set(2, past);
+        timers.set(2, later);
+        timers.set(1, past);
+        assert_eq!(timers.pop(false), Some(1));
+        assert_eq!(timers.pop(false), None);
+        assert_eq!(timers.next(), Some(later));
+        assert_eq!(timers.pop(true), Some(2));
+        assert_eq!(timers.pop(true), None);
     }
 }

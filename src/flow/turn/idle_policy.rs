@@ -1,8 +1,8 @@
 //! How long a drain thread with nothing to do rests and sleeps.
 
 use crate::config::Config;
-use crate::control::scheduler::SleepKind;
 use crate::sync::{Duration, Instant};
+use crate::threads::park::SleepKind;
 
 /// Caps the doublings of the sleep, so that the shift cannot overflow.
 const MAX_DOUBLINGS: u32 = 20;

@@ -1,12 +1,12 @@
 //! How a drain thread goes to rest or sleep: what it publishes, and what it checks afterwards (rule
-//! 10 of `control/ownership/README.md`).
+//! 10 of `flow/ownership/README.md`).
 
-use crate::control::scheduler::{SleepAttempt, SleepKind};
 use crate::flow::partition::Partition;
 use crate::flow::turn::idle_policy::{after_empty_cycle, without_idle_handlers};
 use crate::flow::turn::task::{Cycle, DrainTask};
 use crate::item::Item;
 use crate::sync::Duration;
+use crate::threads::park::{SleepAttempt, SleepKind};
 
 impl<T: Item> DrainTask<T> {
     /// Called when the task, which had left its worker to sleep, runs again.
@@ -118,9 +118,13 @@ impl<T: Item> DrainTask<T> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::control::scheduler::sleeper;
-    use crate::flow::partition::segment_pool::kept_capacity;
-    use crate::{Batch, BatchQueue, Config, Failure, Handler, HandlerRef, Item, TypeKey};
+    use crate::config::Config;
+    use crate::flow::batch::{Batch, Failure};
+    use crate::flow::handler::{Handler, HandlerRef};
+    use crate::flow::segments::kept_capacity;
+    use crate::item::{Item, TypeKey};
+    use crate::queue::BatchQueue;
+    use crate::threads::park::sleeper;
 
     struct Number(u64);
 

@@ -1,16 +1,16 @@
 //! The drain task: one drain thread's share of a queue, and what it takes from.
 
 use crate::config::Selector;
-use crate::control::scheduler::Sleeper;
-use crate::control::thread_slots::ThreadSlot;
-use crate::flow::handler::consumption::Consumption;
-use crate::flow::partition::segment_pool::SegmentCache;
+use crate::flow::route::type_handlers::Consumption;
+use crate::flow::segments::SegmentCache;
 use crate::flow::state::{Flow, Steering};
+use crate::flow::turn::cycle::Timers;
 use crate::flow::turn::idle_policy::LoneCycles;
-use crate::flow::turn::timers::Timers;
 use crate::item::Item;
 use crate::sync::{Arc, Duration, Weak, panicking};
-use crate::thread_context::{DrainScope, this_thread};
+use crate::threads::context::{DrainScope, this_thread};
+use crate::threads::park::Sleeper;
+use crate::threads::slots::ThreadSlot;
 
 /// The outcome of a cycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,24 +3,27 @@
 
 use std::convert::Infallible;
 
-use crate::control::scheduler::sleeper;
-use crate::control::spares::Spares;
-use crate::control::thread_slots::ThreadSlots;
-use crate::flow::handler::consumption::Consumption;
+use crate::config::{Config, PartitionPolicy, RetryPolicy};
+use crate::control::state::Control;
+use crate::flow::batch::{Batch, Failure};
+use crate::flow::handler::{Handler, HandlerRef, NoHost};
+use crate::flow::route::type_handlers::Consumption;
 use crate::flow::state::Flow;
 use crate::flow::turn::QUICK_CYCLE;
 use crate::flow::turn::task::{Cycle, DrainTask};
-use crate::shared::Control;
+use crate::item::{HandledType, Item, TypeKey};
 use crate::sync::{Arc, Duration, Mutex, now};
 use crate::testing::clock::{StoppedClock, advance};
-use crate::{
-    Batch, Config, Failure, HandledType, Handler, HandlerRef, Item, NoHost, PartitionPolicy,
-    RetryPolicy, TypeKey, Wait,
-};
+use crate::threads::park::sleeper;
+use crate::threads::slots::{Spares, ThreadSlots};
+use crate::threads::waits::Wait;
 
 const DELAY: Duration = Duration::from_millis(200);
+
 const TICK: Duration = Duration::from_nanos(1);
+
 const SHORT: TypeKey = TypeKey(16);
+
 const LONG: TypeKey = TypeKey(32);
 
 #[derive(Debug)]

@@ -7,13 +7,15 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple, PyType};
 
-use super::known::Entries;
-use super::results::end_unhandled;
-use crate::control::scheduler::ThreadBody;
+use crate::flow::batch::Batch;
+use crate::flow::handler::Host;
+use crate::item::TypeKey;
+use crate::python::future::Submissions;
+use crate::python::handler::py_handler::end_unhandled;
+use crate::python::handler::registry::Entries;
 use crate::python::interpreter::{ask_of_thread, guarded_call, log, run_thread, thread_number};
 use crate::python::item::PyItem;
-use crate::python::results::Submissions;
-use crate::{Batch, Host, TypeKey};
+use crate::threads::pool::ThreadBody;
 
 pub(crate) struct Interpreter {
     /// The handlers of the queue, for hints.

@@ -1,23 +1,25 @@
 //! A Python handler as the core sees it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyInt, PyList, PyTuple, PyType};
 
-use super::failed_part::Given;
-use super::letters::{cause_of, list_of_letters};
-use super::opening::Opening;
-use super::results::{begin, end_with_error, end_with_results};
-use super::retry_on::RetryOn;
-use crate::python::aggregating::Aggregating;
-use crate::python::exceptions::{BatchFailed, ConfigError};
+use crate::flow::batch::{Batch, Cause, DeadLetters, Failure};
+use crate::flow::handler::Handler;
+use crate::flow::handler::desk::Desk;
+use crate::item::{Item, TypeKey};
+use crate::python::aggregator::Aggregating;
+use crate::python::errors::{BatchFailed, BatchQueueError, ConfigError};
+use crate::python::future::{Ending, Settler, Submissions, error_value};
 use crate::python::interpreter::{GuardedRef, describe_error, guarded_call, release};
 use crate::python::item::{Content, PyItem, RowBlock};
-use crate::python::results::{Submissions, error_value};
-use crate::{Batch, DeadLetters, Desk, Failure, Handler, TypeKey};
+use crate::threads::context::{AssumedContext, ThreadContext};
 
 /// One handler instance on one queue. Its methods were looked up when it was registered; those that
 /// it does not define are `None`.
@@ -354,5 +356,425 @@ impl Handler<PyItem> for PyHandler {
 
     fn name(&self) -> String {
         self.name.clone()
+    }
+}
+
+// A call that failed, perhaps only for a part of its batch.
+
+/// What a handler was given, which owns its list.
+pub(super) struct Given<'py> {
+    /// The length of the list.
+    pub(super) count: usize,
+    /// The list once more, if its items are record batches.
+    pub(super) blocks: Option<Bound<'py, PyList>>,
+}
+
+impl PyHandler {
+    /// The outcome of a call that raised `error`. `list` is what the handler got, as it left it.
+    /// `again`: the exceptions after which the batch is tried again; it has its items then.
+    #[cold]
+    pub(super) fn fail(
+        &self,
+        py: Python<'_>,
+        batch: &mut Batch<PyItem>,
+        list: &Bound<'_, PyList>,
+        given: &Given<'_>,
+        error: PyErr,
+        mut again: Option<&GuardedRef>,
+    ) -> Result<(), Failure> {
+        let (mut error, mut in_part, mut failed) = (error, false, list.clone());
+        if error.is_instance_of::<BatchFailed>(py) {
+            match keep_failed(py, batch, list, given, &error) {
+                Ok(None) => {
+                    drop(batch.drain());
+                    release(error.into_value(py).into_bound(py).into_any());
+                    return Ok(());
+                }
+                Ok(Some(kept)) => {
+                    (in_part, failed) = (true, kept);
+                    again = again.filter(|_| !batch.is_last_for_a_part());
+                }
+                Err(wrong) => {
+                    wrong.set_cause(py, Some(error));
+                    error = wrong;
+                }
+            }
+        }
+        let failure = match again {
+            Some(kinds) if is_one_of(py, &error, kinds) => {
+                let brief = error.to_string();
+                release(error.into_value(py).into_bound(py).into_any());
+                Failure::new(brief)
+            }
+            _ => {
+                let error = error_value(py, error);
+                end_with_error(py, batch, &error);
+                self.report(py, &failed, error, batch.has_dead_letter())
+            }
+        };
+        release(failed.into_any());
+        Err(Failure { in_part, ..failure })
+    }
+}
+
+/// Whether a retry policy is about this error, or about what it names as its cause.
+fn is_one_of(py: Python<'_>, error: &PyErr, kinds: &GuardedRef) -> bool {
+    let cause = error.cause(py).filter(|_| error.is_instance_of::<BatchFailed>(py));
+    cause.as_ref().unwrap_or(error).is_instance(py, kinds.bind(py))
+}
+
+/// Keeps only what failed in a batch, and returns it as a list; `None` if nothing did. An error
+/// that names something else is an error itself.
+fn keep_failed<'py>(
+    py: Python<'py>,
+    batch: &mut Batch<PyItem>,
+    list: &Bound<'py, PyList>,
+    given: &Given<'py>,
+    error: &PyErr,
+) -> PyResult<Option<Bound<'py, PyList>>> {
+    let sizes: Option<Vec<usize>> =
+        given.blocks.is_some().then(|| batch.iter().map(Item::weight).collect());
+    // Without a next attempt, objects are in the list only.
+    let original = match &given.blocks {
+        Some(blocks) => Some(blocks.clone()),
+        None if batch.is_empty() => None,
+        None => Some(copy_of(py, batch)?),
+    };
+    let args = (error.value(py), list, &original, given.count, sizes).into_pyobject(py)?;
+    let positions = py.import("batchqueue.queues.callbacks")?.getattr("failed_positions")?;
+    let positions: Vec<usize> = guarded_call(&positions, &args)?.extract()?;
+    release(args.into_any());
+    let is_in_batch = original.is_some();
+    if let Some(original) = original {
+        release(original.into_any());
+    }
+    if is_in_batch {
+        end_others(py, batch, &positions, error.value(py))?;
+    }
+    if positions.is_empty() {
+        return Ok(None);
+    }
+    if is_in_batch {
+        batch.keep(&positions);
+    } else {
+        for &position in &positions {
+            batch.push(PyItem::new(list.get_item(position)?), 1, Vec::new);
+        }
+    }
+    copy_of(py, batch).map(Some)
+}
+
+// What a handler of dead letters gets: a list of `DeadLetter`.
+
+/// All letters in one list, in order. The items move there. `queue`: the name of theirs.
+pub(super) fn list_of_letters<'py>(
+    py: Python<'py>,
+    queue: &str,
+    letters: &mut Vec<DeadLetters<PyItem>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let write = py.import("batchqueue.queues.callbacks")?.getattr("add_dead_letters")?;
+    let list = PyList::empty(py);
+    for mut letter in letters.drain(..) {
+        let types = letter.items.iter().map(|item| item.item_type(py));
+        let types = PyList::new(py, types.collect::<Vec<_>>())?;
+        let error = error_of(py, &letter);
+        let items = list_of(py, &mut letter.items)?;
+        let args = (&list, items, types, error, letter.attempts, queue).into_pyobject(py)?;
+        release(guarded_call(&write, &args)?);
+        release(args.into_any());
+    }
+    Ok(list)
+}
+
+/// Keeps an exception for the letters of what it made fail.
+pub(super) fn cause_of(error: &Bound<'_, PyAny>) -> Cause {
+    Cause::new(GuardedRef::new(error.clone().unbind()))
+}
+
+fn error_of<'py>(py: Python<'py>, letter: &DeadLetters<PyItem>) -> Bound<'py, PyAny> {
+    let known = letter.failure.cause.as_ref().and_then(Cause::downcast_ref::<GuardedRef>);
+    match known {
+        Some(error) => error.bind(py).clone(),
+        // Only the core knows of it.
+        None => BatchQueueError::new_err(letter.failure.message.clone())
+            .into_value(py)
+            .into_bound(py)
+            .into_any(),
+    }
+}
+
+// `on_open` of a handler: called at its desk before the first batch, and again for the next one if
+// it raised. What it opened is closed by `on_close`, which a handler that is not open does not
+// get.
+
+pub(crate) struct Opening {
+    on_open: Option<GuardedRef>,
+    /// Changed at the desk, whose lock orders the calls.
+    is_open: AtomicBool,
+}
+
+impl Opening {
+    pub(crate) fn new(on_open: Option<GuardedRef>) -> Self {
+        let is_open = AtomicBool::new(on_open.is_none());
+        Self { on_open, is_open }
+    }
+
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(self.on_open.as_deref())
+    }
+
+    /// Whether `on_open` has not returned yet.
+    pub(crate) fn is_due(&self) -> bool {
+        // Relaxed, here and below: ordered by the lock of the desk.
+        !self.is_open.load(Ordering::Relaxed)
+    }
+
+    /// Calls `on_open` if it is due.
+    #[inline]
+    pub(crate) fn open(&self, py: Python<'_>) -> PyResult<()> {
+        match &self.on_open {
+            Some(on_open) if self.is_due() => self.call(on_open.bind(py)),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn call(&self, on_open: &Bound<'_, PyAny>) -> PyResult<()> {
+        guarded_call(on_open, &PyTuple::empty(on_open.py())).and_then(refuse_coroutine)?;
+        self.is_open.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns whether the handler is open, and closes it: a handler that is registered once more
+    /// is opened once more.
+    pub(crate) fn close(&self) -> bool {
+        let was_open = !self.is_due();
+        self.is_open.store(self.on_open.is_none(), Ordering::Relaxed);
+        was_open
+    }
+}
+
+// The exceptions after which a batch is tried again: those of its type, or else of the queue.
+
+/// Tuples of exception classes, for one handler.
+pub(crate) struct RetryOn {
+    of_queue: Option<Arc<GuardedRef>>,
+    /// For the types whose policy differs.
+    of_types: Mutex<HashMap<TypeKey, Arc<GuardedRef>>>,
+}
+
+impl RetryOn {
+    pub(super) fn new(of_queue: Option<Py<PyAny>>) -> Self {
+        let of_queue = of_queue.map(|kinds| Arc::new(GuardedRef::new(kinds)));
+        Self { of_queue, of_types: Mutex::default() }
+    }
+
+    /// `None`: those of the queue. Returns those before.
+    pub(super) fn set(
+        &self,
+        key: TypeKey,
+        kinds: Option<Arc<GuardedRef>>,
+    ) -> Option<Arc<GuardedRef>> {
+        let mut of_types = self.of_types.lock();
+        match kinds {
+            Some(kinds) => of_types.insert(key, kinds),
+            None => of_types.remove(&key),
+        }
+    }
+
+    /// `None` if the batch is not tried again.
+    #[inline]
+    pub(super) fn of(&self, batch: &Batch<PyItem>) -> Option<Arc<GuardedRef>> {
+        if batch.is_last_attempt() { None } else { self.of_type(batch) }
+    }
+
+    #[cold]
+    fn of_type(&self, batch: &Batch<PyItem>) -> Option<Arc<GuardedRef>> {
+        let key = batch.iter().next().map(Item::type_key);
+        let own = key.and_then(|key| self.of_types.lock().get(&key).cloned());
+        own.or_else(|| self.of_queue.clone())
+    }
+
+    /// Visits those of the types only while no other thread has them locked.
+    pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(self.of_queue.as_deref().map(|kinds| &**kinds))?;
+        let Some(of_types) = self.of_types.try_lock() else { return Ok(()) };
+        of_types.values().try_for_each(|kinds| visit.call(&***kinds))
+    }
+}
+
+// The results of a batch with submitted items: what the handler returned for each, or its error.
+
+/// Before a call: marks the submitted items as running, and takes those out of the batch that were
+/// cancelled. Returns whether there are submitted items.
+#[inline]
+pub(super) fn begin(py: Python<'_>, submissions: &Submissions, batch: &mut Batch<PyItem>) -> bool {
+    submissions.is_used() && begin_submitted(py, batch)
+}
+
+#[cold]
+fn begin_submitted(py: Python<'_>, batch: &mut Batch<PyItem>) -> bool {
+    let (mut has_submitted, mut cancelled) = (false, Vec::new());
+    for (index, item) in batch.iter().enumerate() {
+        if let Some(ticket) = item.ticket() {
+            if ticket.future(py).get().begin() {
+                has_submitted = true;
+            } else {
+                cancelled.push(index);
+            }
+        }
+    }
+    if !cancelled.is_empty() {
+        let kept = positions_without(batch, &cancelled);
+        batch.withdraw_others(&kept);
+    }
+    has_submitted
+}
+
+/// The positions in a batch, by weight, of all items but some, whose indexes are in order.
+fn positions_without(batch: &Batch<PyItem>, indexes: &[usize]) -> Vec<usize> {
+    let (mut kept, mut start, mut left) = (Vec::new(), 0, indexes);
+    for (index, item) in batch.iter().enumerate() {
+        let end = start + item.weight();
+        match left.split_first() {
+            Some((first, rest)) if *first == index => left = rest,
+            _ => kept.extend(start..end),
+        }
+        start = end;
+    }
+    kept
+}
+
+/// What a handler returned, as a list or a tuple with one result for each item of its list.
+fn results_of<'py>(
+    name: &str,
+    returned: Bound<'py, PyAny>,
+    count: usize,
+) -> PyResult<Bound<'py, PyAny>> {
+    let is_list = returned.cast_exact::<PyList>().is_ok_and(|list| list.len() == count);
+    if is_list || returned.cast_exact::<PyTuple>().is_ok_and(|tuple| tuple.len() == count) {
+        return Ok(returned);
+    }
+    let py = returned.py();
+    let args = (name, returned, count).into_pyobject(py)?;
+    let check = py.import("batchqueue.queues.callbacks")?.getattr("results_of")?;
+    let results = guarded_call(&check, &args);
+    release(args.into_any());
+    results
+}
+
+/// After a call: what it returned goes to the futures of the batch.
+#[cold]
+pub(super) fn end_with_results(
+    py: Python<'_>,
+    name: &str,
+    batch: &Batch<PyItem>,
+    returned: Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let results = results_of(name, returned, batch.iter().count())?;
+    let mut settler = Settler::new(py);
+    for (index, item) in batch.iter().enumerate() {
+        if let Some(ticket) = item.ticket() {
+            // Items of a list that another thread has shortened meanwhile.
+            let result = results.get_item(index)?;
+            settler.end(ticket.future(py), Ending::result(result));
+        }
+    }
+    settler.finish();
+    release(results);
+    Ok(())
+}
+
+/// After a call that failed for the items at `failed` only, which are indexes in order: the others
+/// get their results, or None if the handler gave none.
+#[cold]
+pub(super) fn end_others(
+    py: Python<'_>,
+    batch: &Batch<PyItem>,
+    failed: &[usize],
+    error: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let results = error.getattr("results")?;
+    let mut settler = Settler::new(py);
+    let mut start = 0;
+    for (index, item) in batch.iter().enumerate() {
+        let position = start;
+        start += item.weight();
+        let Some(ticket) = item.ticket() else { continue };
+        if failed.binary_search(&position).is_err() {
+            let result =
+                if results.is_none() { results.clone() } else { results.get_item(index)? };
+            settler.end(ticket.future(py), Ending::result(result));
+        }
+    }
+    settler.finish();
+    Ok(())
+}
+
+/// The submitted items of a batch failed for good.
+pub(super) fn end_with_error(py: Python<'_>, batch: &Batch<PyItem>, error: &Bound<'_, PyAny>) {
+    let mut settler = Settler::new(py);
+    for ticket in batch.iter().filter_map(PyItem::ticket) {
+        settler.end(ticket.future(py), Ending::error(error));
+    }
+    settler.finish();
+}
+
+/// The submitted items of a batch have no handler, or have none any more.
+pub(super) fn end_unhandled(py: Python<'_>, queue: &str, batch: &Batch<PyItem>, were_tried: bool) {
+    let Some(first) = batch.iter().find(|item| item.ticket().is_some()) else { return };
+    let name = first.type_name(py);
+    let text = if were_tried {
+        format!("queue {queue:?}: the handler of {name} was removed before the next attempt")
+    } else {
+        format!(
+            "queue {queue:?}: there is no handler for items of {name}; call add_handler before the \
+             first submit"
+        )
+    };
+    end_with_error(py, batch, &error_value(py, BatchQueueError::new_err(text)));
+}
+
+// `HandlerCall`: carries a drain thread's call into a handler to the event loop, where the
+// coroutine of the handler runs.
+
+/// One call into a handler, made by a drain thread that waits for a coroutine.
+///
+/// Meanwhile the queue answers the coroutine as it would answer the drain thread.
+#[pyclass(frozen, module = "batchqueue._core")]
+pub(crate) struct HandlerCall {
+    context: ThreadContext,
+    /// Set by the drain thread before it continues, or by the coroutine when it ends.
+    ended: Arc<AtomicBool>,
+}
+
+impl HandlerCall {
+    /// Unless the call has ended, the calling thread passes for the drain thread while the result
+    /// lives.
+    pub(crate) fn assume(call: Option<&Self>) -> Option<AssumedContext> {
+        call.filter(|call| call.active()).map(|call| call.context.assume())
+    }
+}
+
+#[pymethods]
+impl HandlerCall {
+    /// Begin a call: on the drain thread, inside the handler.
+    #[new]
+    fn new() -> Self {
+        let ended = Arc::new(AtomicBool::new(false));
+        Self { context: ThreadContext::of_call(ended.clone()), ended }
+    }
+
+    /// Whether the drain thread still waits.
+    #[getter]
+    fn active(&self) -> bool {
+        // Relaxed: the flag publishes nothing else. A request that races with the end counts as
+        // inside or outside.
+        !self.ended.load(Ordering::Relaxed)
+    }
+
+    /// End the call.
+    fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
     }
 }

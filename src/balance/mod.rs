@@ -1,0 +1,16 @@
+//! Balancing: from measured loads to wanted owners. All of it is pure: numbers in, a plan out.
+//!
+//! | file | what |
+//! |---|---|
+//! | `strategy` | [`DrainBalancer`](crate::DrainBalancer): whether to plan now |
+//! | `repair` | moves and swaps between the most and the least loaded thread |
+//! | `plan` | longest processing time first, from scratch; plans compared and validated |
+//! | `simulation` | tests: what all this does to the work that gets done, minute after minute |
+//!
+//! `control/meter.rs` measures the loads, and `control/rebalancer.rs` carries the plans out.
+
+pub(crate) mod plan;
+pub(crate) mod repair;
+#[cfg(all(test, not(loom)))]
+mod simulation;
+pub(crate) mod strategy;

@@ -1,0 +1,70 @@
+//! Handoff: moves a partition from one drain thread to another (rules 8 and 9 of `README.md`).
+//!
+//! ```text
+//!                                   assign: the mover, if a is not inside,
+//!               revoke (control)    else a when it leaves
+//!   Owned(a) ───────────────────▶ Revoked(a, b) ────────────────────────────▶ Owned(b)
+//!                                   │      ▲
+//!                                   └──────┘ aim elsewhere (control)
+//! ```
+//!
+//! No thread waits for another. A turn takes microseconds, so a move does, too.
+
+use crate::control::state::{Control, ControlState};
+use crate::flow::partition::Access;
+use crate::flow::route::owner::Owner;
+use crate::item::Item;
+use crate::sync::{Instant, Ordering, fence};
+
+impl<T: Item> Control<T> {
+    /// Moves a partition as a balancer plans it. Returns `false` if `to` has it already, or if the
+    /// queue is closing.
+    pub(crate) fn hand_over(&self, state: &mut ControlState, partition: usize, to: usize) -> bool {
+        state.access == Access::Open && self.move_to(state, partition, to)
+    }
+
+    /// Moves a partition to the drain thread `to`: immediately, unless its owner is inside, which
+    /// then completes the move when it leaves. Returns `false` if `to` has it already.
+    ///
+    /// Called under the control lock, as `control` proves, and not after expiry.
+    pub(crate) fn move_to(&self, state: &mut ControlState, partition: usize, to: usize) -> bool {
+        let word = self.flow.route.owner(partition);
+        let now = Instant::now();
+        let mut seen = word.load();
+        let revoked = loop {
+            let next = match seen {
+                _ if seen.wanted() == to => return false,
+                // Already on its way: let it stay, or aim it elsewhere.
+                Owner::Revoked { from, .. } if from == to => Owner::Owned(to),
+                Owner::Revoked { from, .. } | Owner::Owned(from) => Owner::Revoked { from, to },
+            };
+            if matches!(seen, Owner::Owned(_)) {
+                // A partition that is aimed elsewhere has been under way since it was first
+                // revoked.
+                self.flow
+                    .route
+                    .partition(partition)
+                    .note_revoked(now.saturating_duration_since(self.flow.started));
+            }
+            match word.exchange(seen, next) {
+                Ok(()) => break next,
+                Err(now) => seen = now,
+            }
+        };
+        match revoked {
+            Owner::Owned(stays) => self.flow.announce_owner(partition, stays),
+            Owner::Revoked { from, .. } => {
+                // SeqCst: pairs with the fences of a turn, in `enter` and when it ends: either the
+                // owner is seen inside, or it sees that it was revoked.
+                fence(Ordering::SeqCst);
+                let is_inside = self.flow.threads[from].is_inside(partition);
+                if !is_inside && word.exchange(revoked, Owner::Owned(to)).is_ok() {
+                    state.longest_handoff = state.longest_handoff.max(now.elapsed());
+                    self.flow.announce_owner(partition, to);
+                }
+                // If the exchange fails, the owner came and left meanwhile, and completed the move.
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,847 @@
+//! Call: passes jobs to their handlers and counts the outcome. The thread that calls is inside no
+//! partition.
+
+pub(crate) mod after_call;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::flow::batch::{Batch, DeadLetters, DropPanics, Failure, message};
+use crate::flow::deadlines::{LastTry, reserve};
+use crate::flow::handler::dead_letters::DeadLetterBox;
+use crate::flow::handler::desk::{Desk, JobPlace};
+use crate::flow::handler::dispatch_log::Problem;
+use crate::flow::handler::slow_calls::SLOW_CALL;
+use crate::flow::partition::Partition;
+use crate::flow::partition::lane::{Dead, Job, Piece};
+use crate::flow::partition::lanes::Lanes;
+use crate::flow::route::TypeRoute;
+use crate::flow::route::type_handlers::{Consumption, Target, TypeHandlers};
+use crate::flow::segments::SegmentCache;
+use crate::flow::state::{Flow, Steering};
+use crate::item::{Item, TypeKey, counted};
+use crate::observe::{CallFigures, Calling, Outcome, ThreadTally, measures};
+use crate::sync::{Arc, Deadline, Duration, Instant, Ordering, fence, now, time_since};
+use crate::threads::context::HandlerScope;
+use crate::threads::slots::SlowCall;
+
+/// How long a thread that has a desk serves the jobs of others there while its own partitions have
+/// work.
+const STAY: Duration = Duration::from_millis(1);
+
+/// The same limit in jobs, for loom, which has no clock.
+const MOST_SERVED: usize = if cfg!(loom) { 2 } else { usize::MAX };
+
+/// What the turns of one cycle did.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Round {
+    /// Calls of handlers.
+    pub(crate) calls: usize,
+    /// Items taken.
+    pub(crate) taken: usize,
+    /// Turns that took something.
+    pub(crate) takes: usize,
+    /// Items of the jobs that were called.
+    pub(crate) called: usize,
+}
+
+impl Round {
+    /// Batches, or what they gather from if none is full.
+    pub(crate) fn batches(&self) -> usize {
+        if self.calls == 0 { self.takes } else { self.calls }
+    }
+
+    pub(super) fn count<T>(&mut self, job: &Job<T>) {
+        self.calls += 1;
+        self.called += job.items;
+    }
+}
+
+/// A job in the hand of a thread, which holds the desk of its handler, if it has one.
+pub(crate) struct InHand<T> {
+    pub(crate) target: Option<Target<T>>,
+    pub(crate) job: Job<T>,
+    pub(crate) key: TypeKey,
+}
+
+/// Calls handlers on behalf of one drain thread.
+pub(crate) struct Caller<'a, T: Item> {
+    pub(crate) flow: &'a Arc<Flow<T>>,
+    pub(crate) steering: &'a Arc<dyn Steering<T>>,
+    pub(crate) thread: usize,
+    pub(crate) tally: &'a ThreadTally,
+    /// Emptied segments, for later takes.
+    pub(crate) segment_cache: &'a mut SegmentCache<T>,
+    /// Whether this thread has entered the host.
+    pub(crate) inside_host: bool,
+}
+
+impl<'a, T: Item> Caller<'a, T> {
+    /// Calls the handler of a job; then serves the jobs that were posted at its desk meanwhile, for
+    /// a limited time if this thread has other work. Adds the calls to `round`.
+    pub(crate) fn call_all(
+        &mut self,
+        in_hand: InHand<T>,
+        round: &mut Round,
+        has_work: impl Fn() -> bool,
+    ) {
+        let InHand { target, job, key } = in_hand;
+        round.count(&job);
+        let Some(target) = target else {
+            return self.in_host(|this| this.settle_without_handler(job, key));
+        };
+        let desk = target.handler().desk.clone();
+        self.call_at(&desk, target, job);
+        let (mut served, mut began) = (0, None::<Instant>);
+        loop {
+            let stays = began.is_none_or(|began| served < MOST_SERVED && time_since(began) < STAY)
+                || !has_work();
+            let Some(place) = self.flow.release(&desk, stays) else { break };
+            self.flow.notify_flushes();
+            began.get_or_insert_with(Instant::now);
+            served += 1;
+            if let Some((target, job)) = self.flow.take_posted(place, &desk) {
+                round.count(&job);
+                self.call_at(&desk, target, job);
+            }
+        }
+    }
+
+    /// Calls at the desk that the thread holds, and holds afterwards.
+    fn call_at(&mut self, desk: &Desk, target: Target<T>, job: Job<T>) {
+        let leaves = LeaveOnUnwind { flow: self.flow, desk };
+        self.call_in_place(&target, job);
+        // Before the release: until then, a removal of the handler keeps it.
+        drop(target);
+        std::mem::forget(leaves);
+    }
+
+    /// Calls inside the host if the handler needs it.
+    fn call_in_place(&mut self, target: &Target<T>, job: Job<T>) {
+        if target.handler().handler.needs_host() {
+            self.in_host(|this| this.call(target, job));
+        } else {
+            self.call(target, job);
+        }
+    }
+
+    fn in_host(&mut self, body: impl FnOnce(&mut Self)) {
+        if self.inside_host {
+            return body(self);
+        }
+        let (flow, mut body) = (self.flow, Some(body));
+        self.inside_host = true;
+        flow.host.enter(&mut || {
+            if let Some(body) = body.take() {
+                body(self);
+            }
+        });
+        self.inside_host = false;
+    }
+
+    /// Calls the handler once, and counts the outcome unless there is a next try.
+    fn call(&mut self, target: &Target<T>, mut job: Job<T>) {
+        let registered = &target.registered;
+        let cut = self.cut_to_limit(registered, &mut job);
+        job.tries = job.tries.saturating_add(1);
+        let again = self.next_try(target, &job);
+        let dead_letter = registered.dead_letter.as_ref();
+        let is_halved = matches!(again, Some(NextTry::Half));
+        job.batch.set_attempt(again.is_none(), is_halved, dead_letter.is_some());
+        let tried = match cut {
+            Ok(()) => self.try_once(target, &mut job),
+            Err(failure) => Some((Err(failure), Duration::ZERO)),
+        };
+        let Some((result, took)) = tried else {
+            // The time is over, and the items were counted as abandoned.
+            let place = job.place;
+            self.drop_items(registered, job.into_batches());
+            return self.flow.end_job(self.thread, place, 0, Duration::ZERO);
+        };
+        let failed = match &result {
+            Ok(()) => 0,
+            Err(failure) if failure.in_part => job.batch.len().min(job.items),
+            Err(_) => job.items - job.batch.withdrawn(),
+        };
+        if let (Err(failure), Some(again)) = (&result, again)
+            && failure.retry
+            && !(failure.in_part && job.batch.is_last_for_a_part())
+            && failed > 0
+            && job.batch.len() == failed
+        {
+            if job.tries == 1 {
+                self.note_first_failure(registered, failed, failure, again);
+            }
+            return self.try_again(target, job, again, took);
+        }
+        let consumed = job.items - failed;
+        let dead = if dead_letter.is_some() { failed.min(job.batch.len()) } else { 0 };
+        let lost = failed - dead;
+        self.settle(target, job.items - dead - lost, lost, dead, &mut job);
+        if let Err(failure) = result {
+            if lost > 0 && !failure.reported {
+                self.note_failed(registered, lost, &failure);
+            }
+            if let Some(to) = dead_letter.filter(|_| dead > 0) {
+                job.items = dead;
+                return self.bury(Some(target), job, failure, to, consumed + lost, took);
+            }
+        }
+        self.drop_items(registered, [std::mem::take(&mut job.batch)]);
+        let settled = job.items;
+        if job.next_piece() {
+            job.tried_by = self.consumer_of(target);
+            return self.retry(target, job, Duration::ZERO, took, settled);
+        }
+        self.flow.end_job(self.thread, job.place, settled, took);
+    }
+
+    /// Calls `consume`, and returns how long that took; `None` if the shutdown deadline has passed
+    /// and handlers are no longer called.
+    fn try_once(
+        &mut self,
+        target: &Target<T>,
+        job: &mut Job<T>,
+    ) -> Option<(Result<(), Failure>, Duration)> {
+        let (handler, name) = (target.handler(), &target.registered.name);
+        let _compensation = self.flow.compensate_for(handler);
+        // Not in loom, where no call is slow.
+        let is_slow = !cfg!(loom) && handler.desk.is_slow();
+        let _slow = is_slow.then(|| self.begin_slow_call());
+        let start = now();
+        let (number, partition) = (target.registered.number, job.place.partition);
+        if !self.tally.begin_call(Calling::Batch { number, partition }, start) {
+            return None;
+        }
+        let holding = HandlerScope::of(&handler.desk);
+        let mut result = Ok(());
+        let mut consume = || result = call(name, || handler.handler.consume(&mut job.batch));
+        if self.inside_host && !handler.handler.needs_host() {
+            self.flow.host.leave(&mut consume);
+        } else {
+            consume();
+        }
+        drop(holding);
+        let took = time_since(start);
+        self.note_duration(target, job.place, start, took);
+        job.took += took;
+        let waited = job.put_at.take().map(|put_at| start.saturating_duration_since(put_at));
+        job.call = measures().then_some(CallFigures { items: job.items, took, waited });
+        Some((result, took))
+    }
+
+    /// Before a call of a slow handler, until the result is dropped.
+    #[cold]
+    fn begin_slow_call(&self) -> SlowCall<'a> {
+        let flow = self.flow;
+        let slow = flow.threads[self.thread].begin_slow_call();
+        self.steering.clone().begin_slow_call(self.thread);
+        slow
+    }
+
+    /// Notes whether the handler is slow. Not in loom, which has no clock.
+    #[inline]
+    fn note_duration(&self, target: &Target<T>, place: JobPlace, start: Instant, took: Duration) {
+        if cfg!(loom) {
+            return;
+        }
+        let slot = &self.flow.threads[self.thread];
+        slot.note_busy(took);
+        if took <= SLOW_CALL {
+            slot.note_quick_call(start.saturating_duration_since(self.flow.started));
+        }
+        let is_slow = took > SLOW_CALL;
+        target.handler().desk.note_slow(is_slow);
+        self.flow.route.partition(place.partition).note_slow(is_slow);
+    }
+
+    /// The number of the consumer that tried a job, with one consumer for each thread.
+    pub(super) fn consumer_of(&self, target: &Target<T>) -> Option<usize> {
+        let is_per_thread = matches!(self.flow.consumption, Consumption::PerThread(_));
+        is_per_thread.then_some(target.registered.number)
+    }
+}
+
+/// Frees the desk if the thread unwinds: its handler may serve other queues.
+struct LeaveOnUnwind<'a, T: Item> {
+    flow: &'a Flow<T>,
+    desk: &'a Desk,
+}
+
+impl<T: Item> Drop for LeaveOnUnwind<'_, T> {
+    fn drop(&mut self) {
+        self.flow.release(self.desk, false);
+    }
+}
+
+/// Calls a handler. A panic fails the call, not the drain thread.
+pub(crate) fn call(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+    catch_unwind(AssertUnwindSafe(body))
+        .unwrap_or_else(|cause| Err(Failure::last(format!("{name} panicked: {}", message(&cause)))))
+}
+
+// Cut: an item that exceeds the limit of a batch, before the first try.
+
+impl<T: Item> Caller<'_, T> {
+    /// Before a try: sees to it that the job does not exceed the limit of a batch.
+    #[inline]
+    pub(super) fn cut_to_limit(
+        &mut self,
+        registered: &TypeHandlers<T>,
+        job: &mut Job<T>,
+    ) -> Result<(), Failure> {
+        if job.excess > 0 {
+            return self.cut_at_limit(registered, job);
+        }
+        if job.tries == 0 && job.items > registered.settings.max_batch_items {
+            return Err(Failure::last("an item panicked when its weight was read"));
+        }
+        Ok(())
+    }
+
+    /// Cuts the last item of a job at the limit of a batch, and puts the rest back into the lane.
+    /// If that panics, the item is lost and fails the job.
+    #[cold]
+    fn cut_at_limit(
+        &mut self,
+        registered: &TypeHandlers<T>,
+        job: &mut Job<T>,
+    ) -> Result<(), Failure> {
+        let excess = std::mem::take(&mut job.excess);
+        let Some(last) = job.batch.pop() else { return Ok(()) };
+        let parts = catch_unwind(AssertUnwindSafe(|| {
+            let weight = last.weight() - excess;
+            last.cut(weight)
+        }));
+        let (partition, lane) = (self.flow.route.partition(job.place.partition), job.place.lane);
+        let Ok((first, rest)) = parts else {
+            partition.change_lanes(|lanes| {
+                lanes.lose_rest(lane, excess);
+                partition.make_room(lanes, true);
+            });
+            job.items += excess;
+            return Err(Failure::last("an item panicked when it was cut at the limit of a batch"));
+        };
+        job.batch.push_back(first);
+        if let Some(rest) = partition.change_lanes(|lanes| lanes.put_back(lane, rest)) {
+            let mut batch = Batch::default();
+            batch.push_front(rest);
+            self.drop_items(registered, [batch]);
+        }
+        Ok(())
+    }
+}
+
+// Outcome: counts and logs what became of a job.
+
+/// What to do about items without a handler, if the host does not know better.
+const HINT: &str = "call add_handler before the first produce, and flush before remove_handler";
+
+impl<T: Item> Caller<'_, T> {
+    /// Counts what a job consumed and what failed; for the handler also what is `dead`, which is
+    /// counted for the queue when its letter is. Returns how much of it was not counted as
+    /// abandoned before.
+    pub(super) fn settle(
+        &self,
+        target: &Target<T>,
+        consumed: usize,
+        failed: usize,
+        dead: usize,
+        job: &mut Job<T>,
+    ) -> usize {
+        let count = |outcome, items: usize| {
+            let counts = items > 0 && self.tally.settle(outcome, items as u64);
+            if counts { items } else { 0 }
+        };
+        let consumed = count(Outcome::Consumed, consumed);
+        let failed = count(Outcome::Failed, failed);
+        if consumed + failed + dead > 0 {
+            let failed = (failed + dead) as u64;
+            let call = job.call.take();
+            target.registered.tally.settle(consumed as u64, failed, job.took, call);
+        }
+        consumed + failed
+    }
+
+    /// Counts items that failed for the log.
+    pub(super) fn note_failed(
+        &mut self,
+        registered: &TypeHandlers<T>,
+        failed: usize,
+        failure: &Failure,
+    ) {
+        let (queue, name) = (&self.flow.name, &registered.name);
+        self.note(Problem::Failed, registered.key, failed as u64, |failed| {
+            let items = counted(failed, "item");
+            let line = format!("queue {queue}: {items} failed in handler {name}: {failure}");
+            (name.to_string(), line)
+        });
+    }
+
+    /// Counts items whose first attempt failed, for the log. A handler that only ever needs a few
+    /// attempts would not be seen anywhere else.
+    #[cold]
+    pub(super) fn note_first_failure(
+        &mut self,
+        registered: &TypeHandlers<T>,
+        failed: usize,
+        failure: &Failure,
+        again: NextTry,
+    ) {
+        let (queue, name) = (&self.flow.name, &registered.name);
+        let attempts = registered.settings.retry.as_ref().map_or(Some(1), |retry| retry.attempts);
+        self.note(Problem::TriedAgain, registered.key, failed as u64, |failed| {
+            let next = match again {
+                NextTry::After(delay) => {
+                    let ms = delay.as_millis();
+                    let of = attempts.map_or_else(String::new, |most| format!(" of {most}"));
+                    format!("tried again in {ms} ms, as attempt 1{of} failed")
+                }
+                NextTry::Half => "halved, as their batch failed".to_owned(),
+            };
+            let (items, are) = (counted(failed, "item"), if failed == 1 { "is" } else { "are" });
+            let line = format!("queue {queue}: {items} of {name} {are} {next}: {failure}");
+            (name.to_string(), line)
+        });
+    }
+
+    /// Counts a job whose type has no handler, or lost it between two tries.
+    pub(super) fn settle_without_handler(&mut self, job: Job<T>, key: TypeKey) {
+        let (flow, weight) = (self.flow, job.weight());
+        for batch in job.batches() {
+            // What an item is called may be the user's code.
+            let note = AssertUnwindSafe(|| flow.host.note_unhandled(batch, job.tries > 0));
+            drop(catch_unwind(note));
+        }
+        if job.tries > 0
+            && let Some(to) = &flow.dead_letters.of_queue
+        {
+            let failure = Failure::last("its handler was removed before the next attempt");
+            return self.bury(None, job.in_one_piece(), failure, to, 0, Duration::ZERO);
+        }
+        let items = weight as u64;
+        if job.tries > 0 {
+            self.tally.settle(Outcome::Failed, items);
+            self.note(Problem::Failed, key, items, |failed| {
+                let first = job.batch.iter().next();
+                let name = first.map_or_else(String::new, |item| flow.host.type_name(item));
+                let queue = &flow.name;
+                let items = counted(failed, "item");
+                let line = format!(
+                    "queue {queue}: {items} of {name} failed: the handler was removed before the \
+                     next try"
+                );
+                (name, line)
+            });
+        } else {
+            self.settle_unhandled(&job.batch, key, items);
+        }
+        let place = job.place;
+        self.drop_batches(key, || format!("type {}", key.0), job.into_batches());
+        flow.end_job(self.thread, place, weight, Duration::ZERO);
+    }
+
+    fn settle_unhandled(&mut self, batch: &Batch<T>, key: TypeKey, items: u64) {
+        let flow = self.flow;
+        self.tally.settle(Outcome::Unhandled, items);
+        let Some(first) = batch.iter().next() else { return };
+        self.note(Problem::Unhandled, key, items, |unhandled| {
+            let (queue, name) = (&flow.name, flow.host.type_name(first));
+            let has_handler =
+                |key| flow.route.find(key).is_some_and(|known| known.registered().is_some());
+            let hint = flow.host.unhandled_hint(first, &has_handler);
+            let hint = hint.unwrap_or_else(|| HINT.to_owned());
+            let items = counted(unhandled, "item");
+            let line = format!("queue {queue}: {items} of {name} had no handler: {hint}");
+            (name, line)
+        });
+    }
+
+    /// Drops what a call of a handler has left of its items, or what it does not get. They are
+    /// counted.
+    pub(super) fn drop_items(
+        &mut self,
+        registered: &TypeHandlers<T>,
+        batches: impl IntoIterator<Item = Batch<T>>,
+    ) {
+        self.drop_batches(registered.key, || registered.name.to_string(), batches);
+    }
+
+    pub(super) fn drop_batches(
+        &mut self,
+        key: TypeKey,
+        name: impl FnOnce() -> String,
+        batches: impl IntoIterator<Item = Batch<T>>,
+    ) {
+        let mut panics = DropPanics::default();
+        for mut segment in batches.into_iter().flat_map(Batch::into_segments) {
+            panics.clear(&mut segment);
+            self.segment_cache.keep(segment);
+        }
+        let Some((items, cause)) = panics.report() else { return };
+        let queue = &self.flow.name;
+        self.note(Problem::DropPanicked, key, items, |items| {
+            let (name, text) = (name(), Problem::DropPanicked.text(items));
+            let line =
+                format!("queue {queue}: {} of {name} {text}: {cause}", counted(items, "item"));
+            (name, line)
+        });
+    }
+
+    /// Counts items for the log, and logs the line that is due, if one is: `line` returns it after
+    /// what the type is called.
+    pub(super) fn note(
+        &mut self,
+        problem: Problem,
+        key: TypeKey,
+        items: u64,
+        line: impl FnOnce(u64) -> (String, String),
+    ) {
+        let (flow, queue) = (self.flow, &self.flow.name);
+        // What an item is called may be the user's code.
+        let line = AssertUnwindSafe(|| flow.dispatch_log.note(queue, problem, key, items, line));
+        let line = catch_unwind(line).unwrap_or_else(|cause| {
+            let cause = message(&cause);
+            let (text, items) = (problem.text(items), counted(items, "item"));
+            Some(format!("queue {queue}: {items} {text}; no name: {cause}"))
+        });
+        if let Some(line) = line {
+            flow.warn(line);
+        }
+    }
+}
+
+// Tries: the tries of a job after its first, and how a batch whose tries are used up is halved
+// until what fails stands alone.
+//
+// Halving (`RetryPolicy::bisect`) gives each half one try, the left one first, without a delay.
+// The right halves wait in the job, so the lane still has one job, and its order is kept. With a
+// left half of the largest power of two below the length, *k* bad ones of *n* items take at most
+// 2*k*(1 + log2(*n*/*k*)) further tries.
+
+/// What follows a try that fails.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum NextTry {
+    /// All that failed, after this time.
+    After(Duration),
+    /// Its first half.
+    Half,
+}
+
+impl<T> Job<T> {
+    /// All that the job holds, by weight.
+    pub(crate) fn weight(&self) -> usize {
+        self.items + self.pieces.iter().map(|piece| piece.batch.len()).sum::<usize>()
+    }
+
+    /// The same job with its pieces in its batch, in order.
+    pub(super) fn in_one_piece(mut self) -> Self {
+        while let Some(piece) = self.pieces.pop() {
+            self.batch.append(piece.batch);
+        }
+        self.items = self.batch.len();
+        self
+    }
+
+    /// All its items, in no order.
+    pub(super) fn batches(&self) -> impl Iterator<Item = &Batch<T>> {
+        std::iter::once(&self.batch).chain(self.pieces.iter().map(|piece| &piece.batch))
+    }
+
+    /// All its items, in order.
+    pub(super) fn into_batches(self) -> impl Iterator<Item = Batch<T>> {
+        std::iter::once(self.batch).chain(self.pieces.into_iter().rev().map(|piece| piece.batch))
+    }
+
+    /// Takes the piece that waits next in hand. Returns `false` if there is none.
+    pub(super) fn next_piece(&mut self) -> bool {
+        let Some(Piece { batch, tries }) = self.pieces.pop() else { return false };
+        (self.items, self.batch, self.tries) = (batch.len(), batch, tries);
+        self.took = Duration::ZERO;
+        true
+    }
+}
+
+impl<T: Item> Caller<'_, T> {
+    /// What follows if the try that is about to begin fails.
+    pub(super) fn next_try(&self, target: &Target<T>, job: &Job<T>) -> Option<NextTry> {
+        let retry = target.registered.settings.retry.as_ref()?;
+        let has_tries = retry.attempts.is_none_or(|attempts| job.tries < attempts);
+        if has_tries && !self.is_last_try(job.place.partition) {
+            return Some(NextTry::After(retry.delay(job.tries, fastrand::f64)));
+        }
+        let halves =
+            retry.bisect && job.batch.len() > 1 && !self.flow.ending.deadlines.is_short_of_time();
+        halves.then_some(NextTry::Half)
+    }
+
+    /// Whether the time of a shutdown is over for another try, if the one that is about to begin
+    /// fails.
+    fn is_last_try(&self, partition: usize) -> bool {
+        if self.flow.ending.deadlines.news() == 0 {
+            return false;
+        }
+        let partition = self.flow.route.partition(partition);
+        let lanes = partition.lanes.lock();
+        self.flow.is_last_try(partition, &lanes, lanes.calls().expected())
+    }
+
+    /// Tries again what failed of a job; the rest was consumed.
+    pub(super) fn try_again(
+        &mut self,
+        target: &Target<T>,
+        mut job: Job<T>,
+        again: NextTry,
+        took: Duration,
+    ) {
+        self.tally.side_call(None);
+        let consumed = job.items - job.batch.len();
+        let mut settled =
+            if consumed > 0 { self.settle(target, consumed, 0, 0, &mut job) } else { 0 };
+        if let Some(call) = job.call.take() {
+            target.registered.tally.note_call(call);
+        }
+        if settled > 0 {
+            (job.items, job.took) = (job.batch.len(), Duration::ZERO);
+        }
+        let delay = match again {
+            NextTry::After(delay) => delay,
+            NextTry::Half => {
+                if let Err(lost) = halve(&mut job) {
+                    self.drop_items(&target.registered, lost);
+                    let failure = "an item panicked when its batch was halved";
+                    let failed = job.items;
+                    settled += self.settle(target, 0, failed, 0, &mut job);
+                    self.note_failed(&target.registered, failed, &Failure::last(failure));
+                    if !job.next_piece() {
+                        return self.flow.end_job(self.thread, job.place, settled, took);
+                    }
+                }
+                Duration::ZERO
+            }
+        };
+        job.tried_by = self.consumer_of(target);
+        self.retry(target, job, delay, took, settled);
+    }
+
+    /// Puts a job back into its lane, for its next try after a delay.
+    pub(super) fn retry(
+        &mut self,
+        target: &Target<T>,
+        job: Job<T>,
+        delay: Duration,
+        took: Duration,
+        settled: usize,
+    ) {
+        let until = Deadline::after(delay);
+        let too_late = self.flow.retry_job(self.thread, job, Some(target), until, took, settled);
+        if let Some(job) = too_late {
+            self.drop_items(&target.registered, job.into_batches());
+        }
+    }
+}
+
+impl<T: Item> Flow<T> {
+    /// When what fails in a partition is tried for the last time, if a shutdown has a deadline.
+    pub(crate) fn last_try(&self, partition: &Partition<T>, lanes: &Lanes<T>) -> Option<LastTry> {
+        self.ending.deadlines.last_try(|| self.reserve(partition, lanes))
+    }
+
+    /// Whether the last tries of a partition have begun, or begin in so short a time.
+    pub(crate) fn is_last_try(
+        &self,
+        partition: &Partition<T>,
+        lanes: &Lanes<T>,
+        time: Duration,
+    ) -> bool {
+        let news = self.ending.deadlines.news();
+        let last_try = self.last_try(partition, lanes);
+        last_try.is_some_and(|last_try| lanes.are_last_tries(news) || last_try.comes_within(time))
+    }
+
+    /// The time for the last tries of all batches that wait in a partition, and for their dead
+    /// letters.
+    fn reserve(&self, partition: &Partition<T>, lanes: &Lanes<T>) -> Duration {
+        let registered: Vec<_> = match &self.consumption {
+            Consumption::ByHandler => {
+                let types = lanes.views().filter_map(|lane| self.route.find(lane.key));
+                types.filter_map(TypeRoute::registered).collect()
+            }
+            Consumption::OneConsumer(consumer) => vec![consumer.clone()],
+            Consumption::PerThread(consumers) => consumers.iter().take(1).cloned().collect(),
+        };
+        let limits = registered.iter().map(|it| it.settings.max_batch_items);
+        let batch = limits.min().unwrap_or(self.config.max_batch_items);
+        let boxes = registered.iter().filter_map(|it| it.dead_letter.as_ref());
+        let keep = boxes.map(|keeper| keeper.expected()).max().unwrap_or_default();
+        let queued = partition.pushed_under_gate() - partition.taken();
+        let (failed, behind) = lanes.backlog();
+        let items = usize::try_from(queued).unwrap_or(usize::MAX).saturating_add(behind);
+        reserve(items.div_ceil(batch) + failed, lanes.calls().expected() + keep)
+    }
+}
+
+/// Leaves the first half of its batch in hand. If that panics, returns the items, which are lost.
+fn halve<T: Item>(job: &mut Job<T>) -> Result<(), [Batch<T>; 2]> {
+    let (mut first, mut second) = (Batch::default(), std::mem::take(&mut job.batch));
+    let halves = catch_unwind(AssertUnwindSafe(|| second.halve_into(&mut first)));
+    if halves.is_err() || second.is_empty() {
+        return Err([first, second]);
+    }
+    job.pieces.push(Piece { batch: second, tries: job.tries });
+    (job.items, job.batch, job.took) = (first.len(), first, Duration::ZERO);
+    Ok(())
+}
+
+// What becomes of a job that failed for good and goes to a handler of dead letters; see
+// `handler/dead_letters.rs`.
+
+/// How soon a lane asks again for room in a box, if it does not hear of it before.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+
+impl<T: Item> Caller<'_, T> {
+    /// The items of a job failed for good, after so many others were `settled`: they go to a
+    /// handler of dead letters, and the lane continues. `target`: the handler, if the type has one.
+    pub(super) fn bury(
+        &mut self,
+        target: Option<&Target<T>>,
+        mut job: Job<T>,
+        failure: Failure,
+        to: &Arc<DeadLetterBox<T>>,
+        settled: usize,
+        took: Duration,
+    ) {
+        self.tally.side_call(None);
+        self.note_dead(target, &job, &failure, to);
+        let (place, items) = (job.place, job.items);
+        job.dead = Some(Box::new(Dead::new(failure, to.clone())));
+        let (thread, flow) = (self.thread, self.flow);
+        let too_late = match flow.post_letters(job) {
+            Posted::All => return flow.end_job(thread, place, settled + items, took),
+            Posted::ButPieces(mut job) => {
+                job.tried_by = target.and_then(|target| self.consumer_of(target));
+                let now = Deadline::after(Duration::ZERO);
+                flow.retry_job(thread, job, target, now, took, settled + items)
+            }
+            Posted::NoRoom(job) => {
+                let later = Deadline::after(ASK_AGAIN);
+                flow.retry_job(thread, job, target, later, took, settled)
+            }
+        };
+        if let Some(job) = too_late {
+            let name = target.map_or_else(String::new, |target| target.registered.name.to_string());
+            self.drop_batches(TypeKey(0), || name, job.into_batches());
+        }
+    }
+
+    fn note_dead(
+        &mut self,
+        target: Option<&Target<T>>,
+        job: &Job<T>,
+        failure: &Failure,
+        to: &DeadLetterBox<T>,
+    ) {
+        if failure.reported {
+            return;
+        }
+        let flow = self.flow;
+        let first = job.batch.iter().next();
+        let key = target.map_or(TypeKey(0), |target| target.registered.key);
+        self.note(Problem::DeadLettered, key, job.items as u64, |items| {
+            let name = match (target, first) {
+                (Some(target), _) => target.registered.name.to_string(),
+                (None, first) => first.map_or_else(String::new, |item| flow.host.type_name(item)),
+            };
+            let (queue, keeper) = (&flow.name, &to.name);
+            let items = counted(items, "item");
+            let line = format!(
+                "queue {queue}: {items} of {name} went to the handler of dead letters \
+                 ({keeper}): {failure}"
+            );
+            (name, line)
+        });
+    }
+}
+
+/// What has become of a dead job.
+enum Posted<T> {
+    All,
+    /// The next of its pieces is in hand, and has not been tried.
+    ButPieces(Job<T>),
+    /// It waits for room in the box.
+    NoRoom(Job<T>),
+}
+
+impl<T: Item> Flow<T> {
+    fn post_letters(&self, mut job: Job<T>) -> Posted<T> {
+        let Some(dead) = job.dead.take() else { return Posted::ButPieces(job) };
+        let Dead { failure, to, .. } = *dead;
+        let items = std::mem::take(&mut job.batch);
+        let letters = DeadLetters { items, failure, attempts: job.tries };
+        match self.dead_letters.post(&to, letters, job.place) {
+            Ok(()) => {
+                // This thread serves the box when it has nothing in hand. Another may be sooner.
+                if self.threads.len() > 1 {
+                    // SeqCst: pairs with the fence in `Sleeper::prepare`.
+                    fence(Ordering::SeqCst);
+                    self.threads.wake_all();
+                }
+                if job.next_piece() { Posted::ButPieces(job) } else { Posted::All }
+            }
+            Err(DeadLetters { items, failure, .. }) => {
+                job.batch = items;
+                job.dead = Some(Box::new(Dead::new(failure, to)));
+                Posted::NoRoom(job)
+            }
+        }
+    }
+
+    /// A lane whose dead job had no room in its box is ready: the box may have room now. Under the
+    /// lock of the lanes.
+    #[cold]
+    pub(crate) fn post_again(&self, lanes: &mut Lanes<T>, place: JobPlace) {
+        let job = lanes.take_job(place.partition, place.lane, usize::MAX, 0);
+        let items = job.items;
+        match self.post_letters(job) {
+            Posted::All => {
+                // The turn may have left items queued because of this lane.
+                if lanes.end(place.lane, items) {
+                    self.route.partition(place.partition).set_ready();
+                }
+            }
+            Posted::ButPieces(job) => {
+                lanes.retry(job, Deadline::after(Duration::ZERO), items);
+                lanes.make_due_ready();
+            }
+            Posted::NoRoom(job) => lanes.retry(job, Deadline::after(ASK_AGAIN), 0),
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::thread;
+
+    use crate::queue::BatchQueue;
+    use crate::sync::Arc;
+    use crate::testing::loom::{Number, ONE, Seen, TWO, config, model_by_turns};
+
+    /// Rule 6: an item without a handler goes into the partition of a type that has one, whose
+    /// handler does not get it.
+    #[test]
+    fn loom_unknown_type_while_the_owner_takes() {
+        model_by_turns(9, 2, || {
+            let seen = Arc::new(Seen::default());
+            let queue = Arc::new(BatchQueue::builder("q", config(1)).start().unwrap());
+            queue.add_handler(ONE, seen.handler()).unwrap();
+            let producer = {
+                let queue = queue.clone();
+                thread::spawn(move || queue.produce(Number(TWO, 2)).unwrap())
+            };
+            queue.produce(Number(ONE, 1)).unwrap();
+            producer.join().unwrap();
+            queue.shutdown(None);
+            assert_eq!(seen.numbers(), [1]);
+            assert_eq!(queue.stats().unhandled, 1);
+        });
+    }
+}

@@ -1,0 +1,206 @@
+//! What comes after a call: the lane of the job, the owner of its partition, and the next job at
+//! the desk.
+
+use crate::config::Selector;
+use crate::flow::handler::desk::{Desk, JobPlace, Next, Recall, address};
+use crate::flow::partition::Partition;
+use crate::flow::partition::lane::Job;
+use crate::flow::partition::lanes::Lanes;
+use crate::flow::route::type_handlers::{Consumption, Target, TypeHandlers};
+use crate::flow::route::{Route, TypeRoute};
+use crate::flow::state::Flow;
+use crate::item::{Item, TypeKey};
+use crate::sync::{Arc, Deadline, Duration, Ordering, fence};
+use crate::threads::park::Signal;
+
+impl<T: Item> Flow<T> {
+    /// Releases a desk after a call. Returns the place of the next job there, for which the caller
+    /// still holds the desk, if it `stays`.
+    pub(crate) fn release(&self, desk: &Desk, stays: bool) -> Option<JobPlace> {
+        match desk.release(self.address(), stays) {
+            Next::Nothing => None,
+            Next::Serve(place) => Some(place),
+            Next::Recall(jobs) => {
+                for (queue, place) in jobs {
+                    if address(&queue) == self.address() {
+                        self.recall_job(place, desk.address());
+                    } else if let Some(queue) = queue.upgrade() {
+                        queue.recall(Some((place, desk.address())));
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    /// Takes a job in hand that was posted at a desk which the caller holds. Returns `None` if it
+    /// is not for this desk any more.
+    pub(crate) fn take_posted(
+        &self,
+        place: JobPlace,
+        desk: &Arc<Desk>,
+    ) -> Option<(Target<T>, Job<T>)> {
+        let partition = self.route.partition(place.partition);
+        let mut lanes = partition.lanes.lock();
+        if !lanes.is_posted(place.lane, desk.address()) {
+            return None;
+        }
+        let (key, tried_by) = (lanes.key(place.lane), lanes.tried_by(place.lane));
+        let target = match &self.consumption {
+            Consumption::PerThread(consumers) if tried_by.is_none() => {
+                let at_this_desk = |consumer: &&Arc<TypeHandlers<T>>| {
+                    Arc::ptr_eq(&consumer.handlers[0].desk, desk)
+                };
+                consumers.iter().find(at_this_desk).cloned().map(Target::only)
+            }
+            _ => self.target_of(key, place.partition, tried_by.unwrap_or(0)),
+        };
+        let target = target
+            .or_else(|| Self::owed_target(&lanes, place.lane, place.partition))
+            .filter(|target| Arc::ptr_eq(&target.handler().desk, desk));
+        let Some(target) = target else {
+            lanes.recall(place.lane, desk.address());
+            partition.note_lanes(lanes.lane_use());
+            drop(lanes);
+            self.call_owner(partition, None);
+            return None;
+        };
+        desk.continue_with(target.registered.purpose());
+        let most = target.registered.settings.max_batch_items;
+        let job = lanes.take_job(place.partition, place.lane, most, desk.address());
+        partition.make_room(&mut lanes, true);
+        Some((target, job))
+    }
+
+    /// Whether a partition has one lane at most.
+    pub(crate) fn has_one_type(&self, partition: &Partition<T>) -> bool {
+        match self.consumption {
+            Consumption::ByHandler => {
+                self.config.selector == Selector::ByType && !partition.is_mixed()
+            }
+            _ => true,
+        }
+    }
+
+    /// The handler of a lane's next job. `thread`: the drain thread whose consumer it is, with one
+    /// consumer for each.
+    pub(crate) fn target_of(
+        &self,
+        key: TypeKey,
+        partition: usize,
+        thread: usize,
+    ) -> Option<Target<T>> {
+        match &self.consumption {
+            Consumption::ByHandler => self.route.target(key, partition, self.config.selector),
+            Consumption::OneConsumer(consumer) => Some(Target::only(consumer.clone())),
+            Consumption::PerThread(consumers) => Some(Target::only(consumers[thread].clone())),
+        }
+    }
+
+    /// The removed handler that still gets what lingered in a lane.
+    pub(crate) fn owed_target(
+        lanes: &Lanes<T>,
+        lane: usize,
+        partition: usize,
+    ) -> Option<Target<T>> {
+        let registered = lanes.owed(lane)?.to.clone().downcast::<TypeHandlers<T>>().ok()?;
+        Some(Route::target_in(registered, partition))
+    }
+
+    /// The job of a lane is over, with so many items settled. `thread` has called its handler, and
+    /// the last call took so long.
+    #[inline]
+    pub(crate) fn end_job(&self, thread: usize, place: JobPlace, items: usize, took: Duration) {
+        let partition = self.route.partition(place.partition);
+        let end = |lanes: &mut Lanes<T>| {
+            lanes.note_call(took);
+            lanes.end(place.lane, items)
+        };
+        if partition.change_lanes(end) {
+            self.call_owner(partition, Some(thread));
+        }
+    }
+
+    /// What is left of the job of a lane, after a call of `target`, is tried again when `until` has
+    /// come; so many items of it were `settled`. If the time of a shutdown is over, it is returned:
+    /// its items were counted as abandoned.
+    pub(crate) fn retry_job(
+        &self,
+        thread: usize,
+        job: Job<T>,
+        target: Option<&Target<T>>,
+        until: Deadline,
+        took: Duration,
+        settled: usize,
+    ) -> Option<Job<T>> {
+        let partition = self.route.partition(job.place.partition);
+        let too_late = partition.change_lanes(|lanes| {
+            lanes.note_call(took);
+            // Under the lock: the owner discards what it finds here after that time.
+            if self.ending.is_expired() {
+                lanes.end(job.place.lane, settled);
+                return Some(job);
+            }
+            lanes.retry(job, until, settled);
+            // The thread that took the handler away meanwhile left the job to this one.
+            if let Some(gone) = target.filter(|target| !self.is_current(target)) {
+                lanes.recall_type(gone.registered.key);
+            }
+            partition.make_room(lanes, false);
+            None
+        });
+        if too_late.is_none() {
+            // The owner sees to it that the next try comes.
+            self.call_owner(partition, Some(thread));
+        }
+        too_late
+    }
+
+    /// Whether the queue, or the type, still has this handler. Under the lock of the lanes of
+    /// one of its jobs: a removal takes that lock afterwards.
+    fn is_current(&self, target: &Target<T>) -> bool {
+        let Consumption::ByHandler = self.consumption else { return true };
+        let registered = self.route.find(target.registered.key).and_then(TypeRoute::registered);
+        registered.is_some_and(|registered| Arc::ptr_eq(&registered, &target.registered))
+    }
+
+    /// A lane has changed, and its owner has something to do in the partition. `awake`: the calling
+    /// drain thread, which searches for work before it sleeps.
+    pub(crate) fn call_owner(&self, partition: &Partition<T>, awake: Option<usize>) {
+        partition.set_ready();
+        // SeqCst: pairs with the fence in `Sleeper::prepare`, and with that of a mover in
+        // `announce_owner`.
+        fence(Ordering::SeqCst);
+        let inside = self.route.owner(partition.index).load().inside();
+        if Some(inside) != awake {
+            self.threads[inside].waker.wake(Signal::Pressure);
+        }
+    }
+
+    /// After the end of a job, before the thread calls another handler or sleeps. A thread that
+    /// enters a partition next does the same when it leaves.
+    pub(crate) fn notify_flushes(&self) {
+        // SeqCst: pairs with the fence of a flush, between its waiting mark and its read of the
+        // lanes.
+        fence(Ordering::SeqCst);
+        self.flushes.notify();
+    }
+
+    /// A posted job is submitted again.
+    pub(crate) fn recall_job(&self, place: JobPlace, desk: usize) {
+        let partition = self.route.partition(place.partition);
+        if partition.change_lanes(|lanes| lanes.recall(place.lane, desk)) {
+            self.call_owner(partition, None);
+        }
+    }
+}
+
+impl<T: Item> Recall for Flow<T> {
+    fn recall(self: Arc<Self>, posted: Option<(JobPlace, usize)>) {
+        match posted {
+            Some((place, desk)) => self.recall_job(place, desk),
+            None => self.threads.wake_all(),
+        }
+        Self::let_go(self);
+    }
+}

@@ -1,0 +1,264 @@
+//! A lane: the order of one type in one partition.
+//!
+//! It exists only while it holds something: at most one job, which is the next call of the type's
+//! handler, and behind it the tail, which later jobs are made of.
+//!
+//! ```text
+//!              add          submit: the desk is free
+//!   (no lane) ─────▶ ready ──────────────────────────▶ running ──end, no tail──▶ (no lane)
+//!                     ▲ │                               │   │
+//!                     │ └─submit: the desk is held─▶ posted │──end, a tail──▶ ready
+//!                     │                  │  └─the holder serves it─▶ running
+//!                     ├──────recall──────┘                  │
+//!                     ├──────────due───── backing off ◀─────┘ failed, to be tried again
+//!                     └─full or due────── lingering ◀──── ready, with less than a batch
+//! ```
+
+use std::any::Any;
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::flow::batch::{Batch, Failure};
+use crate::flow::handler::dead_letters::DeadLetterBox;
+use crate::flow::handler::desk::JobPlace;
+use crate::flow::segments::PutTime;
+use crate::item::{Item, TypeKey};
+use crate::observe::CallFigures;
+use crate::sync::{Arc, Deadline, Duration, Instant};
+
+/// How long the job of a lane waits before its type is choked in a full partition.
+pub(crate) const CHOKE_AFTER: Duration = Duration::from_millis(if cfg!(loom) { 0 } else { 100 });
+
+/// The items of one type of one partition that one call of a handler gets.
+#[derive(Debug)]
+pub(crate) struct Job<T> {
+    pub(crate) place: JobPlace,
+    pub(crate) batch: Batch<T>,
+    /// The items of the batch before its first try, by weight.
+    pub(crate) items: usize,
+    /// The weight of the last item over the limit of the batch. It counts as left in the lane, and
+    /// goes back there before the first try.
+    pub(crate) excess: usize,
+    /// What is tried after the batch, from the last one to the first, where a batch that failed was
+    /// halved.
+    pub(crate) pieces: Vec<Piece<T>>,
+    /// Tries of the batch so far.
+    pub(crate) tries: u32,
+    /// The time in the handler so far.
+    pub(crate) took: Duration,
+    /// When its first item was put, or before, until its first try.
+    pub(crate) put_at: Option<Instant>,
+    /// The last try, until it is noted.
+    pub(crate) call: Option<CallFigures>,
+    /// The drain thread whose consumer tried it, with one consumer for each thread.
+    pub(crate) tried_by: Option<usize>,
+    /// Why it failed for good, if the box of its dead letters had no room.
+    pub(crate) dead: Option<Box<Dead<T>>>,
+    /// Kept until the job is settled, if a removed handler gets it.
+    pub(crate) _debt: Option<Debt>,
+}
+
+/// A part of a batch that was halved.
+#[derive(Debug)]
+pub(crate) struct Piece<T> {
+    pub(crate) batch: Batch<T>,
+    /// Tries of its items so far.
+    pub(crate) tries: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// In the list of ready lanes.
+    Ready,
+    /// A ticket for it is at the desk with this address. With a deadline, it is submitted again
+    /// when that has come.
+    Posted(usize, Option<Deadline>),
+    /// A thread has its job in hand, and the desk with this address; 0 without a handler.
+    Running(usize),
+    BackingOff(Deadline),
+    /// Its batch has fewer than `full` items, and waits for more until the deadline.
+    Lingering {
+        until: Deadline,
+        full: usize,
+    },
+}
+
+impl State {
+    pub(crate) fn due(self) -> Option<Deadline> {
+        match self {
+            Self::BackingOff(until)
+            | Self::Lingering { until, .. }
+            | Self::Posted(_, Some(until)) => Some(until),
+            _ => None,
+        }
+    }
+}
+
+/// A job whose items failed for good, on its way to a box.
+#[derive(Debug)]
+pub(crate) struct Dead<T> {
+    pub(crate) failure: Failure,
+    pub(crate) to: Arc<DeadLetterBox<T>>,
+    _waits: Arc<()>,
+}
+
+impl<T> Dead<T> {
+    pub(crate) fn new(failure: Failure, to: Arc<DeadLetterBox<T>>) -> Self {
+        Self { failure, _waits: to.wait_mark(), to }
+    }
+}
+
+/// What a handler that is removed still gets: the items that lingered then.
+#[derive(Debug)]
+pub(crate) struct Owed {
+    /// How many items, by weight.
+    pub(crate) items: usize,
+    /// The handlers, as the route has them.
+    pub(crate) to: Arc<dyn Any + Send + Sync>,
+    /// Lives as long as the items are not settled.
+    pub(crate) debt: Debt,
+}
+
+/// A removal waits until no clone of it is left.
+pub(crate) type Debt = Arc<()>;
+
+/// Where a run of items begins, or before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Since {
+    /// None of its items was put before this many others of the partition.
+    pub(crate) taken: u64,
+    /// None of them was put earlier.
+    pub(crate) put_at: PutTime,
+}
+
+#[cfg(all(test, loom))]
+impl Since {
+    /// That of the first items of a partition.
+    pub(crate) fn start() -> Self {
+        Self { taken: 0, put_at: PutTime::default() }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Lane<T> {
+    pub(crate) key: TypeKey,
+    pub(crate) state: State,
+    /// The job, if it was tried and failed: it comes before the tail. Boxed, like `owed`: few lanes
+    /// have either, and every batch moves its lane.
+    pub(crate) failed: Option<Box<Job<T>>>,
+    pub(crate) tail: Batch<T>,
+    pub(crate) owed: Option<Box<Owed>>,
+    /// That of the items of the job.
+    pub(crate) start: Since,
+    /// The runs of items that the tail consists of, by weight.
+    runs: SmallVec<[(usize, Since); 1]>,
+    /// When a put that found the partition full first saw this job.
+    waits_since: Option<Instant>,
+    /// Whether what it holds does not count against the bound: see `partition/room.rs`.
+    pub(crate) is_choked: bool,
+}
+
+impl<T> Lane<T> {
+    pub(crate) fn new(key: TypeKey, since: Since) -> Self {
+        Self {
+            key,
+            state: State::Ready,
+            failed: None,
+            tail: Batch::default(),
+            owed: None,
+            start: since,
+            runs: smallvec![(0, since)],
+            waits_since: None,
+            is_choked: false,
+        }
+    }
+
+    pub(crate) fn begin_run(&mut self, since: Since) {
+        if self.runs.last().is_none_or(|(_, start)| *start != since) {
+            self.runs.push((0, since));
+        }
+    }
+
+    pub(crate) fn note_added(&mut self, weight: usize) {
+        if let Some((items, _)) = self.runs.last_mut() {
+            *items += weight;
+        }
+    }
+
+    /// Takes the next batch off the tail, with the excess weight of its last item, which stays
+    /// behind: see [`Batch::split_front`].
+    pub(crate) fn split_tail(&mut self, most: usize) -> (Batch<T>, usize)
+    where
+        T: Item,
+    {
+        let (batch, excess) = self.tail.split_front(most);
+        self.start = self.tail_start();
+        self.drop_runs(batch.len());
+        (batch, excess)
+    }
+
+    /// The first so many items of the tail, by weight, are lost.
+    pub(crate) fn lose(&mut self, weight: usize) {
+        self.tail.forget(weight);
+        self.drop_runs(weight);
+    }
+
+    /// After so many items were taken from the front of the tail.
+    fn drop_runs(&mut self, mut items: usize) {
+        let gone = self.runs.iter().take_while(|(run, _)| {
+            let is_gone = *run <= items;
+            items -= if is_gone { *run } else { 0 };
+            is_gone
+        });
+        let gone = gone.count();
+        self.runs.drain(..gone);
+        if let Some((run, _)) = self.runs.first_mut() {
+            *run -= items;
+        }
+    }
+
+    /// The next job comes from the tail. Returns `false` if there is none.
+    pub(crate) fn end_job(&mut self) -> bool {
+        self.waits_since = None;
+        self.start = self.tail_start();
+        !self.tail.is_empty()
+    }
+
+    /// Whether it lingers, and its batch is full.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self.state, State::Lingering { full, .. } if self.tail.len() >= full)
+    }
+
+    /// The items that no thread has in hand, by weight.
+    pub(crate) fn held(&self) -> usize {
+        self.failed.as_ref().map_or(0, |job| job.weight()) + self.tail.len()
+    }
+
+    pub(crate) fn lingers(&self) -> bool {
+        matches!(self.state, State::Lingering { .. })
+    }
+
+    /// No item that no thread has in hand was put before this many others.
+    pub(crate) fn first_held(&self) -> Option<u64> {
+        if self.failed.is_some() {
+            return Some(self.start.taken);
+        }
+        (!self.tail.is_empty()).then(|| self.tail_start().taken)
+    }
+
+    /// Whether its job has waited for `limit`, counted from the first call.
+    pub(crate) fn has_waited(&mut self, limit: Duration, now: Instant) -> bool {
+        now.saturating_duration_since(*self.waits_since.get_or_insert(now)) >= limit
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn runs(&self) -> &[(usize, Since)] {
+        &self.runs
+    }
+
+    /// The start of its tail, or that of its job if the tail is empty.
+    pub(crate) fn tail_start(&self) -> Since {
+        self.runs.first().map_or(self.start, |(_, start)| *start)
+    }
+}

@@ -1,0 +1,213 @@
+//! Retirements: the handlers that were replaced or removed, and may have a thread inside.
+//!
+//! | field | written by | read by |
+//! |---|---|---|
+//! | `list` | control side, the thread that ends one | the same |
+//! | `pending` | the same, under `list`'s lock | drain threads |
+
+use crate::flow::batch::DropPanics;
+use crate::flow::handler::HandlerRef;
+use crate::flow::handler::desk::Recall;
+use crate::flow::partition::lane::Debt;
+use crate::flow::route::type_handlers::TypeHandlers;
+use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, Weak, wait_for};
+use crate::threads::waits::{Pause, slice};
+
+/// The end of a retirement, for callers that wait for it.
+#[derive(Debug)]
+pub(crate) struct Retired {
+    ended: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Retired {
+    fn new() -> Self {
+        Self { ended: Mutex::new(false), changed: Condvar::new() }
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        *self.ended.lock()
+    }
+
+    /// Waits for the end. Returns `false` if `deadline` came first. Not called on a drain thread,
+    /// which might be inside the handler.
+    pub(crate) fn wait_for_end<P: Pause>(
+        &self,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<bool, P::Interrupt> {
+        while !self.is_ended() {
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(false);
+            }
+            pause.pause(&mut |limit| self.wait(slice(limit, deadline)))?;
+        }
+        Ok(true)
+    }
+
+    fn end(&self) {
+        *self.ended.lock() = true;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, limit: Option<Duration>) {
+        let ended = self.ended.lock();
+        if !*ended {
+            drop(wait_for(&self.changed, ended, limit));
+        }
+    }
+}
+
+/// A retired handler, or the retired handlers of one factory.
+pub(crate) struct Retirement<T> {
+    registered: Arc<TypeHandlers<T>>,
+    /// Of what the handlers still get, if there is something.
+    debt: Option<Debt>,
+    /// The instances whose last call is next; known when no thread is inside any more.
+    pub(crate) to_close: Vec<HandlerRef<T>>,
+    retired: Arc<Retired>,
+}
+
+impl<T> Retirement<T> {
+    fn has(&self, handler: &HandlerRef<T>) -> bool {
+        self.registered.instances().any(|instance| instance.is(handler))
+    }
+
+    /// Whether no thread is inside for a batch of these handlers, nor inside one that gets its last
+    /// call. If one is, `watcher` hears when it leaves.
+    fn is_quiet(
+        &self,
+        serves: &impl Fn(&HandlerRef<T>) -> bool,
+        watcher: &Weak<dyn Recall>,
+    ) -> bool {
+        let purpose = self.registered.purpose();
+        // A handler of dead letters that serves nothing else closes as well, after its letters.
+        let keeper = self.registered.dead_letter.as_ref();
+        let keeper = keeper.filter(|keeper| !serves(&keeper.handler));
+        if keeper.is_some_and(|keeper| !keeper.is_empty()) {
+            return false;
+        }
+        let is_owed = self.debt.as_ref().is_some_and(|debt| Arc::strong_count(debt) > 1);
+        let is_quiet = |handler: &HandlerRef<T>| {
+            handler.desk.is_quiet(purpose, !serves(handler), is_owed, watcher)
+        };
+        self.registered.handlers.iter().chain(keeper.map(|keeper| &keeper.handler)).all(is_quiet)
+    }
+
+    /// After `on_close`. Drops the handlers before it notifies the callers that wait. Returns a
+    /// line for the log if a handler panicked when it was dropped.
+    #[must_use]
+    pub(crate) fn end(self, queue: &str) -> Option<String> {
+        let Self { registered, to_close, retired, .. } = self;
+        let (name, handlers) = (registered.name.clone(), registered.instances().cloned());
+        let handlers: Vec<_> = handlers.chain(to_close).collect();
+        drop(registered);
+        let mut panics = DropPanics::default();
+        panics.drop_all(handlers.into_iter());
+        retired.end();
+        let (_, cause) = panics.report()?;
+        Some(format!("queue {queue}: a handler of {name} panicked when it was dropped: {cause}"))
+    }
+}
+
+/// A retirement that has begun.
+pub(crate) struct Begun<T> {
+    pub(crate) retired: Arc<Retired>,
+    /// It is over already, as soon as the caller ends it, without a lock. Otherwise a drain thread
+    /// does.
+    pub(crate) over: Option<Retirement<T>>,
+}
+
+pub(crate) struct Retirements<T> {
+    list: Mutex<Vec<Retirement<T>>>,
+    pending: AtomicUsize,
+}
+
+impl<T> Retirements<T> {
+    pub(crate) fn new() -> Self {
+        Self { list: Mutex::new(Vec::new()), pending: AtomicUsize::new(0) }
+    }
+
+    /// Whether there is one. The caller has fenced.
+    #[inline]
+    pub(crate) fn are_pending(&self) -> bool {
+        // Relaxed: ordered by the caller's fence, which pairs with the one in `retire`.
+        self.pending.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether one can end.
+    pub(crate) fn has_quiet(
+        &self,
+        serves: impl Fn(&HandlerRef<T>) -> bool,
+        watcher: &Weak<dyn Recall>,
+    ) -> bool {
+        self.list.lock().iter().any(|retirement| retirement.is_quiet(&serves, watcher))
+    }
+
+    /// Begins the retirement of `registered`. It is over if it `may_end`, no thread is inside, and
+    /// none of the instances has an `on_close`. Under the control lock; the caller fences before it
+    /// wakes the threads.
+    pub(crate) fn begin(
+        &self,
+        registered: Arc<TypeHandlers<T>>,
+        debt: Option<Debt>,
+        may_end: bool,
+        serves: impl Fn(&HandlerRef<T>) -> bool,
+        watcher: &Weak<dyn Recall>,
+    ) -> Begun<T> {
+        let retired = Arc::new(Retired::new());
+        let begun = Retirement { registered, debt, to_close: Vec::new(), retired: retired.clone() };
+        let mut list = self.list.lock();
+        // One that is in another retirement is closed at the end of that.
+        let closes = |handler: &HandlerRef<T>| {
+            handler.handler.has_on_close()
+                && !serves(handler)
+                && !list.iter().any(|retirement| retirement.has(handler))
+        };
+        if may_end && !begun.registered.instances().any(closes) && begun.is_quiet(&serves, watcher)
+        {
+            return Begun { retired, over: Some(begun) };
+        }
+        list.push(begun);
+        // Relaxed: ordered by the caller's fence.
+        self.pending.store(list.len(), Ordering::Relaxed);
+        Begun { retired, over: None }
+    }
+
+    /// Takes the retirements off the list that can end. Each gets the instances to close: those
+    /// that are in no other retirement, and for which `serves` does not hold. Under the control
+    /// lock.
+    pub(crate) fn take_quiet(
+        &self,
+        all: bool,
+        serves: impl Fn(&HandlerRef<T>) -> bool,
+        watcher: &Weak<dyn Recall>,
+    ) -> Vec<Retirement<T>> {
+        let mut list = self.list.lock();
+        let (mut ended, left): (Vec<_>, Vec<_>) =
+            list.drain(..).partition(|retirement| all || retirement.is_quiet(&serves, watcher));
+        *list = left;
+        // Relaxed: a thread that has to see it takes the lock.
+        self.pending.store(list.len(), Ordering::Relaxed);
+        let mut closed: Vec<HandlerRef<T>> = Vec::new();
+        for retirement in &mut ended {
+            for handler in retirement.registered.instances() {
+                let elsewhere = list.iter().any(|retirement| retirement.has(handler))
+                    || closed.iter().any(|other| other.is(handler));
+                if !elsewhere && !serves(handler) {
+                    closed.push(handler.clone());
+                    retirement.to_close.push(handler.clone());
+                }
+            }
+        }
+        ended
+    }
+
+    /// The queue's time ran out: no caller has to wait any longer, because no handler is entered
+    /// from now on.
+    pub(crate) fn end_all(&self) {
+        for retirement in &*self.list.lock() {
+            retirement.retired.end();
+        }
+    }
+}

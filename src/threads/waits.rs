@@ -1,0 +1,592 @@
+//! Waits of handlers for queues, and which of them would never end.
+//!
+//! A handler that puts an item into a full queue waits, and so does one that shuts a queue down.
+//! Meanwhile it holds its desk, and keeps a thread of the queue that called it. If what it waits
+//! for needs one of these, perhaps through the waits of other handlers, they all wait for ever. So
+//! these waits are recorded here, and checked while they last:
+//!
+//! 1. assume that all of them are stuck;
+//! 2. free each whose wish may come true without what the stuck ones hold;
+//! 3. repeat the second step until it frees none.
+//!
+//! What is left would never end: it is the largest set of waits each of which needs another one of
+//! the set, the usual test for deadlocks where a wish may have alternatives. Of those on a circle,
+//! one gives up: a shutdown returns without the end, or else the newest put is refused. Each queue
+//! is asked at another moment, so a wait gives up only if two checks in a row find it.
+//!
+//! Not recorded are waits of threads that no queue needs, and those for room with a deadline, which
+//! end anyway. Circles through the user's own locks are not seen, nor those of partitions that do
+//! not move because `takeover_after` is long.
+//!
+//! | field | written by | read by |
+//! |---|---|---|
+//! | `table` | threads that begin, check or end such a wait | the same |
+//!
+//! Queues are asked outside the lock: the last reference to a handler may go meanwhile.
+
+use std::convert::Infallible;
+use std::fmt::Write;
+
+use slab::Slab;
+
+use crate::item::TypeKey;
+use crate::sync::{Arc, AtomicBool, Duration, Forgettable, Instant, Mutex, Ordering};
+use crate::threads::context::{KnownThread, call_has_ended, drained_queue, held_desk};
+
+/// How often a waiting handler checks whether its wait can end.
+pub(crate) const CHECK_EVERY: Duration = Duration::from_millis(50);
+
+static WAITS: Forgettable<Waits> = Forgettable::new();
+
+/// What a handler waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// Room for items of a type.
+    Room { partition: usize, key: TypeKey },
+    /// The end of the queue.
+    End,
+}
+
+/// What a handler keeps from others while it waits, as addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) desk: Option<usize>,
+    /// The queue that is short of a thread.
+    pub(crate) thread_of: Option<usize>,
+}
+
+/// What the waits keep that are assumed to be stuck.
+#[derive(Debug, Default)]
+pub(crate) struct Stuck(Vec<Kept>);
+
+impl Stuck {
+    /// A handler that waits for several queues keeps one desk and one thread.
+    fn of(all: impl Iterator<Item = Kept>) -> Self {
+        let mut stuck = Self::default();
+        for kept in all {
+            if !stuck.0.contains(&kept) {
+                stuck.0.push(kept);
+            }
+        }
+        stuck
+    }
+
+    /// How many threads of a queue are stuck.
+    pub(crate) fn threads_of(&self, queue: usize) -> usize {
+        self.0.iter().filter(|kept| kept.thread_of == Some(queue)).count()
+    }
+
+    pub(crate) fn desks(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().filter_map(|kept| kept.desk)
+    }
+}
+
+/// A queue that handlers wait for.
+pub(crate) trait Awaited: Send + Sync {
+    fn name(&self) -> &str;
+
+    /// What the handler with a desk is called.
+    fn handler_at(&self, desk: usize) -> Option<String>;
+
+    /// Whether a wish may come true while `stuck` stays as it is.
+    fn may_come_true(&self, wish: Wish, stuck: &Stuck) -> bool;
+
+    /// Whether a wish needs what a waiting handler keeps.
+    fn needs(&self, wish: Wish, kept: Kept) -> bool;
+
+    /// Drops a reference, which may be the last.
+    fn let_go(self: Arc<Self>);
+}
+
+#[derive(Default)]
+struct Waits {
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// In the order in which the waits began.
+    records: Vec<Record>,
+    begun: u64,
+    checked: Option<Instant>,
+}
+
+/// The waits of one handler call for the same.
+#[derive(Clone)]
+struct Record {
+    number: u64,
+    kept: Kept,
+    queue: Arc<dyn Awaited>,
+    wish: Wish,
+    /// Waits of the call: more than one on an event loop.
+    waits: usize,
+    /// On an event loop, whether the call has ended before its waits.
+    call_has_ended: Option<Arc<AtomicBool>>,
+    /// The last check found it on a circle.
+    was_on_circle: bool,
+    /// The wait is given up, because it is on this circle.
+    circle: Option<String>,
+}
+
+impl Record {
+    fn is_of_ended_call(&self) -> bool {
+        // Relaxed: the flag publishes nothing else.
+        self.call_has_ended.as_ref().is_some_and(|ended| ended.load(Ordering::Relaxed))
+    }
+}
+
+/// What a check found of one wait on a circle.
+struct Found {
+    number: u64,
+    circle: String,
+    is_for_end: bool,
+}
+
+/// The waits that never end, by position.
+fn stuck(records: &[Record]) -> Vec<usize> {
+    let mut stuck: Vec<usize> =
+        (0..records.len()).filter(|&index| !records[index].is_of_ended_call()).collect();
+    loop {
+        let before = stuck.len();
+        let kept = Stuck::of(stuck.iter().map(|&index| records[index].kept));
+        stuck.retain(|&index| {
+            let Record { queue, wish, .. } = &records[index];
+            !queue.may_come_true(*wish, &kept)
+        });
+        if stuck.len() == before {
+            return stuck;
+        }
+    }
+}
+
+/// The waits that are on circles, in the order in which they began.
+fn find_circles(records: &[Record]) -> Vec<Found> {
+    let stuck = stuck(records);
+    let found = stuck.iter().filter_map(|&start| {
+        let circle = shortest_circle(records, start, &stuck)?;
+        let Record { number, wish, .. } = records[start];
+        let circle = describe(records, &circle);
+        Some(Found { number, circle, is_for_end: wish == Wish::End })
+    });
+    found.collect()
+}
+
+/// The shortest way from a wait over those that it needs back to itself.
+fn shortest_circle(records: &[Record], start: usize, stuck: &[usize]) -> Option<Vec<usize>> {
+    let mut ways = vec![vec![start]];
+    let mut seen = Vec::new();
+    while !ways.is_empty() {
+        let mut longer = Vec::new();
+        for way in ways {
+            let Record { queue, wish, .. } = &records[*way.last()?];
+            for &next in stuck {
+                if seen.contains(&next) || !queue.needs(*wish, records[next].kept) {
+                    continue;
+                }
+                if next == start {
+                    return Some(way);
+                }
+                seen.push(next);
+                longer.push(way.iter().copied().chain([next]).collect());
+            }
+        }
+        ways = longer;
+    }
+    None
+}
+
+/// Each handler of a circle, and what it waits for.
+fn describe(records: &[Record], circle: &[usize]) -> String {
+    let mut text = String::new();
+    // The queue that the one before waits for is the one that needs the handler.
+    let before = circle.iter().cycle().skip(circle.len() - 1);
+    for (before, index) in before.zip(circle) {
+        let (needed_by, record) = (&records[*before].queue, &records[*index]);
+        let handler = record.kept.desk.and_then(|desk| needed_by.handler_at(desk));
+        let handler =
+            handler.map_or_else(|| "a handler".to_owned(), |name| format!("the handler of {name}"));
+        let what = match record.wish {
+            Wish::Room { partition, .. } => format!("room in partition {partition}"),
+            Wish::End => "the end".to_owned(),
+        };
+        let (of, queue) = (needed_by.name(), record.queue.name());
+        let separator = if text.is_empty() { "" } else { "; " };
+        let _ =
+            write!(text, "{separator}{handler} in queue {of} waits for {what} of queue {queue}");
+    }
+    text
+}
+
+impl Table {
+    /// Of the waits that two checks in a row found on a circle one gives up: the newest of those
+    /// for the end of a queue, which ends all the same, or else the newest for room.
+    fn give_up(&mut self, mut found: Vec<Found>) {
+        let mut is_giving_up = false;
+        for record in &mut self.records {
+            let again = found.iter().position(|found| found.number == record.number);
+            if again.is_none() {
+                record.circle = None;
+            }
+            // One that is given up ends soon, and may free all others.
+            is_giving_up |= record.circle.is_some();
+            let was_on_circle = std::mem::replace(&mut record.was_on_circle, again.is_some());
+            if let Some(again) = again.filter(|_| !was_on_circle) {
+                found.remove(again);
+            }
+        }
+        // The last of those that are equal.
+        let given_up = found.into_iter().max_by_key(|found| (found.is_for_end, found.number));
+        if let Some(given_up) = given_up.filter(|_| !is_giving_up)
+            && let Some(record) =
+                self.records.iter_mut().find(|record| record.number == given_up.number)
+        {
+            record.circle = Some(given_up.circle);
+        }
+    }
+
+    fn find(&mut self, number: u64) -> Option<usize> {
+        self.records.iter().position(|record| record.number == number)
+    }
+}
+
+/// While it lives, a handler waits.
+pub(crate) struct Waiting(u64);
+
+impl Waiting {
+    /// Returns `None` if the calling thread holds no desk and drains no queue.
+    pub(crate) fn begin(queue: Arc<dyn Awaited>, wish: Wish) -> Option<Self> {
+        let kept = Kept { desk: held_desk(), thread_of: drained_queue() };
+        // Not in loom: its locks cannot be in a static. The table changes under one lock.
+        let is_kept = kept.desk.is_some() || kept.thread_of.is_some();
+        if !is_kept || cfg!(loom) {
+            return None;
+        }
+        let call_has_ended = call_has_ended();
+        let waits = WAITS.get();
+        let mut table = waits.table.lock();
+        let same_call = |record: &Record| match (&record.call_has_ended, &call_has_ended) {
+            (Some(call), Some(other)) => Arc::ptr_eq(call, other),
+            (None, None) => true,
+            _ => false,
+        };
+        let same = |record: &&mut Record| {
+            (record.kept, record.wish) == (kept, wish)
+                && Arc::ptr_eq(&record.queue, &queue)
+                && same_call(record)
+        };
+        if let Some(record) = table.records.iter_mut().find(same) {
+            record.waits += 1;
+            return Some(Self(record.number));
+        }
+        table.begun += 1;
+        let number = table.begun;
+        table.records.push(Record {
+            number,
+            kept,
+            queue,
+            wish,
+            waits: 1,
+            call_has_ended,
+            was_on_circle: false,
+            circle: None,
+        });
+        Some(Self(number))
+    }
+
+    /// Returns the circle if the wait is given up. Checks all waits, unless that was done within
+    /// the last [`CHECK_EVERY`].
+    pub(crate) fn circle(&self) -> Option<String> {
+        let waits = WAITS.get();
+        let mut table = waits.table.lock();
+        let now = Instant::now();
+        let is_recent = |last: Instant| now.saturating_duration_since(last) < CHECK_EVERY;
+        if !table.checked.is_some_and(is_recent) {
+            table.checked = Some(now);
+            let records = table.records.clone();
+            drop(table);
+            let found = find_circles(&records);
+            for record in records {
+                record.queue.let_go();
+            }
+            table = waits.table.lock();
+            table.give_up(found);
+        }
+        let index = table.find(self.0)?;
+        table.records[index].circle.clone()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let waits = WAITS.get();
+        let mut table = waits.table.lock();
+        let Some(index) = table.find(self.0) else { return };
+        table.records[index].waits -= 1;
+        let gone = (table.records[index].waits == 0).then(|| table.records.remove(index));
+        drop(table);
+        // Outside the lock. The thread that waits has another reference.
+        drop(gone);
+    }
+}
+
+/// In a forked child: no drain thread exists here, and the lock may be held for ever.
+#[cfg(feature = "python")]
+pub(crate) fn forget() {
+    WAITS.forget();
+}
+
+/// A producer that waits for room.
+#[derive(Debug, Clone)]
+pub(crate) struct WaitingProducer {
+    pub(crate) since: Instant,
+    pub(crate) partition: usize,
+    pub(crate) key: TypeKey,
+    pub(crate) thread: Arc<KnownThread>,
+}
+
+/// The producers that wait for room in a queue, each with the time of its first attempt. Written
+/// under its lock by those that begin and end a wait, read by the watchdog.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct WaitingProducers(Arc<Mutex<Slab<WaitingProducer>>>);
+
+/// While it lives, a producer waits.
+#[derive(Debug)]
+pub(crate) struct WatchedWait {
+    producers: WaitingProducers,
+    number: usize,
+}
+
+impl WaitingProducers {
+    pub(crate) fn begin(
+        &self,
+        partition: usize,
+        key: TypeKey,
+        thread: Arc<KnownThread>,
+    ) -> WatchedWait {
+        let wait = WaitingProducer { since: Instant::now(), partition, key, thread };
+        let number = self.0.lock().insert(wait);
+        WatchedWait { producers: self.clone(), number }
+    }
+
+    /// The wait that has lasted longest, and the number of all.
+    pub(crate) fn longest(&self) -> Option<(WaitingProducer, usize)> {
+        let waits = self.0.lock();
+        let longest = waits.iter().map(|(_, wait)| wait).min_by_key(|wait| wait.since)?;
+        Some((longest.clone(), waits.len()))
+    }
+}
+
+impl Drop for WatchedWait {
+    fn drop(&mut self) {
+        self.producers.0.lock().remove(self.number);
+    }
+}
+
+// How a caller waits: in slices, between which it can give up.
+
+/// What a caller does while it waits. In Rust it just waits; in Python it releases the interpreter
+/// meanwhile and checks for signals between slices.
+pub trait Pause {
+    /// Why a pause may end the wait for good.
+    type Interrupt;
+
+    /// Calls `wait` with the length of one slice; `None` means no limit.
+    ///
+    /// # Errors
+    /// The caller gives up waiting.
+    fn pause(
+        &mut self,
+        wait: &mut (dyn FnMut(Option<Duration>) + Send),
+    ) -> Result<(), Self::Interrupt>;
+}
+
+/// Waits without slices or interrupts.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Wait;
+
+impl Pause for Wait {
+    type Interrupt = Infallible;
+
+    fn pause(&mut self, wait: &mut (dyn FnMut(Option<Duration>) + Send)) -> Result<(), Infallible> {
+        wait(None);
+        Ok(())
+    }
+}
+
+/// The shorter of a pause's slice and the time until `deadline`.
+pub(crate) fn slice(limit: Option<Duration>, deadline: Option<Instant>) -> Option<Duration> {
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    shorter(limit, left)
+}
+
+/// The shorter of two limits; `None` means no limit.
+pub(crate) fn shorter(first: Option<Duration>, second: Option<Duration>) -> Option<Duration> {
+    match (first, second) {
+        (Some(first), Some(second)) => Some(first.min(second)),
+        (first, second) => first.or(second),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A queue whose room and end need certain desks: all of them, or any.
+    struct Fake {
+        name: &'static str,
+        all: &'static [usize],
+        any: &'static [usize],
+    }
+
+    impl Awaited for Fake {
+        fn name(&self) -> &str {
+            self.name
+        }
+
+        fn handler_at(&self, desk: usize) -> Option<String> {
+            (self.all.contains(&desk) || self.any.contains(&desk)).then(|| format!("Type{desk}"))
+        }
+
+        fn may_come_true(&self, _wish: Wish, stuck: &Stuck) -> bool {
+            let is_held = |desk: &usize| stuck.desks().any(|held| held == *desk);
+            !self.all.iter().any(is_held) && (self.any.is_empty() || !self.any.iter().all(is_held))
+        }
+
+        fn needs(&self, _wish: Wish, kept: Kept) -> bool {
+            kept.desk.is_some_and(|desk| self.handler_at(desk).is_some())
+        }
+
+        fn let_go(self: Arc<Self>) {}
+    }
+
+    const ROOM: Wish = Wish::Room { partition: 3, key: TypeKey(0) };
+
+    /// A handler with the desk waits for a queue that needs all these desks.
+    fn wait_for_all(table: &mut Table, desk: usize, wish: Wish, all: &'static [usize]) {
+        wait_for(table, desk, wish, Fake { name: "q", all, any: &[] });
+    }
+
+    fn wait_for(table: &mut Table, desk: usize, wish: Wish, queue: Fake) {
+        table.begun += 1;
+        let (number, kept) = (table.begun, Kept { desk: Some(desk), thread_of: None });
+        let queue = Arc::new(queue);
+        table.records.push(Record {
+            number,
+            kept,
+            queue,
+            wish,
+            waits: 1,
+            call_has_ended: None,
+            was_on_circle: false,
+            circle: None,
+        });
+    }
+
+    fn check(table: &mut Table) {
+        table.give_up(find_circles(&table.records));
+    }
+
+    /// After two checks.
+    fn given_up(table: &mut Table) -> Vec<usize> {
+        check(table);
+        check(table);
+        let all = table.records.iter().enumerate();
+        all.filter(|(_, record)| record.circle.is_some()).map(|(index, _)| index).collect()
+    }
+
+    #[test]
+    fn of_a_circle_of_puts_the_newest_gives_up_and_names_it() {
+        let mut table = Table::default();
+        wait_for(&mut table, 1, ROOM, Fake { name: "b", all: &[2], any: &[] });
+        assert!(given_up(&mut table).is_empty());
+        wait_for(&mut table, 2, ROOM, Fake { name: "a", all: &[1], any: &[] });
+        assert_eq!(given_up(&mut table), [1]);
+        assert_eq!(
+            table.records[1].circle.as_deref(),
+            Some(
+                "the handler of Type2 in queue b waits for room in partition 3 of queue a; the \
+                 handler of Type1 in queue a waits for room in partition 3 of queue b"
+            )
+        );
+        // It has not ended yet: that frees the other one.
+        assert_eq!(given_up(&mut table), [1]);
+    }
+
+    #[test]
+    fn a_wait_for_an_end_gives_up_before_a_put_that_is_newer() {
+        let mut table = Table::default();
+        wait_for_all(&mut table, 1, Wish::End, &[2]);
+        wait_for_all(&mut table, 2, ROOM, &[1]);
+        assert_eq!(given_up(&mut table), [0]);
+    }
+
+    #[test]
+    fn a_wait_behind_a_circle_does_not_give_up() {
+        let mut table = Table::default();
+        for (desk, needs) in [(1, &[2][..]), (2, &[3]), (3, &[1]), (4, &[1])] {
+            wait_for_all(&mut table, desk, ROOM, needs);
+        }
+        assert_eq!(given_up(&mut table), [2]);
+    }
+
+    #[test]
+    fn each_of_two_circles_has_a_wait_that_gives_up() {
+        let mut table = Table::default();
+        for (desk, needs) in [(1, &[2][..]), (2, &[1]), (3, &[4]), (4, &[3])] {
+            wait_for_all(&mut table, desk, ROOM, needs);
+        }
+        assert_eq!(given_up(&mut table), [3]);
+        table.records.remove(3);
+        assert_eq!(given_up(&mut table), [1]);
+    }
+
+    #[test]
+    fn a_wish_with_an_alternative_is_not_stuck() {
+        let mut table = Table::default();
+        wait_for(&mut table, 1, ROOM, Fake { name: "b", all: &[], any: &[2, 3] });
+        wait_for_all(&mut table, 2, ROOM, &[1]);
+        assert!(given_up(&mut table).is_empty());
+        // The alternative is gone as well.
+        wait_for_all(&mut table, 3, ROOM, &[2]);
+        assert_eq!(given_up(&mut table), [2]);
+    }
+
+    #[test]
+    fn a_wait_gives_up_only_if_two_checks_in_a_row_find_it() {
+        let mut table = Table::default();
+        wait_for_all(&mut table, 1, ROOM, &[2]);
+        wait_for_all(&mut table, 2, ROOM, &[1]);
+        check(&mut table);
+        assert!(table.records.iter().all(|record| record.circle.is_none()));
+        table.records.remove(1);
+        check(&mut table);
+        wait_for_all(&mut table, 2, ROOM, &[1]);
+        check(&mut table);
+        assert!(table.records.iter().all(|record| record.circle.is_none()));
+        check(&mut table);
+        assert!(table.records[1].circle.is_some());
+        // The circle has gone before the wait did.
+        table.records.remove(0);
+        check(&mut table);
+        assert!(table.records[0].circle.is_none());
+    }
+
+    #[test]
+    fn a_call_that_has_ended_keeps_nothing() {
+        let mut table = Table::default();
+        wait_for_all(&mut table, 1, ROOM, &[2]);
+        wait_for_all(&mut table, 2, ROOM, &[1]);
+        let ended = Arc::new(AtomicBool::new(false));
+        table.records[0].call_has_ended = Some(ended.clone());
+        assert_eq!(find_circles(&table.records).len(), 2);
+        ended.store(true, Ordering::Relaxed);
+        assert_eq!(find_circles(&table.records).len(), 0);
+    }
+
+    #[test]
+    fn a_handler_that_waits_for_several_queues_keeps_one_thread() {
+        let kept = |desk| Kept { desk: Some(desk), thread_of: Some(7) };
+        let stuck = Stuck::of([kept(1), kept(1), kept(2)].into_iter());
+        assert_eq!((stuck.threads_of(7), stuck.threads_of(8), stuck.desks().count()), (2, 0, 2));
+    }
+}
