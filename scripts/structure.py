@@ -119,13 +119,24 @@ def module_of(path: Path) -> str:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Yield the names of all that a module imports, wherever it does."""
+    """Yield the names of all that a module imports, wherever it does.
+
+    `from batchqueue import _core` imports the core, and nothing that the package's page names.
+    """
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from names
+            if not all(map(is_module, names)):
+                yield node.module
+
+
+def is_module(name: str) -> bool:
+    """Return whether a name is that of a module or a folder of the package."""
+    path = PACKAGE.parent.joinpath(*name.split("."))
+    return path.is_dir() or any(path.with_suffix(end).exists() for end in (".py", ".pyi"))
 
 
 def rooms_of(graph: dict[str, set[str]]) -> dict[str, set[str]]:

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from batchqueue import __version__
+from batchqueue._core import __version__
 from batchqueue.cli.command import BROKEN_PIPE, FAILED, INTERRUPTED, INVALID_USE, Command
 from batchqueue.cli.demo import DEMO
 from batchqueue.cli.groups import GROUPS

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from batchqueue import __version__
+from batchqueue._core import __version__
 from batchqueue.base.checks import require
 from batchqueue.exceptions import ConfigError
 from batchqueue.metrics.names import QueueMetric

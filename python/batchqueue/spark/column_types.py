@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from batchqueue import ConfigError
 from batchqueue.aggregation import Aggregation, Max, Mean, Metrics, Min, Sum
 from batchqueue.base.words import with_article
+from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.layout import shown
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.steps import ArrowAggregation

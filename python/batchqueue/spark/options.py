@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Literal, cast
 
-from batchqueue import ConfigError
+from batchqueue.exceptions import ConfigError
 from batchqueue.spark.job import AggregationJob
 
 DEFAULT_MAX_COMMIT_BYTES = 64 * 1024 * 1024

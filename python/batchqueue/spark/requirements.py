@@ -1,8 +1,7 @@
 """Checks that pyspark and pyarrow are here and new enough, before anything that imports them."""
 
-from batchqueue import BatchQueueError
 from batchqueue.base.checks import install_command
-from batchqueue.exceptions import MissingPackageError
+from batchqueue.exceptions import BatchQueueError, MissingPackageError
 
 __all__ = ["MissingPackageError", "require_data_sources"]
 

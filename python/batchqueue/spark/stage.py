@@ -10,16 +10,18 @@ from functools import wraps
 from types import MethodType, SimpleNamespace
 from typing import Any, Self
 
-from batchqueue import (
-    BatchQueue,
-    BatchQueueConfig,
-    BatchQueueError,
-    BatchQueueStats,
-    SupportsConsume,
-    _core,
-)
+from batchqueue import _core
 from batchqueue.aggregation import Aggregator
-from batchqueue.queues.handlers import HandlerMethods, HandlerOpening, blocking_methods
+from batchqueue.exceptions import BatchQueueError
+from batchqueue.queues.config import BatchQueueConfig
+from batchqueue.queues.handlers import (
+    HandlerMethods,
+    HandlerOpening,
+    SupportsConsume,
+    blocking_methods,
+)
+from batchqueue.queues.queue import BatchQueue
+from batchqueue.queues.stats import BatchQueueStats
 from batchqueue.spark.requirements import SinkError
 
 # The counts with which a stage ends.

@@ -6,7 +6,6 @@ from typing import Any, Literal, TypeGuard, cast
 
 import pyarrow as pa
 
-from batchqueue import ConfigError, SupportsConsume
 from batchqueue.aggregation import (
     Aggregation,
     Count,
@@ -31,6 +30,8 @@ from batchqueue.aggregation import (
     metric_type,
 )
 from batchqueue.base.words import a_type
+from batchqueue.exceptions import ConfigError
+from batchqueue.queues.handlers import SupportsConsume
 
 # Declared metrics: what an `ArrowAggregation` computes and stores, without a function of yours.
 

@@ -1,4 +1,4 @@
-"""A reader who searches for a class finds one."""
+"""A reader who searches for a class finds one, and each import names the module that has it."""
 
 import importlib.util
 from collections import defaultdict
@@ -30,3 +30,13 @@ def test_no_two_classes_have_the_same_name():
 
     assert set(found) == set(TWICE), found
     assert all(len(files) == 2 for files in found.values()), found
+
+
+def test_no_module_imports_from_the_page_of_the_package():
+    found = [
+        str(path.relative_to(ROOT))
+        for path in sorted(structure.PACKAGE.rglob("*.py"))
+        if structure.PACKAGE.name in structure.imported(path)
+    ]
+
+    assert found == []

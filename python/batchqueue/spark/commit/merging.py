@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute
 
-from batchqueue import SupportsConsume
 from batchqueue.aggregation import L2PersistenceWorker, Metrics
 from batchqueue.aggregation.metrics import Row
 from batchqueue.outputs import (
@@ -24,6 +23,7 @@ from batchqueue.outputs import (
 )
 from batchqueue.outputs.base import FINAL_BEFORE, final_before
 from batchqueue.presets import sql_batch
+from batchqueue.queues.handlers import SupportsConsume
 from batchqueue.spark.job import AggregationJob, Watermark
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.requirements import SinkError

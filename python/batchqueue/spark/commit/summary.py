@@ -9,10 +9,11 @@ from functools import reduce
 from itertools import zip_longest
 from typing import Any, Self, TypeVar
 
-from batchqueue import BatchQueueError, RetryPolicy
 from batchqueue.base.background_log import BackgroundLog, flush_log
 from batchqueue.base.words import counted
+from batchqueue.exceptions import BatchQueueError
 from batchqueue.outputs import Epoch, StoreUnavailableError
+from batchqueue.queues.config import RetryPolicy
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.requirements import SinkError
 from batchqueue.spark.stage import CpuSummary, StageSummary

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import pyarrow as pa
 from pyspark import TaskContext
 
-from batchqueue import BatchQueueConfig, BufferStrategy, ConfigError, PartitionPolicy, ThreadPolicy
 from batchqueue.base.words import a_type, counted
+from batchqueue.exceptions import ConfigError
+from batchqueue.queues.config import BatchQueueConfig, BufferStrategy, PartitionPolicy, ThreadPolicy
 from batchqueue.spark.column_types import (
     Column,
     check_once,

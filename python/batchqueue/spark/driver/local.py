@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyspark
 from pyspark.sql import SparkSession
 
-from batchqueue import ConfigError
 from batchqueue.aggregation import Metrics
 from batchqueue.base.checks import install_command
+from batchqueue.exceptions import ConfigError
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.arrow import batches_with_instants

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from batchqueue import ConfigError
 from batchqueue.aggregation import bucket_start
 from batchqueue.base.words import a_type, counted
+from batchqueue.exceptions import ConfigError
 from batchqueue.outputs import SqliteStore
 from batchqueue.outputs.store import bucket_limit
 from batchqueue.spark.column_types import check_reaches_python, check_rows, spark_columns

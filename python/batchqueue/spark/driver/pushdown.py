@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute
 from pyspark.sql import types as T
 
-from batchqueue import ConfigError
 from batchqueue.aggregation import (
     Aggregation,
     Count,
@@ -27,6 +26,7 @@ from batchqueue.aggregation import (
 )
 from batchqueue.aggregation.kinds import lg_registers
 from batchqueue.base.words import a_type, counted, with_article
+from batchqueue.exceptions import ConfigError
 from batchqueue.outputs import BadRows
 from batchqueue.spark.job import AggregationJob, DeadLetters, Watermark
 from batchqueue.spark.requirements import SinkError

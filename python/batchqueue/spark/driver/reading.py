@@ -13,10 +13,10 @@ import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from batchqueue import ConfigError
 from batchqueue.aggregation import Metrics
 from batchqueue.aggregation.metrics import KeyValue
 from batchqueue.base.words import a_type
+from batchqueue.exceptions import ConfigError
 from batchqueue.outputs import BadRows, ChangedKeys
 from batchqueue.outputs.layout import DECIMAL_DIGITS, DECIMAL_PLACES, table_layout
 from batchqueue.outputs.reading import MetricsReader, Selection

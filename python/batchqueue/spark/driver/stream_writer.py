@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from batchqueue import BatchQueueError
+from batchqueue.exceptions import BatchQueueError
 from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.commit.summary import open_store
 from batchqueue.spark.driver.batch_writer import TaskMessage, attempt_messages

@@ -8,7 +8,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import types as T
 
-from batchqueue import ConfigError, _core
+from batchqueue import _core
+from batchqueue.exceptions import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from batchqueue import SupportsConsume
 from batchqueue.aggregation import Aggregator, MergeBuffer, Metrics
+from batchqueue.queues.handlers import SupportsConsume
 from batchqueue.spark.column_types import arrow_columns, check_rows
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.options import SinkOptions

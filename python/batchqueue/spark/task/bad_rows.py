@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from batchqueue import ConfigError
 from batchqueue.aggregation import Metrics
 from batchqueue.base.words import a_type
+from batchqueue.exceptions import ConfigError
 from batchqueue.outputs import BadRows
 from batchqueue.outputs.layout import check_storable
 from batchqueue.spark.job import AggregationJob, DeadLetters
