@@ -162,7 +162,7 @@ format: require-components $(VENV)/requirements ## write the house format into a
 	$(BIN)/ruff check --fix-only --quiet
 	$(BIN)/ruff format
 
-lint: require-components $(VENV)/requirements ## format, lint, English, and the places of switches, changing nothing
+lint: require-components $(VENV)/requirements ## format, lint, imports between rooms, English, and the places of switches, changing nothing
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
 	RUSTFLAGS="--cfg loom" cargo clippy --locked --lib --tests --test states --target-dir $(TARGET)/loom -- -D warnings
@@ -171,6 +171,7 @@ lint: require-components $(VENV)/requirements ## format, lint, English, and the 
 		cargo update --workspace --locked --quiet --manifest-path benches/$$bench/Cargo.toml || exit 1; done
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	PYTHONPATH=python $(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/python scripts/prose.py
 	$(BIN)/python scripts/faults/switches.py
 
