@@ -93,16 +93,19 @@ def lines_of_python(path: Path) -> int:
 
 def lines_of_rust(path: Path) -> int:
     """Return the number of lines that have code, without those of tests."""
+    return sum(bool(line.strip()) for line in code_of_rust(path).splitlines())
+
+
+def code_of_rust(path: Path) -> str:
+    """Return the code of a file without comments and tests; lines keep their numbers."""
 
     def without_comment(token: re.Match[str]) -> str:
         text = token[0]
         return "\n" * text.count("\n") if text.startswith(("//", "/*")) else text
 
-    source = path.read_text(encoding="utf-8")
     if "tests" in path.stem:
-        return 0
-    source = _RUST_TOKENS.sub(without_comment, _RUST_TESTS.sub("", source))
-    return sum(bool(line.strip()) for line in source.splitlines())
+        return ""
+    return _RUST_TOKENS.sub(without_comment, _RUST_TESTS.sub("", path.read_text(encoding="utf-8")))
 
 
 def classes(path: Path) -> Iterator[str]:
