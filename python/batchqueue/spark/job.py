@@ -15,9 +15,10 @@ from pyspark import cloudpickle
 from batchqueue.aggregation import Metrics, Window, bucket_start
 from batchqueue.base.words import a_type, with_article
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs import BadRows, ChangedKeys, MetricsStore
+from batchqueue.outputs.base import BadRows, ChangedKeys
 from batchqueue.outputs.layout import table_layout
 from batchqueue.outputs.reading import MetricsReader
+from batchqueue.outputs.store import MetricsStore
 from batchqueue.presets import l1_aggregation, l2_persistence
 from batchqueue.queues.config import BatchQueueConfig, BufferStrategy, RetryPolicy, ThreadPolicy
 from batchqueue.spark.requirements import SinkError

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from batchqueue.base.background_log import BackgroundLog
 from batchqueue.base.words import counted
-from batchqueue.outputs import BadRows, ChangedKeys, StoreTransaction
-from batchqueue.outputs.base import final_before
+from batchqueue.outputs.base import BadRows, ChangedKeys, final_before
+from batchqueue.outputs.store import StoreTransaction
 from batchqueue.spark.commit.guards import (
     BATCH,
     check_batch,

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from batchqueue.base.words import counted
-from batchqueue.outputs import SqliteStore, StoreTransaction
 from batchqueue.outputs.layout import columns_of, shown
 from batchqueue.outputs.ledger import accuracy_of, owner_text
-from batchqueue.outputs.store import UNMARKED
+from batchqueue.outputs.sqlite_store import SqliteStore
+from batchqueue.outputs.store import UNMARKED, StoreTransaction
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.requirements import SinkError

@@ -11,17 +11,9 @@ import pyarrow.compute
 
 from batchqueue.aggregation import L2PersistenceWorker, Metrics
 from batchqueue.aggregation.metrics import Row
-from batchqueue.outputs import (
-    BadRows,
-    ChangedKeys,
-    Epoch,
-    MetricsReader,
-    Selection,
-    StoreError,
-    StoreTransaction,
-    StoreWriter,
-)
-from batchqueue.outputs.base import FINAL_BEFORE, final_before
+from batchqueue.outputs.base import FINAL_BEFORE, BadRows, ChangedKeys, StoreWriter, final_before
+from batchqueue.outputs.reading import MetricsReader, Selection
+from batchqueue.outputs.store import Epoch, StoreError, StoreTransaction
 from batchqueue.presets import sql_batch
 from batchqueue.queues.handlers import SupportsConsume
 from batchqueue.spark.job import AggregationJob, Watermark

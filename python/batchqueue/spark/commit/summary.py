@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from batchqueue.base.background_log import BackgroundLog, flush_log
 from batchqueue.base.words import counted
 from batchqueue.exceptions import BatchQueueError
-from batchqueue.outputs import Epoch, StoreUnavailableError
+from batchqueue.outputs.store import Epoch, StoreUnavailableError
 from batchqueue.queues.config import RetryPolicy
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.requirements import SinkError

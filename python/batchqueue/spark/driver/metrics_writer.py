@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from batchqueue.aggregation import bucket_start
 from batchqueue.base.words import a_type, counted
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs import SqliteStore
+from batchqueue.outputs.sqlite_store import SqliteStore
 from batchqueue.outputs.store import bucket_limit
 from batchqueue.spark.column_types import check_reaches_python, check_rows, spark_columns
 from batchqueue.spark.commit.commit import EpochCommit

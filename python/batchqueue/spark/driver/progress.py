@@ -9,7 +9,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from batchqueue.base.background_log import BackgroundLog
 from batchqueue.base.checks import require
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs import Epoch, StoreError, StoreUnavailableError
+from batchqueue.outputs.store import Epoch, StoreError, StoreUnavailableError
 from batchqueue.spark.commit.summary import STAGES, SinkTotals, l1_ratio, log_line
 from batchqueue.spark.stage import StageSummary
 

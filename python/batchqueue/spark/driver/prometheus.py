@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from batchqueue.base.background_log import BackgroundLog
 from batchqueue.base.checks import require
 from batchqueue.metrics.names import MetricSpec, families
-from batchqueue.outputs import Epoch, StoreUnavailableError
 from batchqueue.outputs.base import FINAL_BEFORE
+from batchqueue.outputs.store import Epoch, StoreUnavailableError
 from batchqueue.spark.commit.summary import SinkTotals, latest_totals
 from batchqueue.spark.driver.progress import LedgerStore, checked_sink_ids
 

@@ -27,7 +27,7 @@ from batchqueue.aggregation import (
 from batchqueue.aggregation.kinds import lg_registers
 from batchqueue.base.words import a_type, counted, with_article
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs import BadRows
+from batchqueue.outputs.base import BadRows
 from batchqueue.spark.job import AggregationJob, DeadLetters, Watermark
 from batchqueue.spark.requirements import SinkError
 from batchqueue.spark.steps import ArrowAggregation

@@ -17,7 +17,7 @@ from batchqueue.aggregation import Metrics
 from batchqueue.aggregation.metrics import KeyValue
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs import BadRows, ChangedKeys
+from batchqueue.outputs.base import BadRows, ChangedKeys
 from batchqueue.outputs.layout import DECIMAL_DIGITS, DECIMAL_PLACES, table_layout
 from batchqueue.outputs.reading import MetricsReader, Selection
 from batchqueue.spark.job import AggregationJob

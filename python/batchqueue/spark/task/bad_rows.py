@@ -11,7 +11,7 @@ import pyarrow as pa
 from batchqueue.aggregation import Metrics
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs import BadRows
+from batchqueue.outputs.base import BadRows
 from batchqueue.outputs.layout import check_storable
 from batchqueue.spark.job import AggregationJob, DeadLetters
 from batchqueue.spark.requirements import SinkError

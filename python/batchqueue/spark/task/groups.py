@@ -35,9 +35,10 @@ from batchqueue.aggregation.aggregator import MAX_GROUPS
 from batchqueue.aggregation.metrics import ESCAPE, SEPARATOR, Row, key_values
 from batchqueue.base.exact_cast import exact_cast
 from batchqueue.base.words import counted
-from batchqueue.outputs import BadRows, StoreError
+from batchqueue.outputs.base import BadRows
 from batchqueue.outputs.layout import described
 from batchqueue.outputs.rows import ARROW_TYPES, values_of
+from batchqueue.outputs.store import StoreError
 from batchqueue.spark.column_types import STORED, kind_in_arrow
 from batchqueue.spark.requirements import SinkError
 from batchqueue.spark.steps import (
