@@ -175,8 +175,9 @@ lint: require-components $(VENV)/requirements ## format, lint, imports between r
 	$(BIN)/python scripts/prose.py
 	$(BIN)/python scripts/faults/switches.py
 
-types: $(VENV)/requirements $(VENV)/installed ## type-check the package with mypy and pyright, and the stubs against the built module
+types: $(VENV)/requirements $(VENV)/installed ## type-check the package and the programs of docs, and the stubs against the built module
 	$(BIN)/mypy --strict
+	$(BIN)/mypy --strict docs/examples
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 	$(BIN)/python -m mypy.stubtest batchqueue._core
 

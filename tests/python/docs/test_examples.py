@@ -1,7 +1,8 @@
-"""Every example runs: the Python of the pages, and the doctests of the package."""
+"""Every example runs: the pages, the programs beside them, and the doctests of the package."""
 
 import doctest
 import importlib
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pages import PAGES, README, ROOT, TIMEOUT_S, blocks, name, run
+from groups_support.redis_server import find_program, library_path, skip_without_server
+from pages import PAGES, README, ROOT, TIMEOUT_S, blocks, name, run, run_script
 
 _PACKAGE = ROOT / "python"
 _SUBPACKAGES = (
@@ -64,14 +66,16 @@ def topics(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
     return provide
 
 
+_TURNS = pytest.mark.matrix(5, name="pages with Spark")
+
+
 def with_examples() -> list[Any]:
     """The pages with a program; those that start Spark take turns, but for the README."""
-    turns = pytest.mark.matrix(5, name="pages with Spark")
     programs = {page: blocks(page.read_text(), "python") for page in PAGES}
     return [
         pytest.param(
             page,
-            marks=turns if page != README and "spark" in str(program) else (),
+            marks=_TURNS if page != README and "spark" in str(program) else (),
             id=name(page),
         )
         for page, program in programs.items()
@@ -98,6 +102,28 @@ def test_page_runs_as_one_program_and_prints_what_it_shows(
     for block, printed in zip(program, run(program, tmp_path), strict=True):
         if block.output is not None:
             assert printed == block.output, f"{name(page)}, block on line {block.line}"
+
+
+def programs() -> list[Any]:
+    """The programs of the folder of examples; those with Spark take turns with such pages."""
+    return [
+        pytest.param(path, marks=_TURNS if "spark" in path.read_text() else (), id=name(path))
+        for path in sorted((ROOT / "docs" / "examples").glob("*.py"))
+    ]
+
+
+@pytest.mark.timeout(2 * TIMEOUT_S)
+@pytest.mark.parametrize("program", programs())
+def test_program_stores_what_pandas_or_spark_sql_computes(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    if "redis-server" in program.read_text():
+        skip_without_server()
+        (tmp_path / "redis-server").symlink_to(find_program())
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        monkeypatch.setenv("LD_LIBRARY_PATH", library_path())
+    printed = run_script(program, tmp_path, "8000")
+    assert re.search(r": [\d,]+ values are those of (pandas|Spark SQL)\n\Z", printed), printed
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -83,15 +83,27 @@ def run(
         if block is not program[0]:
             lines.append(f"print({_END_OF_BLOCK!r}, end='', flush=True)")
         lines += [""] * (block.line - 1 - len(lines)) + block.text.splitlines()
-    empty = folder / "empty"
-    empty.mkdir(parents=True)
     script = folder / "page.py"
+    script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text("\n".join(lines) + "\n")
+    return run_script(script, folder, python=python, path=path).split(_END_OF_BLOCK)
+
+
+def run_script(
+    script: Path,
+    folder: Path,
+    *arguments: str,
+    python: str = sys.executable,
+    path: str | None = None,
+) -> str:
+    """Runs a program as `run` does, with arguments, and returns what it printed."""
+    empty = folder / "empty"
+    empty.mkdir()
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     if path is not None:
         environment["PATH"] = path
     ended = subprocess.run(
-        [python, script],
+        [python, script, *arguments],
         cwd=empty,
         env=environment,
         capture_output=True,
@@ -100,7 +112,7 @@ def run(
         check=False,
     )
     assert ended.returncode == 0, f"exit code {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
-    return ended.stdout.split(_END_OF_BLOCK)
+    return ended.stdout
 
 
 def _promised(python: str) -> str | None:

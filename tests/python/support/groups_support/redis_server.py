@@ -30,6 +30,11 @@ def find_program():
     return shutil.which("redis-server") or (str(unpacked) if unpacked.exists() else None)
 
 
+def library_path():
+    """Returns the folders of the libraries that `make redis` unpacked with the server."""
+    return ":".join(map(str, _TARGET.resolve().glob("redis/usr/lib/*-linux-gnu")))
+
+
 class RedisServer:
     """A server on a free port, which stays the same after a restart.
 
@@ -50,7 +55,6 @@ class RedisServer:
 
     def start(self):
         """Starts it, and returns when it answers."""
-        libraries = _TARGET.resolve().glob("redis/usr/lib/*-linux-gnu")
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -58,7 +62,7 @@ class RedisServer:
                     *("--bind", "127.0.0.1", "--dir", str(self._folder), *self._options),
                 ],
                 cwd=self._folder,
-                env={**os.environ, "LD_LIBRARY_PATH": ":".join(map(str, libraries))},
+                env={**os.environ, "LD_LIBRARY_PATH": library_path()},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
