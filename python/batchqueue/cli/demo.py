@@ -10,8 +10,6 @@ from typing import Self
 from batchqueue.base.checks import install_command
 from batchqueue.base.paths import local_path
 from batchqueue.cli.command import FAILED, OK, Command, whole_number
-from batchqueue.cli.demo_groups import options as groups
-from batchqueue.cli.demo_pipeline import options as pipeline
 from batchqueue.exceptions import ConfigError
 
 # The command `demo`: its options, and the packages it needs, which this module never imports.
@@ -87,9 +85,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--spark-master", type=_spark_master, default="local[*,4]", help=master)
     l1 = "what aggregates in the tasks: Python handlers, or Rust aggregators"
     parser.add_argument("--l1", choices=("python", "rust"), default="python", help=l1)
-    kinds = parser.add_mutually_exclusive_group()
-    groups.add_arguments(parser, kinds)
-    pipeline.add_arguments(parser, kinds)
 
 
 def folder(given: str) -> Path:
@@ -104,16 +99,13 @@ def folder(given: str) -> Path:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def require_packages(*more: str) -> None:
+def require_packages() -> None:
     """Check that the packages of the extra `demo` are installed, without importing them.
-
-    Args:
-        more: Further packages of the extra that are needed.
 
     Raises:
         ConfigError: Packages are missing; the message names them.
     """
-    missing = [name for name in (*_PACKAGES, *more) if importlib.util.find_spec(name) is None]
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"{', '.join(missing)} not installed: {install_command('demo')}")
 
@@ -130,18 +122,8 @@ def _spark_master(text: str) -> str:
 
 def _run(arguments: argparse.Namespace) -> int:
     """Check the packages, then run the demo."""
-    # Imported after the check, because packages may be missing.
-    if groups.is_about_groups(arguments):
-        require_packages("redis")
-        from batchqueue.cli.demo_groups.command import run as run_groups
-
-        return run_groups(groups.GroupsOptions.from_arguments(arguments))
     require_packages()
-    if pipeline.is_about_pipeline(arguments):
-        from batchqueue.cli.demo_pipeline.command import run as run_pipeline
-
-        is_equal = run_pipeline(pipeline.PipelineOptions.from_arguments(arguments))
-        return OK if is_equal else FAILED
+    # Imported after the check, because packages may be missing.
     from batchqueue.cli.demo_run import run
 
     return OK if run(DemoOptions.from_arguments(arguments)) else FAILED

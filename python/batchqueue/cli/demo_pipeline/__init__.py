@@ -1,1 +1,0 @@
-"""The demo of pipelines: `command.run` is its entry point."""
