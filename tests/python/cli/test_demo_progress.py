@@ -6,7 +6,7 @@ import threading
 import pytest
 from rich.console import Console
 
-from batchqueue.cli import demo_progress as progress
+from batchqueue.cli import demo_report as progress
 
 WAIT_S = 60
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from batchqueue.cli.demo_figure import delays_by_day, draw
 from batchqueue.cli.demo_job import (
     FlightFiles,
     StreamFailedError,
@@ -24,6 +23,8 @@ from batchqueue.cli.demo_report import (
     EpochTotals,
     Results,
     compare_with_spark_sql,
+    delays_by_day,
+    draw,
     read_epochs,
 )
 from batchqueue.outputs import SqliteStore
