@@ -52,8 +52,6 @@ from batchqueue.outputs import MetricsStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, dry_run, register
 
 # What the demo computes: its metrics, and what each flight adds to them.
-#
-# Workers of a group import this, so it needs neither Spark nor pyarrow.
 
 
 AIRPORTS = ("EWR", "JFK", "LGA")

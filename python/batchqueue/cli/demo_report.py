@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -164,37 +164,17 @@ def compare_with_spark_sql(spark: SparkSession, files: FlightFiles, results: Res
         The number compared and the differences, among them groups that only one side has.
     """
     spark.read.schema(SCHEMA_DDL).parquet(str(files.directory)).createOrReplaceTempView("flights")
-    return combined(
-        compared(
-            metric_type,
-            {metrics.key: value_of(metrics) for metrics in results.of(metric_type)},
-            expected,
-        )
-        for metric_type, expected in _expected(spark)
-    )
-
-
-def compared(
-    metric_type: type[Metrics], stored: Mapping[Key, Any], expected: Mapping[Key, Any]
-) -> Comparison:
-    """Compare the values of a metric by key, also those that only one side has."""
-    keys = sorted(stored.keys() | expected.keys())
-    differences = tuple(
-        Difference(metric_type.name, *key, stored.get(key), expected.get(key))
-        for key in keys
-        if key not in stored or key not in expected or not _equal(stored[key], expected[key])
-    )
-    return Comparison(len(keys), differences)
-
-
-def combined(comparisons: Iterable[Comparison]) -> Comparison:
-    """Return several comparisons as one."""
-    total = 0
-    differences: list[Difference] = []
-    for each in comparisons:
-        total += each.compared
-        differences += each.differences
-    return Comparison(total, tuple(differences))
+    compared, differences = 0, []
+    for metric_type, expected in _expected(spark):
+        stored = {metrics.key: _value(metrics) for metrics in results.of(metric_type)}
+        keys = sorted(stored.keys() | expected.keys())
+        compared += len(keys)
+        differences += [
+            Difference(metric_type.name, *key, stored.get(key), expected.get(key))
+            for key in keys
+            if key not in stored or key not in expected or not _equal(stored[key], expected[key])
+        ]
+    return Comparison(compared, tuple(differences))
 
 
 def _expected(spark: SparkSession) -> Iterator[tuple[type[Metrics], Mapping[Key, Any]]]:
@@ -216,7 +196,7 @@ def _expected(spark: SparkSession) -> Iterator[tuple[type[Metrics], Mapping[Key,
     yield WORST_DELAYS, worst
 
 
-def value_of(metrics: Metrics) -> Any:
+def _value(metrics: Metrics) -> Any:
     """Return the stored value to compare."""
     match metrics:
         case CountMetrics():
