@@ -15,16 +15,12 @@ TWICE = {
 }
 """Names that two packages publish."""
 
-PROGRAMS = {"demo_groups", "demo_pipeline"}
-"""Packages that run alone, which nothing imports from."""
-
 
 def test_no_two_classes_have_the_same_name():
     places = defaultdict(list)
     for path in sorted(structure.PACKAGE.rglob("*.py")):
-        if PROGRAMS.isdisjoint(path.parts):
-            for name in structure.classes(path):
-                places[name].append(str(path.relative_to(ROOT)))
+        for name in structure.classes(path):
+            places[name].append(str(path.relative_to(ROOT)))
 
     found = {name: files for name, files in places.items() if len(files) > 1}
 
