@@ -3,13 +3,12 @@
 import asyncio
 import contextlib
 import dataclasses
-import inspect
 import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
-from typing import Any, Generic, Never, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar
 
 import batchqueue.base.threads  # noqa: F401 - drain threads look them up, so they must be loaded
 from batchqueue import _core
@@ -48,26 +47,84 @@ from batchqueue.queues.queue import (
 )
 from batchqueue.queues.stats import BatchQueueStats
 
-# The handlers of an `AsyncBatchQueue`: how they are registered and removed.
-
-
 H = TypeVar("H")
-T_contra = TypeVar("T_contra", contravariant=True)
 
 LoopDeadLetterHandler = (
     SupportsConsume[DeadLetter[H]] | Callable[[list[DeadLetter[H]]], Awaitable[Any] | Any]
 )
 
 
-class LoopRegistry(Generic[T]):
-    """The base of `AsyncBatchQueue` that has its handlers."""
+class AsyncBatchQueue(Generic[T]):
+    """A partitioned queue that drains itself, for event loops. It never blocks the loop.
 
-    config: BatchQueueConfig[T]
-    _queue: _core.Queue
+    Items are enqueued on the loop's thread. If a partition is full and the strategy is BLOCKING,
+    the task waits while the loop runs other tasks. Handlers may be coroutine functions: they run on
+    the loop that they were registered from, one call at a time, while the drain thread waits. Plain
+    handlers run on the drain thread, as in a `BatchQueue`.
 
-    def __init__(self, config: BatchQueueConfig[T]) -> None:
+    Args:
+        name: The name in logs, statistics and thread names; printable characters, at least one.
+        config: The settings. If the consumer or the error handler is a coroutine function, make the
+            queue in a coroutine. Default: one drain thread per core that this process may use,
+            `PartitionPolicy.adaptive()`, and the defaults of `BatchQueueConfig`.
+
+    Raises:
+        ConfigError: The name or a setting is invalid.
+
+    Example:
+        >>> import asyncio
+        >>> from batchqueue import AsyncBatchQueue
+        >>> seen = []
+        >>> async def consume(batch):
+        ...     await asyncio.sleep(0)
+        ...     seen.extend(batch)
+        >>> async def main():
+        ...     async with AsyncBatchQueue("words") as queue:
+        ...         queue.add_handler(str, consume)
+        ...         return await queue.produce_many(["to", "be", "or", "not"])
+        >>> asyncio.run(main())
+        4
+        >>> seen
+        ['to', 'be', 'or', 'not']
+    """
+
+    def __init__(self, name: str, config: BatchQueueConfig[T] = DEFAULT_CONFIG) -> None:
+        check_name_and_config(name, config)
+        check_loop_config(config)
         self.config = config
         self._handler_loops: HandlerLoops = weakref.WeakValueDictionary()
+        self._wait_rooms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, WaitRoom] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._lock = threading.Lock()
+        self._by_caller = config.effective_selector.function is not None
+        settings = dataclasses.replace(
+            config, error_handler=error_handler_on_loop(config.error_handler)
+        )
+        self._queue = start_core_queue(_core.Queue, name, settings, self._methods)
+        self._sync: SyncProducer[T] = SyncProducer(self._queue)
+
+    @property
+    def name(self) -> str:
+        """The name of the queue."""
+        return self._queue.name
+
+    @property
+    def running(self) -> bool:
+        """Whether the queue accepts items: False once it is shut down."""
+        return self._queue.running
+
+    @property
+    def sync(self) -> "SyncProducer[T]":
+        """What other threads call: `produce`, `produce_many` and `submit` of the same queue.
+
+        They wait as those of a `BatchQueue` do, and cost the same. On the thread of a loop they
+        would block it.
+        """
+        return self._sync
 
     def add_handler(
         self,
@@ -236,253 +293,6 @@ class LoopRegistry(Generic[T]):
         """
         return _core.remove_handler_soon(self._queue, item_type)
 
-    def _methods(self, handler: Any) -> HandlerMethods:
-        methods = methods_on_loop(handler, self._handler_loops)
-        elsewhere = methods.works_elsewhere or is_coroutine_function(self.config.error_handler)
-        return methods._replace(works_elsewhere=elsewhere)
-
-    def _keeper(self, dead_letter: Any) -> HandlerMethods | None:
-        return None if dead_letter is None else self._methods(dead_letter)
-
-
-# What an `AsyncBatchQueue` has beside `produce`: results, rows, and a door for threads.
-
-
-class LoopSubmitter(Generic[T]):
-    """The base of `AsyncBatchQueue`, which has the queue and the rooms where tasks wait."""
-
-    _queue: _core.Queue
-    _lock: threading.Lock
-
-    def __init__(self) -> None:
-        self._mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._sync: SyncProducer[T] = SyncProducer(self._queue)
-
-    def _notifier(self) -> _core.RoomNotifier | None:
-        raise NotImplementedError
-
-    def _wait_room(self) -> WaitRoom:
-        raise NotImplementedError
-
-    def submit(self, item: T, *extra: Never, timeout: Timeout = None) -> "asyncio.Future[Any]":
-        """Enqueue one item whose result is wanted. Await what this returns.
-
-        The item is enqueued before the call returns. Only if the partition is full and the strategy
-        is `BLOCKING`, a task of the loop waits for room, as that of `produce` does.
-
-        A task that is cancelled while it awaits the result cancels the item, unless a handler has
-        got it: then the handler continues, and its result is dropped.
-
-        Args:
-            item: Any object. It goes to the handler of exactly its class.
-            extra: Nothing: a timeout is given by name.
-            timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`, not for the result.
-                Default: no limit.
-
-        Returns:
-            A future of the running loop: the result of the item, or what its handler raised in the
-            last attempt. The errors of an item that was refused are those of `BatchQueue.submit`.
-
-        Raises:
-            ConfigError: The timeout is below 0.
-            QueueForkedError: The queue was made before a fork.
-        """
-        if extra:
-            raise misplaced("submit", extra)
-        deadline = deadline_in(timeout)
-        call = current_call()
-        loop = asyncio.get_running_loop()
-        future = LoopFuture(loop=loop)
-        future.item, result = _core.try_submit(
-            self._queue, item, self._notifier(), call, self._mailbox(loop), future
-        )
-        if not isinstance(result, bool):
-            waiting = loop.create_task(self._enqueue_submitted(result, deadline, call))
-            future.waiting = waiting
-        return future
-
-    async def _enqueue_submitted(
-        self, pending: _core.PendingItem, deadline: float | None, call: _core.HandlerCall | None
-    ) -> None:
-        # The future of the item has the error.
-        with contextlib.suppress(BatchQueueError):
-            await self._wait_room().enqueue(pending, deadline, call)
-
-    async def produce_arrow(
-        self, batch: Any, *extra: Never, type_column: str, timeout: Timeout = None
-    ) -> int:
-        """Enqueue the rows of Arrow data, split by the values of one column, the tags.
-
-        Otherwise as `BatchQueue.produce_arrow`. The rows are split and enqueued in a separate
-        thread, so calls that are not awaited one after the other have no order.
-
-        A task that is cancelled has enqueued some of the rows; the others are dropped.
-
-        Args:
-            batch: As in `BatchQueue.produce_arrow`.
-            extra: Nothing: a timeout is given by name.
-            type_column: As in `BatchQueue.produce_arrow`.
-            timeout: As in `BatchQueue.produce_arrow`.
-
-        Returns:
-            The number of accepted rows.
-
-        Raises:
-            ConfigError: As `BatchQueue.produce_arrow`.
-            BatchQueueError: As `BatchQueue.produce_arrow`.
-            ProduceTimeoutError: As `BatchQueue.produce_arrow`.
-            ReentrantProduceError: As `BatchQueue.produce_arrow`.
-            QueueForkedError: The queue was made before a fork.
-        """
-        if extra:
-            raise misplaced("produce_arrow", extra)
-        queue, call = self._queue, current_call()
-        check_not_forked(queue)
-        return await in_waiting_thread(
-            "batchqueue-arrow",
-            lambda stop: _core.produce_arrow_until(queue, batch, type_column, timeout, stop, call),
-        )
-
-    @property
-    def sync(self) -> "SyncProducer[T]":
-        """What other threads call: `produce`, `produce_many` and `submit` of the same queue.
-
-        They wait as those of a `BatchQueue` do, and cost the same. On the thread of a loop they
-        would block it.
-        """
-        return self._sync
-
-    def _mailbox(self, loop: asyncio.AbstractEventLoop) -> Mailbox:
-        mailbox = self._mailboxes.get(loop)
-        if mailbox is None:
-            with self._lock:
-                mailbox = self._mailboxes.setdefault(loop, Mailbox(loop))
-        return mailbox
-
-
-def check_not_forked(queue: _core.Queue) -> None:
-    """Raise QueueForkedError on the caller's thread instead of a waiting thread."""
-    _ = queue.running
-
-
-def deadline_in(timeout: Timeout) -> float | None:
-    """Return the time `timeout` seconds from now by the clock of the running loop.
-
-    Raises:
-        ConfigError: It is below 0, or neither a number nor a `timedelta`.
-    """
-    seconds = seconds_of(timeout)
-    return None if seconds is None else asyncio.get_running_loop().time() + seconds
-
-
-# The door of an `AsyncBatchQueue` for threads without an event loop.
-
-
-class Produce(Protocol[T_contra]):
-    """`BatchQueue.produce`."""
-
-    def __call__(self, item: T_contra, *, timeout: Timeout = None) -> bool:
-        """Enqueue one item."""
-        ...
-
-
-class ProduceMany(Protocol[T_contra]):
-    """`BatchQueue.produce_many`."""
-
-    def __call__(self, items: Iterable[T_contra], *, timeout: Timeout = None) -> int:
-        """Enqueue many items."""
-        ...
-
-
-class Submit(Protocol[T_contra]):
-    """`BatchQueue.submit`."""
-
-    def __call__(self, item: T_contra, *, timeout: Timeout = None) -> Future[Any]:
-        """Enqueue one item whose result is wanted."""
-        ...
-
-
-class SyncProducer(Generic[T]):
-    """`AsyncBatchQueue.sync`: `produce`, `produce_many` and `submit`, for other threads.
-
-    They are those of `BatchQueue`, and wait where those wait. On the thread of an event loop they
-    would block it, and with it the handlers that run there.
-    """
-
-    __slots__ = ("produce", "produce_many", "submit")
-
-    produce: Produce[T]
-    produce_many: ProduceMany[T]
-    submit: Submit[T]
-
-    def __init__(self, queue: _core.Queue) -> None:
-        # The methods themselves: a call costs what it costs a BatchQueue.
-        self.produce = queue.produce
-        self.produce_many = queue.produce_many
-        self.submit = queue.submit
-
-
-class AsyncBatchQueue(LoopRegistry[T], LoopSubmitter[T]):
-    """A partitioned queue that drains itself, for event loops. It never blocks the loop.
-
-    Items are enqueued on the loop's thread. If a partition is full and the strategy is BLOCKING,
-    the task waits while the loop runs other tasks. Handlers may be coroutine functions: they run on
-    the loop that they were registered from, one call at a time, while the drain thread waits. Plain
-    handlers run on the drain thread, as in a `BatchQueue`.
-
-    Args:
-        name: The name in logs, statistics and thread names; printable characters, at least one.
-        config: The settings. If the consumer or the error handler is a coroutine function, make the
-            queue in a coroutine. Default: one drain thread per core that this process may use,
-            `PartitionPolicy.adaptive()`, and the defaults of `BatchQueueConfig`.
-
-    Raises:
-        ConfigError: The name or a setting is invalid.
-
-    Example:
-        >>> import asyncio
-        >>> from batchqueue import AsyncBatchQueue
-        >>> seen = []
-        >>> async def consume(batch):
-        ...     await asyncio.sleep(0)
-        ...     seen.extend(batch)
-        >>> async def main():
-        ...     async with AsyncBatchQueue("words") as queue:
-        ...         queue.add_handler(str, consume)
-        ...         return await queue.produce_many(["to", "be", "or", "not"])
-        >>> asyncio.run(main())
-        4
-        >>> seen
-        ['to', 'be', 'or', 'not']
-    """
-
-    def __init__(self, name: str, config: BatchQueueConfig[T] = DEFAULT_CONFIG) -> None:
-        check_name_and_config(name, config)
-        check_loop_config(config)
-        LoopRegistry.__init__(self, config)
-        settings = dataclasses.replace(
-            config, error_handler=error_handler_on_loop(config.error_handler)
-        )
-        self._queue = start_core_queue(_core.Queue, name, settings, self._methods)
-        self._by_caller = config.effective_selector.function is not None
-        self._wait_rooms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, WaitRoom] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._lock = threading.Lock()
-        LoopSubmitter.__init__(self)
-
-    @property
-    def name(self) -> str:
-        """The name of the queue."""
-        return self._queue.name
-
-    @property
-    def running(self) -> bool:
-        """Whether the queue accepts items: False once it is shut down."""
-        return self._queue.running
-
     async def produce(self, item: T, *extra: Never, timeout: Timeout = None) -> bool:
         """Enqueue one item.
 
@@ -556,6 +366,78 @@ class AsyncBatchQueue(LoopRegistry[T], LoopSubmitter[T]):
             accepted = max(sequence.accepted, getattr(error, "accepted", 0))
             error.accepted = accepted  # type: ignore[union-attr]
             raise
+
+    def submit(self, item: T, *extra: Never, timeout: Timeout = None) -> "asyncio.Future[Any]":
+        """Enqueue one item whose result is wanted. Await what this returns.
+
+        The item is enqueued before the call returns. Only if the partition is full and the strategy
+        is `BLOCKING`, a task of the loop waits for room, as that of `produce` does.
+
+        A task that is cancelled while it awaits the result cancels the item, unless a handler has
+        got it: then the handler continues, and its result is dropped.
+
+        Args:
+            item: Any object. It goes to the handler of exactly its class.
+            extra: Nothing: a timeout is given by name.
+            timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`, not for the result.
+                Default: no limit.
+
+        Returns:
+            A future of the running loop: the result of the item, or what its handler raised in the
+            last attempt. The errors of an item that was refused are those of `BatchQueue.submit`.
+
+        Raises:
+            ConfigError: The timeout is below 0.
+            QueueForkedError: The queue was made before a fork.
+        """
+        if extra:
+            raise misplaced("submit", extra)
+        deadline = deadline_in(timeout)
+        call = current_call()
+        loop = asyncio.get_running_loop()
+        future = LoopFuture(loop=loop)
+        future.item, result = _core.try_submit(
+            self._queue, item, self._notifier(), call, self._mailbox(loop), future
+        )
+        if not isinstance(result, bool):
+            waiting = loop.create_task(self._enqueue_submitted(result, deadline, call))
+            future.waiting = waiting
+        return future
+
+    async def produce_arrow(
+        self, batch: Any, *extra: Never, type_column: str, timeout: Timeout = None
+    ) -> int:
+        """Enqueue the rows of Arrow data, split by the values of one column, the tags.
+
+        Otherwise as `BatchQueue.produce_arrow`. The rows are split and enqueued in a separate
+        thread, so calls that are not awaited one after the other have no order.
+
+        A task that is cancelled has enqueued some of the rows; the others are dropped.
+
+        Args:
+            batch: As in `BatchQueue.produce_arrow`.
+            extra: Nothing: a timeout is given by name.
+            type_column: As in `BatchQueue.produce_arrow`.
+            timeout: As in `BatchQueue.produce_arrow`.
+
+        Returns:
+            The number of accepted rows.
+
+        Raises:
+            ConfigError: As `BatchQueue.produce_arrow`.
+            BatchQueueError: As `BatchQueue.produce_arrow`.
+            ProduceTimeoutError: As `BatchQueue.produce_arrow`.
+            ReentrantProduceError: As `BatchQueue.produce_arrow`.
+            QueueForkedError: The queue was made before a fork.
+        """
+        if extra:
+            raise misplaced("produce_arrow", extra)
+        queue, call = self._queue, current_call()
+        check_not_forked(queue)
+        return await in_waiting_thread(
+            "batchqueue-arrow",
+            lambda stop: _core.produce_arrow_until(queue, batch, type_column, timeout, stop, call),
+        )
 
     def rebalance(self) -> int:
         """Run the balancer now, on the load since its last run, as `BatchQueue.rebalance` does.
@@ -658,6 +540,28 @@ class AsyncBatchQueue(LoopRegistry[T], LoopSubmitter[T]):
     def __reduce__(self) -> Any:
         return self._queue.__reduce__()
 
+    def _methods(self, handler: Any) -> HandlerMethods:
+        methods = methods_on_loop(handler, self._handler_loops)
+        elsewhere = methods.works_elsewhere or is_coroutine_function(self.config.error_handler)
+        return methods._replace(works_elsewhere=elsewhere)
+
+    def _keeper(self, dead_letter: Any) -> HandlerMethods | None:
+        return None if dead_letter is None else self._methods(dead_letter)
+
+    async def _enqueue_submitted(
+        self, pending: _core.PendingItem, deadline: float | None, call: _core.HandlerCall | None
+    ) -> None:
+        # The future of the item has the error.
+        with contextlib.suppress(BatchQueueError):
+            await self._wait_room().enqueue(pending, deadline, call)
+
+    def _mailbox(self, loop: asyncio.AbstractEventLoop) -> Mailbox:
+        mailbox = self._mailboxes.get(loop)
+        if mailbox is None:
+            with self._lock:
+                mailbox = self._mailboxes.setdefault(loop, Mailbox(loop))
+        return mailbox
+
     def _notifier(self) -> _core.RoomNotifier | None:
         wait_room = self._wait_rooms.get(asyncio.get_running_loop())
         return None if wait_room is None else wait_room.notifier
@@ -681,13 +585,44 @@ class AsyncBatchQueue(LoopRegistry[T], LoopSubmitter[T]):
             wait_room.abandon()
 
 
-def _adopt_methods() -> None:
-    """Name the inherited methods after the class that users know, as errors of Python name them."""
-    for base in (LoopRegistry, LoopSubmitter):
-        for name, method in vars(base).items():
-            if inspect.isfunction(method) and not name.startswith("_"):
-                for function in (method, inspect.unwrap(method)):
-                    function.__qualname__ = f"{AsyncBatchQueue.__qualname__}.{name}"
+class SyncProducer(Generic[T]):
+    """`AsyncBatchQueue.sync`: `produce`, `produce_many` and `submit`, for other threads.
+
+    They are those of `BatchQueue`, and wait where those wait. On the thread of an event loop they
+    would block it, and with it the handlers that run there.
+    """
+
+    if TYPE_CHECKING:  # the core's methods, typed with T
+
+        def produce(self, item: T, *, timeout: Timeout = None) -> bool:
+            """Enqueue one item."""
+            ...
+
+        def produce_many(self, items: Iterable[T], *, timeout: Timeout = None) -> int:
+            """Enqueue many items."""
+            ...
+
+        def submit(self, item: T, *, timeout: Timeout = None) -> Future[Any]:
+            """Enqueue one item whose result is wanted."""
+            ...
+
+    def __init__(self, queue: _core.Queue) -> None:
+        # The methods themselves: a call costs what it costs a BatchQueue.
+        self.produce = queue.produce  # type: ignore[method-assign]
+        self.produce_many = queue.produce_many  # type: ignore[method-assign]
+        self.submit = queue.submit  # type: ignore[method-assign]
 
 
-_adopt_methods()
+def check_not_forked(queue: _core.Queue) -> None:
+    """Raise QueueForkedError on the caller's thread instead of a waiting thread."""
+    _ = queue.running
+
+
+def deadline_in(timeout: Timeout) -> float | None:
+    """Return the time `timeout` seconds from now by the clock of the running loop.
+
+    Raises:
+        ConfigError: It is below 0, or neither a number nor a `timedelta`.
+    """
+    seconds = seconds_of(timeout)
+    return None if seconds is None else asyncio.get_running_loop().time() + seconds
