@@ -7,13 +7,11 @@ from batchqueue.pipeline import BackpressureState, Limit, Plan, Split
 from batchqueue.pipeline.runner.stage_flow import FlowStage
 from pipeline_support.flow_support import WALL_S, CheckedFlow, chain, reading
 
-PUSH = {"has_credits": False}
-
 
 @pytest.fixture
 def flow():
-    """A source without credits, and two stages."""
-    return CheckedFlow(chain("orders", "totals", "store", **PUSH))
+    """A source that obeys the signal, and two stages."""
+    return CheckedFlow(chain("orders", "totals", "store"), gate="both")
 
 
 class TestDetection:
@@ -75,14 +73,14 @@ class TestDetection:
 
     @pytest.mark.parametrize("gate", ["credit", "signal", "both"])
     def test_pressure_of_a_source_does_not_pause_it(self, gate):
-        flow = CheckedFlow(chain("orders", "totals", **PUSH), gate=gate)
+        flow = CheckedFlow(chain("orders", "totals"), gate=gate)
         controller = flow.check(orders=reading(0, 5_000), totals=0)
         assert controller.signal("orders").cause == "orders"
         assert controller.decision("orders").may_plan
         assert not controller.check_backpressure_before_produce("orders")
 
     def test_disabled(self):
-        flow = CheckedFlow(chain("orders", "totals", **PUSH), enabled=False)
+        flow = CheckedFlow(chain("orders", "totals"), gate="both", enabled=False)
         controller = flow.check(totals=reading(10**9, 10**9))
         assert controller.signal("totals") is None
         assert not controller.check_backpressure_before_produce("orders")

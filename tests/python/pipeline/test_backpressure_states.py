@@ -13,12 +13,12 @@ from pipeline_support.flow_support import CheckedFlow, chain, reading
 
 @pytest.fixture
 def flow():
-    """A source without credits, and two stages."""
-    return CheckedFlow(chain("orders", "totals", "store", has_credits=False))
+    """A source that obeys the signal, and two stages."""
+    return CheckedFlow(chain("orders", "totals", "store"), gate="both")
 
 
 def test_state_does_not_say_paused_when_no_source_is():
-    """By default only sources without credits are paused."""
+    """By default signals only inform."""
     flow = CheckedFlow(chain("orders", "totals"))
     metrics = flow.check(totals=6_000).metrics("totals")
     assert metrics.backpressure_active
@@ -71,11 +71,9 @@ def test_state_says_since_when_and_how_often(flow):
         max_size=30,
     ),
     st.sampled_from(["credit", "signal", "both"]),
-    st.booleans(),
 )
-def test_states_follow_the_table_for_any_readings(turns, gate, has_credits):
-    stages = chain("orders", "totals", "store", has_credits=has_credits)
-    flow = CheckedFlow(stages, gate=gate)
+def test_states_follow_the_table_for_any_readings(turns, gate):
+    flow = CheckedFlow(chain("orders", "totals", "store"), gate=gate)
     for turn in turns:
         controller = flow.check(**turn)
         for name in turn:

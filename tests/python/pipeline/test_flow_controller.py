@@ -30,7 +30,7 @@ def test_controller_without_stages_has_nothing_to_do():
 
 def test_chain_of_a_thousand_stages():
     names = [f"s{number}" for number in range(1_000)]
-    flow = CheckedFlow(chain(*names, has_credits=False))
+    flow = CheckedFlow(chain(*names), gate="both")
     controller = flow.check(s999=6_000)
     assert controller.signal("s0").cause == "s999"
     assert not controller.decision("s0").may_plan
@@ -51,17 +51,18 @@ def test_stage_of_ten_thousand_partitions():
 def test_two_sources_of_one_stage_are_both_paused():
     flow = CheckedFlow(
         [
-            FlowStage(name=name, downstream=("totals",), is_source=True, has_credits=False)
+            FlowStage(name=name, downstream=("totals",), is_source=True)
             for name in ("orders", "returns")
         ]
-        + [FlowStage(name="totals")]
+        + [FlowStage(name="totals")],
+        gate="both",
     )
     controller = flow.check(totals=6_000)
     assert [controller.decision(each).may_plan for each in ("orders", "returns")] == [False] * 2
 
 
 def test_answers_fit_together_while_another_thread_checks():
-    flow = CheckedFlow(chain("orders", "totals", has_credits=False))
+    flow = CheckedFlow(chain("orders", "totals"), gate="both")
     controller, wrong, answers = flow.controller, [], []
     ended = threading.Event()
 

@@ -27,7 +27,7 @@ def lines(caplog):
 
 @pytest.fixture
 def flow():
-    return CheckedFlow(chain("orders", "totals", has_credits=False))
+    return CheckedFlow(chain("orders", "totals"), gate="both")
 
 
 def test_nothing_is_logged_while_nothing_changes(flow, lines):

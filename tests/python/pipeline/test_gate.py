@@ -1,4 +1,4 @@
-"""What signals do to sources, by gate and by whether something else holds the source back."""
+"""What signals do to sources, by gate."""
 
 import pytest
 
@@ -21,27 +21,17 @@ UNTOUCHED = dict.fromkeys(GRADED, (True, 1.0))
 
 
 @pytest.mark.parametrize(
-    ("gate", "has_credits", "expected"),
-    [
-        ("credit", True, UNTOUCHED),
-        ("credit", False, GRADED),
-        ("both", True, GRADED),
-        ("both", False, GRADED),
-        ("signal", True, UNTIL_RELEASED),
-        ("signal", False, UNTIL_RELEASED),
-    ],
+    ("gate", "expected"), [("credit", UNTOUCHED), ("both", GRADED), ("signal", UNTIL_RELEASED)]
 )
-def test_decision_by_gate_and_credits(gate, has_credits, expected):
+def test_decision_by_gate(gate, expected):
     for heard, (may_plan, factor) in expected.items():
-        decision = decide(heard, gate, has_credits=has_credits)
+        decision = decide(heard, gate)
         assert (decision.may_plan, decision.factor) == (may_plan, factor), heard
 
 
 def test_decision_names_cause_and_reason():
-    assert decide(ACTIVE, "credit", has_credits=False) == GateDecision(
-        False, 0.0, "totals", "lag 6000 > 5000"
-    )
-    assert decide(FREE, "both", has_credits=True) is OPEN
+    assert decide(ACTIVE, "both") == GateDecision(False, 0.0, "totals", "lag 6000 > 5000")
+    assert decide(FREE, "both") is OPEN
 
 
 @pytest.mark.parametrize(
@@ -58,17 +48,16 @@ def test_unlimited_decision_leaves_limits_beyond_floats_alone():
 
 
 @pytest.mark.parametrize(
-    ("gate", "has_credits", "lags"),
+    ("gate", "lags"),
     [
-        ("credit", False, [6_000, 4_500, 4_001]),
-        ("both", True, [6_000, 4_500, 4_001]),
-        ("signal", True, [6_000, 4_500, 4_001, 4_000, 3_600]),
-        ("credit", True, []),
+        ("both", [6_000, 4_500, 4_001]),
+        ("signal", [6_000, 4_500, 4_001, 4_000, 3_600]),
+        ("credit", []),
     ],
 )
-def test_source_is_paused_at_these_lags(gate, has_credits, lags):
+def test_source_is_paused_at_these_lags(gate, lags):
     """The lag rises to 6000 and falls; by "signal" the source waits for the release."""
-    flow = CheckedFlow(chain("orders", "totals", has_credits=has_credits), gate=gate)
+    flow = CheckedFlow(chain("orders", "totals"), gate=gate)
     paused = [
         lag
         for lag in (0, 3_600, 6_000, 4_500, 4_001, 4_000, 3_600, 3_400)

@@ -29,7 +29,7 @@ class GroupStage:
     def __init__(self, workers):
         config = StageConfig(max_workers=workers, min_workers=workers)
         skew = SkewDetectionConfig(check_interval_s=0.5)
-        self.flow = CheckedFlow(chain("orders", "totals", has_credits=False), skew)
+        self.flow = CheckedFlow(chain("orders", "totals"), skew, gate="both")
         machine = self.flow.controller.partition_states["totals"]
         self.partitions = StagePartitions("revenue", "totals", config, machine)
         self.streams = MemoryStreams("orders", partitions=self.partitions.count)
@@ -205,7 +205,7 @@ def test_backpressure_end_to_end(gate):
     assert held.sink.numbers == list(range(held.rows))
 
 
-def test_a_source_with_credits_is_held_by_its_queue_and_not_by_the_signal():
+def test_gate_credit_only_informs_of_a_source_that_its_queue_holds():
     held = Held("credit")
     with held.flow.start() as run:
         assert held.sink.entered.wait(WAIT_S)

@@ -250,7 +250,7 @@ class TestSamples:
         assert "LAG_RECORDS" in names
 
     def test_samples_have_the_labels_of_their_metric(self):
-        flow = CheckedFlow(chain("orders", "totals", has_credits=False))
+        flow = CheckedFlow(chain("orders", "totals"), gate="both")
         for _ in range(2):
             flow.check(totals=reading(6_000, partitions=lags(8)))
         for stage in ("orders", "totals"):
@@ -258,7 +258,7 @@ class TestSamples:
                 assert len(labels) == len(metric.value.labels), metric
 
     def test_paused_seconds_by_cause(self):
-        flow = CheckedFlow(chain("orders", "totals", "store", has_credits=False))
+        flow = CheckedFlow(chain("orders", "totals", "store"), gate="both")
         for lags_now in ({"totals": 6_000}, {"totals": 0, "store": 6_000}, {"store": 6_000}):
             flow.check(**lags_now)
         flow.check(store=0)
@@ -272,14 +272,14 @@ class TestSamples:
         ]
 
     def test_source_that_is_slowed_down_is_not_paused(self):
-        flow = CheckedFlow(chain("orders", "totals", has_credits=False))
+        flow = CheckedFlow(chain("orders", "totals"), gate="both")
         for _ in range(2):
             flow.check(totals=3_900)
         assert flow.controller.decision("orders").factor == 0.7
         assert flow.controller.metrics("orders").paused_seconds == {}
 
     def test_checks_that_ceased_are_a_pause_of_three_intervals(self):
-        flow = CheckedFlow(chain("orders", "totals", has_credits=False))
+        flow = CheckedFlow(chain("orders", "totals"), gate="both")
         flow.check(totals=6_000)
         flow.clock.now_s += 100
         flow.check(totals=0)

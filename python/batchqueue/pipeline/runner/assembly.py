@@ -308,8 +308,8 @@ PAUSE_REASON = "backpressure"
 class FlowWatch:
     """Checks the pressure of all stages at an interval.
 
-    All sources have credits here, `PushSource` too: the bounded queue and the byte gate of their
-    first stages hold them back. So signals only inform, unless `gate` of the config says otherwise.
+    The bounded queue and the byte gate of their first stages hold all sources back, `PushSource`
+    too. So signals only inform, unless `gate` of the config says otherwise.
 
     Attributes:
         controller: What decides.

@@ -22,7 +22,6 @@ from batchqueue.pipeline.runner.pressure import (
     StageReading,
     decide,
     downstream_first,
-    is_gated,
     propagate,
     readings_of,
 )
@@ -64,10 +63,9 @@ class FlowController:
             it, see `StagePartitions`.
 
     Example:
-        >>> orders = FlowStage(
-        ...     name="orders", downstream=("totals",), is_source=True, has_credits=False
-        ... )
-        >>> controller = FlowController([orders, FlowStage(name="totals")])
+        >>> orders = FlowStage(name="orders", downstream=("totals",), is_source=True)
+        >>> stages = [orders, FlowStage(name="totals")]
+        >>> controller = FlowController(stages, BackpressureConfig(gate="both"))
         >>> controller.check({"totals": StageReading(lag=6_000, queue_rows=10)})
         >>> controller.decision("orders").may_plan, controller.signal("orders").cause
         (False, 'totals')
@@ -138,7 +136,7 @@ class FlowController:
         }
         propagated = propagate(self._downstream, own, self._order)
         decisions = {
-            name: self._decision(flow.stage, propagated[name].heard)
+            name: decide(propagated[name].heard, self._config.gate)
             for name, flow in self._flows.items()
             if flow.stage.is_source
         }
@@ -148,7 +146,7 @@ class FlowController:
                 has_upstream=flow.stage.name in self._followers,
                 pauses_source=any(not decisions[each.name].may_plan for each in before),
             )
-            self._log.stage(flow, is_gating=any(map(self._is_gated, before)))
+            self._log.stage(flow, is_gating=self._is_gating and bool(before))
         for name, decision in decisions.items():
             self._log.source(name, decision)
         missing = tuple(sorted(set(self._order).difference(own)))
@@ -245,11 +243,10 @@ class FlowController:
     def _patience_s(self) -> float:
         return _STALE_INTERVALS * self._config.check_interval_s
 
-    def _decision(self, source: FlowStage, heard: EffectivePressure) -> GateDecision:
-        return decide(heard, self._config.gate, has_credits=source.has_credits)
-
-    def _is_gated(self, source: FlowStage) -> bool:
-        return self._config.enabled and is_gated(self._config.gate, has_credits=source.has_credits)
+    @property
+    def _is_gating(self) -> bool:
+        """Whether signals can slow sources down at all."""
+        return self._config.enabled and self._config.gate != "credit"
 
     def _count_pauses(self, now: float) -> None:
         view = self._view

@@ -41,13 +41,13 @@ class BackpressureConfig:
             above 0 and at most 1. Default: 0.8.
         check_interval_s: Seconds between two checks, at least 0.01. What is older than three of
             them counts as not known. Default: 0.5.
-        gate: Which sources the signal slows down. "credit": none of a pipeline, `PushSource`
-            included, because bounded queues hold them back, and the thresholds by default are less
-            than a fast sink handles between two checks; producers outside of it ask
-            `PipelineRun.check_backpressure_before_produce`. "both": all sources; they do not plan
-            on an early warning or at a slow-down factor of 0, and else plan as much as their limit
-            times the factor. "signal": the same, and they do not plan for as long as backpressure
-            is active. Default: "credit".
+        gate: What the signal does to the sources. "credit": it only informs. Bounded queues hold
+            them back, `PushSource` included, and the thresholds by default are less than a fast
+            sink handles between two checks; producers outside of the pipeline ask
+            `PipelineRun.check_backpressure_before_produce`. "both": sources do not plan on an early
+            warning or at a slow-down factor of 0, and else plan as much as their limit times the
+            factor. "signal": the same, and they do not plan for as long as backpressure is active.
+            Default: "credit".
 
     Raises:
         ConfigError: A setting is invalid; the message names it and its limit.
@@ -409,10 +409,6 @@ def _rank(pressure: EffectivePressure) -> tuple[bool, float, bool]:
 
 
 # The gate: what signals do to a source. Pure.
-#
-# A source with *credits* is held back by something else already. In one process that is the
-# blocking put into the bounded queue of its first stage and the limit on bytes; only `push` and
-# foreign producers have none.
 
 
 class GateDecision(NamedTuple):
@@ -443,34 +439,26 @@ OPEN = GateDecision()
 """Nothing is held back."""
 
 
-def decide(heard: EffectivePressure, gate: Gate, *, has_credits: bool) -> GateDecision:
+def decide(heard: EffectivePressure, gate: Gate) -> GateDecision:
     """Return what a source may do.
 
     Args:
         heard: The pressure of the stages after the source. Its own is not part of it: a source
             that is behind has to read more, not less.
         gate: The `gate` of the `BackpressureConfig`.
-        has_credits: Whether something else holds the source back.
 
     Example:
         >>> heard = EffectivePressure(0.6, False, False, "", "totals")
-        >>> decide(heard, "credit", has_credits=False).factor
-        0.6
-        >>> decide(heard, "credit", has_credits=True).factor
-        1.0
+        >>> decide(heard, "both").factor, decide(heard, "credit").factor
+        (0.6, 1.0)
     """
-    if gate == "credit" and has_credits:
+    if gate == "credit":
         return OPEN
     waits_for_release = gate == "signal" and heard.is_active
     pauses = heard.early_warning or heard.slow_down_factor == 0 or waits_for_release
     if not pauses and heard.slow_down_factor == 1:
         return OPEN
     return GateDecision(not pauses, heard.slow_down_factor, heard.cause, heard.reason)
-
-
-def is_gated(gate: Gate, *, has_credits: bool) -> bool:
-    """Return whether signals can slow a source down at all."""
-    return gate != "credit" or not has_credits
 
 
 # Readings: what a run knows about a stage at one moment.

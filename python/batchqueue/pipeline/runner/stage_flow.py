@@ -50,14 +50,11 @@ class FlowStage:
         name: Its name.
         downstream: The names of the stages that it feeds. Default: none.
         is_source: Whether it reads input, and can be paused. Default: False.
-        has_credits: Whether something else than the signal holds the source back: in one process,
-            the bounded queue and the limit on bytes. Default: True.
     """
 
     name: str
     downstream: tuple[str, ...] = ()
     is_source: bool = False
-    has_credits: bool = True
 
 
 class LastReading(NamedTuple):

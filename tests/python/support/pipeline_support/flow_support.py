@@ -20,15 +20,10 @@ class Clock:
         return WALL_S + self.now_s
 
 
-def chain(*names, has_credits=True):
+def chain(*names):
     """A source and the stages after it, in a row."""
     return [
-        FlowStage(
-            name=name,
-            downstream=names[at + 1 : at + 2],
-            is_source=at == 0,
-            has_credits=has_credits,
-        )
+        FlowStage(name=name, downstream=names[at + 1 : at + 2], is_source=at == 0)
         for at, name in enumerate(names)
     ]
 

@@ -172,13 +172,13 @@ PROPAGATION = (
 
 SOURCES = (
     Mutant(
-        "CreditsAct",
+        "CreditOnlyInforms",
         GATE,
-        '    if gate == "credit" and has_credits:\n        return OPEN\n',
+        '    if gate == "credit":\n        return OPEN\n',
         "",
         (
-            "pipeline/test_gate.py -k decision_by_gate_and_credits",
-            "pipeline/test_partition_backpressure_integration.py -k source_with_credits",
+            "pipeline/test_gate.py -k decision_by_gate",
+            "pipeline/test_partition_backpressure_integration.py -k gate_credit_only_informs",
         ),
     ),
     Mutant(
@@ -186,7 +186,7 @@ SOURCES = (
         GATE,
         "pauses = heard.early_warning or heard.slow_down_factor == 0 or waits_for_release",
         "pauses = heard.slow_down_factor == 0 or waits_for_release",
-        ("pipeline/test_gate.py -k decision_by_gate_and_credits",),
+        ("pipeline/test_gate.py -k decision_by_gate",),
     ),
     Mutant(
         "SignalPausesWhileActive",
@@ -215,8 +215,8 @@ SOURCES = (
     Mutant(
         "OwnPressureDoesNotPause",
         CONTROLLER,
-        "name: self._decision(flow.stage, propagated[name].heard)",
-        "name: self._decision(flow.stage, propagated[name].effective)",
+        "name: decide(propagated[name].heard, self._config.gate)",
+        "name: decide(propagated[name].effective, self._config.gate)",
         (f"{TESTS} -k pressure_of_a_source_does_not_pause_it",),
     ),
     Mutant(
