@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from batchqueue._core import Counter
+from batchqueue.base.background_log import BackgroundLog, ChangeLog
 from batchqueue.pipeline.chunks import ChunkCutter, Origin, SizedBatch
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Source, Split, checked_position
-from batchqueue.pipeline.runner.controller import ChangeLog
 from batchqueue.pipeline.runner.pressure import OPEN
 from batchqueue.pipeline.runner.stage import CHUNKS_PER_WORKER, Ending, RunEnded, RunnerStage
+
+_log = BackgroundLog("batchqueue.pipeline")
 
 _GROUP = CHUNKS_PER_WORKER
 """The most chunks that are handed on together, if there is room for them."""
@@ -470,8 +472,8 @@ class LagReader:
         self._is_ending = False
         self._ended_at: float | None = None
         self._last = _LagReading({}, -math.inf, 0.0)
-        self._failures = ChangeLog(time.monotonic)  # of the thread
-        self._hangs = ChangeLog(time.monotonic)  # of the thread that asks
+        self._failures = ChangeLog(_log, time.monotonic)  # of the thread
+        self._hangs = ChangeLog(_log, time.monotonic)  # of the thread that asks
 
     def start(self) -> None:
         """Begin to wait for `ask`."""

@@ -249,14 +249,14 @@ STATES_AND_LOG = (
     ),
     Mutant(
         "OneLineAMinute",
-        "pipeline/runner/controller.py",
+        "base/background_log.py",
         "if state == known.logged or now - known.logged_at < self._interval_s:",
         "if state == known.logged:",
         ("pipeline/test_flow_log.py -k changes_within_a_minute",),
     ),
     Mutant(
         "LogOnChangeOnly",
-        "pipeline/runner/controller.py",
+        "base/background_log.py",
         "if state == known.logged or now - known.logged_at < self._interval_s:",
         "if now - known.logged_at < self._interval_s:",
         ("pipeline/test_flow_log.py -k nothing_is_logged_while_nothing_changes",),
