@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from batchqueue.base.checks import require
 from batchqueue.metrics.names import families
-from batchqueue.pipeline.runner.assembly import PAUSE_REASON
+from batchqueue.pipeline.runner.controller import PAUSE_REASON
 from batchqueue.pipeline.runner.run import PipelineRun
 from batchqueue.pipeline.runner.stage_flow import PipelineMetric, samples_of
 from batchqueue.pipeline.runner.stats import PipelineStats, SourceStats, StageStats

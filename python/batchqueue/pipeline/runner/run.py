@@ -21,11 +21,11 @@ from batchqueue.pipeline.errors import PipelineError, StageFailedError
 from batchqueue.pipeline.runner.assembly import (
     LEAVE_S,
     Assembly,
-    FlowWatch,
     OnStep,
     assemble,
     ignore,
 )
+from batchqueue.pipeline.runner.controller import FlowWatch
 from batchqueue.pipeline.runner.cuts import holder
 from batchqueue.pipeline.runner.pressure import BackpressureSignal
 from batchqueue.pipeline.runner.source import SourceThread

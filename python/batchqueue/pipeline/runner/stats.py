@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from batchqueue.base.background_log import log_lines_dropped, log_stuck_s
 from batchqueue.pipeline.contract import Lag, Position
 from batchqueue.pipeline.drawing import Activity
-from batchqueue.pipeline.runner.assembly import FlowWatch
-from batchqueue.pipeline.runner.controller import FlowController
+from batchqueue.pipeline.runner.controller import FlowController, FlowWatch
 from batchqueue.pipeline.runner.cuts import Cutter, root
 from batchqueue.pipeline.runner.source import LagReader, SourceThread
 from batchqueue.pipeline.runner.stage import RunnerStage

@@ -221,7 +221,7 @@ SOURCES = (
     ),
     Mutant(
         "PauseByHandOutlastsTheSignal",
-        "pipeline/runner/assembly.py",
+        CONTROLLER,
         "self._parts.resume(source, PAUSE_REASON)",
         "self._parts.resume(source)",
         ("pipeline/test_partition_backpressure_integration.py -k pause_by_hand",),
