@@ -43,9 +43,10 @@ from batchqueue.pipeline.runner import (
     SourceStats,
     StageStats,
 )
-from batchqueue.pipeline.runner.pressure import BackpressureConfig, BackpressureSignal
+from batchqueue.pipeline.runner.pressure import BackpressureSignal
 from batchqueue.pipeline.runner.stage_flow import PartitionMetrics, PipelineMetric, StageMetrics
 from batchqueue.pipeline.runner.states import BackpressureState, PartitionState, SkewState
+from batchqueue.pipeline.settings import BackpressureConfig
 from batchqueue.pipeline.sinks import FunctionSink, MetricsSink
 from batchqueue.pipeline.sources import (
     FileSource,

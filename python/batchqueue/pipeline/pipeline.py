@@ -8,7 +8,7 @@ from batchqueue.groups.skew import SkewDetectionConfig
 from batchqueue.pipeline.compiling import CompiledGraph, compile_graph
 from batchqueue.pipeline.contract import Source
 from batchqueue.pipeline.graph import Flow, Graph, StageConfig, check_name
-from batchqueue.pipeline.runner.pressure import BackpressureConfig
+from batchqueue.pipeline.settings import BackpressureConfig
 from batchqueue.queues.config import check_finite
 
 if TYPE_CHECKING:

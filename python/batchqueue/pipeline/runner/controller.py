@@ -19,7 +19,6 @@ from batchqueue.pipeline.errors import GraphError
 from batchqueue.pipeline.runner.assembly import LEAVE_S, Assembly
 from batchqueue.pipeline.runner.pressure import (
     OPEN,
-    BackpressureConfig,
     BackpressureSignal,
     EffectivePressure,
     GateDecision,
@@ -46,6 +45,7 @@ from batchqueue.pipeline.runner.stage_flow import (
     stage_metrics_of,
 )
 from batchqueue.pipeline.runner.states import PartitionState, StateMachine, partition_machine
+from batchqueue.pipeline.settings import BackpressureConfig
 
 _log = BackgroundLog("batchqueue.pipeline")
 

@@ -20,7 +20,6 @@ from batchqueue.metrics.names import MetricSpec
 from batchqueue.pipeline.graph import StageConfig
 from batchqueue.pipeline.runner.pressure import (
     NO_PRESSURE,
-    BackpressureConfig,
     EffectivePressure,
     Partition,
     PartitionProgress,
@@ -40,6 +39,7 @@ from batchqueue.pipeline.runner.states import (
     partition_machine,
     skew_machine,
 )
+from batchqueue.pipeline.settings import BackpressureConfig
 
 
 @dataclass(frozen=True, kw_only=True)

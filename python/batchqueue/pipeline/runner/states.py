@@ -1,7 +1,7 @@
-"""Back-pressure as a signal: from what stages hold to what sources may do.
+"""The states of a stage: three machines, each with one table of the steps that are allowed.
 
-Readings become a pressure (`pressure`), which reaches the sources as a signal (`signals`) and opens
-or closes their gate (`gate`). `controller` does that at each check. All but its log is pure.
+A machine *settles* in the last state of each `advance`, and passes through those before it. So a
+check that finds nothing new leaves `since` and `count` as they are.
 """
 
 import time
@@ -11,11 +11,6 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 from batchqueue.pipeline.errors import StateError
-
-# The states of a stage: three machines, each with one table of the steps that are allowed.
-#
-# A machine *settles* in the last state of each `advance`, and passes through those before it. So a
-# check that finds nothing new leaves `since` and `count` as they are.
 
 
 class PartitionState(Enum):

@@ -1,8 +1,9 @@
 """A controller of pressure whose clock a test moves, and readings for it."""
 
 from batchqueue.pipeline.runner.controller import FlowController
-from batchqueue.pipeline.runner.pressure import BackpressureConfig, StageReading
+from batchqueue.pipeline.runner.pressure import StageReading
 from batchqueue.pipeline.runner.stage_flow import FlowStage
+from batchqueue.pipeline.settings import BackpressureConfig
 
 WALL_S = 1_790_000_000.0
 

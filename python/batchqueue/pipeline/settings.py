@@ -1,0 +1,85 @@
+"""`BackpressureConfig`: when a stage is under pressure, and what its signal does."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from batchqueue.exceptions import ConfigError
+from batchqueue.queues.config import check_finite
+
+Gate = Literal["credit", "signal", "both"]
+
+_GATES: tuple[str, ...] = get_args(Gate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackpressureConfig:
+    """When a stage is under pressure, and what its signal does.
+
+    The pressure of a stage is the larger of `lag / lag_threshold` and
+    `queue / queue_size_threshold`. Backpressure is active above 1, until both the lag and the queue
+    are below `release_ratio` of their thresholds.
+
+    Attributes:
+        enabled: Whether pressure is computed. Without it nothing is ever slowed down by a signal;
+            bounded queues and the limit on bytes still are. Default: True.
+        queue_size_threshold: Rows that a stage has accepted and not completed, at least 1. Default:
+            1000.
+        lag_threshold: Rows that a stage has still to read, at least 1. Default: 5000.
+        slow_down_factor_step: The slow-down factor is a multiple of this, from 0.001 to 1. Default:
+            0.1.
+        release_ratio: The share of both thresholds below which backpressure ends, above 0 and below
+            1. The slow-down factor falls from 1 at this share to 0 at the threshold. Default: 0.7.
+        early_warning_ratio: The pressure above which a stage warns before backpressure is active,
+            above 0 and at most 1. Default: 0.8.
+        check_interval_s: Seconds between two checks, at least 0.01. What is older than three of
+            them counts as not known. Default: 0.5.
+        gate: What the signal does to the sources. "credit": it only informs. Bounded queues hold
+            them back, `PushSource` included, and the thresholds by default are less than a fast
+            sink handles between two checks; producers outside of the pipeline ask
+            `PipelineRun.check_backpressure_before_produce`. "both": sources do not plan on an early
+            warning or at a slow-down factor of 0, and else plan as much as their limit times the
+            factor. "signal": the same, and they do not plan for as long as backpressure is active.
+            Default: "credit".
+
+    Raises:
+        ConfigError: A setting is invalid; the message names it and its limit.
+
+    Example:
+        >>> BackpressureConfig(lag_threshold=20_000).release_ratio
+        0.7
+    """
+
+    enabled: bool = True
+    queue_size_threshold: int = 1_000
+    lag_threshold: int = 5_000
+    slow_down_factor_step: float = 0.1
+    release_ratio: float = 0.7
+    early_warning_ratio: float = 0.8
+    check_interval_s: float = 0.5
+    gate: Gate = "credit"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.enabled, bool):
+            raise ConfigError(f"backpressure: enabled is {self.enabled!r}; give True or False")
+        for name in ("queue_size_threshold", "lag_threshold"):
+            rows = getattr(self, name)
+            if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
+                raise ConfigError(f"backpressure: {name} is {rows!r}; give an int from 1 up")
+        step, release = self.slow_down_factor_step, self.release_ratio
+        _check_share("slow_down_factor_step", step, "from 0.001 to 1", lambda: step >= 0.001)
+        _check_share("release_ratio", release, "above 0 and below 1", lambda: release < 1)
+        _check_share("early_warning_ratio", self.early_warning_ratio, "above 0 and up to 1")
+        check_finite("backpressure: check_interval_s", self.check_interval_s, 0.01)
+        if self.gate not in _GATES:
+            raise ConfigError(
+                f"backpressure: gate is {self.gate!r}; give 'credit', 'signal' or 'both'"
+            )
+
+
+def _check_share(
+    name: str, value: Any, limits: str, also: Callable[[], bool] = lambda: True
+) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= 1 or not also():
+        raise ConfigError(f"backpressure: {name} is {value!r}; give a number {limits}")
