@@ -88,7 +88,7 @@ class CompiledGraph:
         return min(stage.config.chunk_rows for stage in self.after(name))
 
 
-def compile_graph(graph: Graph, config: StageConfig) -> CompiledGraph:
+def compile_graph(graph: Graph, config: StageConfig | None = None) -> CompiledGraph:
     """Return the sources and stages of a graph.
 
     Neighbouring operators share a stage, up to a `stage`, a `key_by`, other `workers` or a branch.
@@ -96,13 +96,13 @@ def compile_graph(graph: Graph, config: StageConfig) -> CompiledGraph:
 
     Args:
         graph: The graph.
-        config: The settings of stages that have none.
+        config: The settings of stages that have none. Default: None, `StageConfig()`.
 
     Raises:
         GraphError: The graph cannot run.
     """
     graph.check()
-    return _Compiler(graph, config).compiled()
+    return _Compiler(graph, config or StageConfig()).compiled()
 
 
 @dataclass(eq=False)

@@ -3,13 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 from batchqueue.base.paths import LocalPath, local_path
-from batchqueue.exceptions import ConfigError
 from batchqueue.groups.skew import SkewDetectionConfig
 from batchqueue.pipeline.compiling import CompiledGraph, compile_graph
 from batchqueue.pipeline.contract import Source
-from batchqueue.pipeline.graph import Flow, Graph, StageConfig, check_name
-from batchqueue.pipeline.settings import BackpressureConfig
-from batchqueue.queues.config import check_finite
+from batchqueue.pipeline.graph import Flow, Graph, StageConfig
+from batchqueue.pipeline.settings import BackpressureConfig, RunSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +19,6 @@ _ELSEWHERE = (
     "a run in one process keeps it on a disk; for runs on Spark alone, give the URI to "
     "on_spark(checkpoint=...)"
 )
-_LEAST_BYTES = 1 << 20
 
 
 class Pipeline:
@@ -63,29 +60,28 @@ class Pipeline:
         Raises:
             ConfigError: A setting is invalid.
         """
-        check_name(name)
-        check_finite("cut_interval_s", cut_interval_s, 0.1)
-        if not isinstance(max_bytes, int) or max_bytes < _LEAST_BYTES:
-            raise ConfigError(f"max_bytes is {max_bytes!r}; give an int of at least {_LEAST_BYTES}")
-        if not (stage is None or isinstance(stage, StageConfig)):
-            raise ConfigError(f"stage is {stage!r}; give a StageConfig")
-        if not (backpressure is None or isinstance(backpressure, BackpressureConfig)):
-            raise ConfigError(f"backpressure is {backpressure!r}; give a BackpressureConfig")
-        if not (skew is None or isinstance(skew, SkewDetectionConfig)):
-            raise ConfigError(f"skew is {skew!r}; give a SkewDetectionConfig")
-        self.name = name
-        self.checkpoint = (
-            None if checkpoint is None else str(local_path("checkpoint", checkpoint, _ELSEWHERE))
+        self.settings = RunSettings(
+            name=name,
+            graph=Graph(),
+            checkpoint=None
+            if checkpoint is None
+            else str(local_path("checkpoint", checkpoint, _ELSEWHERE)),
+            stage=stage,
+            backpressure=backpressure,
+            skew=skew,
+            cut_interval_s=cut_interval_s,
+            max_bytes=max_bytes,
         )
-        self.stage_config = stage or StageConfig()
-        self.has_stage_config = stage is not None
-        self.has_backpressure = backpressure is not None
-        self.has_skew = skew is not None
-        self.backpressure = backpressure or BackpressureConfig()
-        self.skew = skew or SkewDetectionConfig()
-        self.cut_interval_s = cut_interval_s
-        self.max_bytes = max_bytes
-        self.graph = Graph()
+
+    @property
+    def name(self) -> str:
+        """The name in checkpoints, statistics and logs."""
+        return self.settings.name
+
+    @property
+    def graph(self) -> Graph:
+        """What has been declared."""
+        return self.settings.graph
 
     def source(self, source: Source, *, name: str | None = None) -> Flow:
         """Begin with a source.
@@ -120,7 +116,7 @@ class Pipeline:
         """
         from batchqueue.pipeline.spark.pipeline import SparkPipeline
 
-        return SparkPipeline(spark, self, **options)
+        return SparkPipeline(spark, self.settings, **options)
 
     def start(self) -> "PipelineRun":
         """Run in the background of this process, from the last cut on.
@@ -137,7 +133,7 @@ class Pipeline:
         """
         from batchqueue.pipeline.runner.run import PipelineRun
 
-        return PipelineRun(self)
+        return PipelineRun(self.settings)
 
     def run(self, timeout: float | None = None, *, grace: float = 30) -> "RunSummary":
         """Run in this process until the sources end, or SIGTERM or Ctrl-C.
@@ -176,7 +172,7 @@ class Pipeline:
         """
         from batchqueue.pipeline.runner.run import run_in_foreground
 
-        return run_in_foreground(self, timeout, grace)
+        return run_in_foreground(self.settings, timeout, grace)
 
     def explain(self) -> str:
         """Return the graph as text: a line per source, stage and sink, and what each promises.
@@ -208,7 +204,7 @@ class Pipeline:
         Raises:
             GraphError: The graph cannot run.
         """
-        return compile_graph(self.graph, self.stage_config)
+        return compile_graph(self.graph, self.settings.stage)
 
     def __repr__(self) -> str:
         return f"Pipeline({self.name!r})"

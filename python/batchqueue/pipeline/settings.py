@@ -1,11 +1,60 @@
-"""`BackpressureConfig`: when a stage is under pressure, and what its signal does."""
+"""`RunSettings`: what `Pipeline` hands to the runner, in this process or on Spark."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from batchqueue.exceptions import ConfigError
+from batchqueue.groups.skew import SkewDetectionConfig
+from batchqueue.pipeline.graph import Graph, StageConfig, check_name
 from batchqueue.queues.config import check_finite
+
+_LEAST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunSettings:
+    """A graph, and the settings that all of its runs share.
+
+    Attributes:
+        name: The name in checkpoints, statistics and logs.
+        graph: The sources, operators and sinks. A process has one run of a graph at a time.
+        checkpoint: The directory of the last cuts; None for nowhere.
+        stage: The settings of stages that are given none; None for the defaults.
+        backpressure: When stages are under pressure; None for the defaults.
+        skew: When partitions are hot; None for the defaults.
+        cut_interval_s: Seconds between two cuts.
+        max_bytes: The most bytes of data in all stages together.
+
+    Raises:
+        ConfigError: A setting is invalid.
+    """
+
+    name: str
+    graph: Graph
+    checkpoint: str | None
+    stage: StageConfig | None
+    backpressure: "BackpressureConfig | None"
+    skew: SkewDetectionConfig | None
+    cut_interval_s: float
+    max_bytes: int
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_finite("cut_interval_s", self.cut_interval_s, 0.1)
+        if not isinstance(self.max_bytes, int) or self.max_bytes < _LEAST_BYTES:
+            raise ConfigError(
+                f"max_bytes is {self.max_bytes!r}; give an int of at least {_LEAST_BYTES}"
+            )
+        for name, kind in (
+            ("stage", StageConfig),
+            ("backpressure", BackpressureConfig),
+            ("skew", SkewDetectionConfig),
+        ):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, kind):
+                raise ConfigError(f"{name} is {given!r}; give a {kind.__name__}")
+
 
 Gate = Literal["credit", "signal", "both"]
 

@@ -291,13 +291,9 @@ class TestStageConfig:
 
 class TestPipeline:
     def test_defaults(self):
-        pipeline = Pipeline("p")
-        assert (pipeline.name, pipeline.checkpoint, pipeline.stage_config) == (
-            "p",
-            None,
-            StageConfig(),
-        )
-        assert (pipeline.cut_interval_s, pipeline.max_bytes) == (5, 256 << 20)
+        settings = Pipeline("p").settings
+        assert (settings.name, settings.checkpoint, settings.stage) == ("p", None, None)
+        assert (settings.cut_interval_s, settings.max_bytes) == (5, 256 << 20)
 
     @pytest.mark.parametrize("value", [0, 0.09, -1, float("inf"), float("nan"), "5", None, True])
     def test_cut_interval(self, value):

@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from batchqueue.base.words import counted
 from batchqueue.exceptions import BatchQueueError
-from batchqueue.pipeline.compiling import CompiledGraph, StagePlan
+from batchqueue.pipeline.compiling import CompiledGraph, StagePlan, compile_graph
 from batchqueue.pipeline.contract import Position, TransactionalSink, checked_position
 from batchqueue.pipeline.errors import CutError, GraphError, OperatorError, StageFailedError
 from batchqueue.pipeline.runner.checkpoint import (
@@ -30,10 +30,7 @@ from batchqueue.pipeline.runner.stage import (
     SinkWorker,
     StageWorker,
 )
-
-if TYPE_CHECKING:
-    from batchqueue.pipeline.pipeline import Pipeline
-
+from batchqueue.pipeline.settings import RunSettings
 
 LEAVE_S = 0.5
 """Seconds that the parts of a run have to end if it cannot begin, or its time has run out."""
@@ -52,6 +49,7 @@ class Assembly:
 
     Attributes:
         pipeline: The name of the pipeline.
+        graph: Its sources and stages.
         ending: What ends the run early.
         sources: The sources.
         stages: The stages, each behind the one before it.
@@ -65,6 +63,7 @@ class Assembly:
     """
 
     pipeline: str
+    graph: CompiledGraph
     ending: Ending
     sources: list[SourceThread]
     stages: list[RunnerStage]
@@ -119,7 +118,7 @@ class Assembly:
         ]
 
 
-def assemble(pipeline: "Pipeline", on_step: OnStep = ignore) -> Assembly:
+def assemble(settings: RunSettings, on_step: OnStep = ignore) -> Assembly:
     """Start the stages of a pipeline, and find out where its sources begin.
 
     Raises:
@@ -128,17 +127,23 @@ def assemble(pipeline: "Pipeline", on_step: OnStep = ignore) -> Assembly:
         CutError: The checkpoint and the sinks do not belong together.
         StageFailedError: A sink or an operator could not be made ready.
     """
-    graph = pipeline.compiled()
+    graph = compile_graph(settings.graph, settings.stage)
     checkpoint = None
-    if pipeline.checkpoint is not None:
-        checkpoint = Checkpoint(pipeline.checkpoint, pipeline.name)
+    if settings.checkpoint is not None:
+        checkpoint = Checkpoint(settings.checkpoint, settings.name)
     stages: list[RunnerStage] = []
     ending = Ending()
     parts = Assembly(
-        pipeline.name, ending, [], stages, checkpoint, Cutter([], stages, checkpoint, on_step)
+        settings.name,
+        graph,
+        ending,
+        [],
+        stages,
+        checkpoint,
+        Cutter([], stages, checkpoint, on_step),
     )
     try:
-        _start_stages(parts, graph, pipeline.max_bytes // len(graph.stages))
+        _start_stages(parts, settings.max_bytes // len(graph.stages))
         cutter = parts.cutter
         for name, source in graph.sources.items():
             outlets = [stage for stage in stages if stage.plan.upstream == name]
@@ -165,8 +170,9 @@ def assemble(pipeline: "Pipeline", on_step: OnStep = ignore) -> Assembly:
     return parts
 
 
-def _start_stages(parts: Assembly, graph: CompiledGraph, max_bytes: int) -> None:
+def _start_stages(parts: Assembly, max_bytes: int) -> None:
     """Start the stages, the sinks first: each one needs those that it feeds."""
+    graph = parts.graph
     by_name: dict[str, RunnerStage] = {}
     for plan in reversed(graph.stages):
         outlets = [by_name[after.name] for after in graph.after(plan.name)]

@@ -392,15 +392,19 @@ class FlowWatch:
     """
 
     def __init__(
-        self, parts: Assembly, config: BackpressureConfig, skew_config: SkewDetectionConfig
+        self,
+        parts: Assembly,
+        config: BackpressureConfig | None = None,
+        skew_config: SkewDetectionConfig | None = None,
     ) -> None:
         """Prepare; `start` starts the thread.
 
         Args:
             parts: The parts of the run.
-            config: The thresholds.
-            skew_config: When partitions are hot.
+            config: The thresholds. Default: None, those of `BackpressureConfig()`.
+            skew_config: When partitions are hot. Default: None, `SkewDetectionConfig()`.
         """
+        config = config or BackpressureConfig()
         self._parts = parts
         self._interval_s = config.check_interval_s
         self._ended = threading.Event()

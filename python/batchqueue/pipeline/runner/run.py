@@ -18,6 +18,7 @@ from batchqueue.base.signals import Flag, signals, wait_for
 from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError, QueueForkedError
 from batchqueue.pipeline.errors import PipelineError, StageFailedError
+from batchqueue.pipeline.graph import Graph
 from batchqueue.pipeline.runner.assembly import (
     LEAVE_S,
     Assembly,
@@ -32,14 +33,12 @@ from batchqueue.pipeline.runner.source import SourceThread
 from batchqueue.pipeline.runner.stage import RunEnded, RunnerStage
 from batchqueue.pipeline.runner.stage_flow import PartitionMetrics, StageMetrics
 from batchqueue.pipeline.runner.stats import PipelineStats, pipeline_stats
+from batchqueue.pipeline.settings import RunSettings
 from batchqueue.pipeline.sources.push import PushSource
 from batchqueue.queues.config import check_finite
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from batchqueue.pipeline.pipeline import Pipeline
-
 
 _log = BackgroundLog("batchqueue.pipeline")
 
@@ -93,20 +92,20 @@ class PipelineRun:
         (2, 2, True)
     """
 
-    def __init__(self, pipeline: "Pipeline", on_step: OnStep = ignore) -> None:
+    def __init__(self, settings: RunSettings, on_step: OnStep = ignore) -> None:
         """Start; `Pipeline.start` calls this.
 
         Args:
-            pipeline: What to run.
+            settings: What to run.
             on_step: Called with the name of each step of each cut, after it, for tests.
         """
         self._pid = os.getpid()
-        self._pipeline = pipeline
+        self._name = settings.name
         self._began = time.monotonic()
-        with sole_run(pipeline) as admit:
-            self._parts: Assembly = assemble(pipeline, on_step)
-            self._watch = FlowWatch(self._parts, pipeline.backpressure, pipeline.skew)
-            self._coordinator = Coordinator(self._parts, pipeline.cut_interval_s, self._watch)
+        with sole_run(settings) as admit:
+            self._parts: Assembly = assemble(settings, on_step)
+            self._watch = FlowWatch(self._parts, settings.backpressure, settings.skew)
+            self._coordinator = Coordinator(self._parts, settings.cut_interval_s, self._watch)
             admit(self._coordinator.done)
         self._waited_for: str | None = None
         self._at_exit = stop_at_exit(self)
@@ -243,7 +242,7 @@ class PipelineRun:
             done.result(timeout)
         except TimeoutError:
             raise TimeoutError(
-                f"no cut of pipeline {self._pipeline.name!r} had {counted(batch.num_rows, 'row')} "
+                f"no cut of pipeline {self._name!r} had {counted(batch.num_rows, 'row')} "
                 f"pushed to {found.source.name!r} after {timeout} s; they may still become part of "
                 "one: give more time, or push them again if they may come twice"
             ) from None
@@ -253,7 +252,7 @@ class PipelineRun:
         self._check_process()
         parts = self._parts
         return pipeline_stats(
-            self._pipeline.name,
+            self._name,
             self._state(),
             sources=parts.sources,
             stages=parts.stages,
@@ -273,7 +272,7 @@ class PipelineRun:
         from batchqueue.pipeline.drawing import svg
         from batchqueue.pipeline.runner.stats import activity_of
 
-        text = svg(self._pipeline.name, self._pipeline.compiled(), activity_of(self.stats()))
+        text = svg(self._name, self._parts.graph, activity_of(self.stats()))
         local_path("path", path).write_text(text, encoding="utf-8")
 
     def wait(self, timeout: float | None = None) -> RunSummary | None:
@@ -356,7 +355,7 @@ class PipelineRun:
                     flush_log()
 
     def __repr__(self) -> str:
-        return f"<PipelineRun of {self._pipeline.name!r}>"
+        return f"<PipelineRun of {self._name!r}>"
 
     def _give_up(self) -> None:
         coordinator, cutter = self._coordinator, self._parts.cutter
@@ -368,7 +367,7 @@ class PipelineRun:
             _log.warning(
                 "pipeline %s: no time is left to wait for %s; cut %d stands, and the next run "
                 "reads again what came after it",
-                self._pipeline.name,
+                self._name,
                 self._waited_for or "the last cut",
                 cutter.number,
             )
@@ -420,7 +419,7 @@ class PipelineRun:
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise QueueForkedError(
-                f"pipeline {self._pipeline.name!r} was started before a fork, and runs in the "
+                f"pipeline {self._name!r} was started before a fork, and runs in the "
                 "parent only; start it in this process"
             )
 
@@ -432,15 +431,15 @@ _POLL_S = 0.05
 """Seconds between two checks of the flags, which a signal handler cannot notify of."""
 
 
-def run_in_foreground(pipeline: "Pipeline", timeout: float | None, grace: float) -> RunSummary:
+def run_in_foreground(settings: RunSettings, timeout: float | None, grace: float) -> RunSummary:
     """Run a pipeline until its end; see `Pipeline.run`."""
     if timeout is not None:
         check_finite("timeout", timeout, 0, ", or leave it out")
     check_finite("grace", grace, 0)
     # Before the signals are handled: a sink that hangs while it is opened can be interrupted.
-    run = PipelineRun(pipeline)
+    run = PipelineRun(settings)
     try:
-        return _followed(run, pipeline.name, timeout, grace)
+        return _followed(run, settings.name, timeout, grace)
     except BaseException:
         # An interrupt that another handler raised, for instance: nothing may run behind the back of
         # the caller.
@@ -473,18 +472,18 @@ def _left(end: float) -> float:
 # What a run has to do with its process: other runs, forks, the end of the interpreter.
 
 
-_over: "weakref.WeakKeyDictionary[Pipeline, threading.Event]" = weakref.WeakKeyDictionary()
-"""By pipeline, what is set when its last run is over. Read and written under `_lock`."""
+_over: weakref.WeakKeyDictionary[Graph, threading.Event] = weakref.WeakKeyDictionary()
+"""By graph, what is set when its last run is over. Read and written under `_lock`."""
 
 _lock = threading.RLock()
 
 
 @contextmanager
-def sole_run(pipeline: "Pipeline") -> Iterator[Callable[[threading.Event], None]]:
+def sole_run(settings: RunSettings) -> Iterator[Callable[[threading.Event], None]]:
     """Refuse to run a pipeline twice: its sources and sinks would be called concurrently.
 
     Args:
-        pipeline: What is to run.
+        settings: What is to run.
 
     Yields:
         A function that takes the event which is set when the run is over.
@@ -495,17 +494,17 @@ def sole_run(pipeline: "Pipeline") -> Iterator[Callable[[threading.Event], None]
     _core.forget_parent()
     starting = threading.Event()
     with _lock:
-        before = _over.get(pipeline)
+        before = _over.get(settings.graph)
         if before is not None and not before.is_set():
             raise PipelineError(
-                f"pipeline {pipeline.name!r} runs already; stop that run first, or make another "
+                f"pipeline {settings.name!r} runs already; stop that run first, or make another "
                 "pipeline with its own sources and sinks"
             )
-        _over[pipeline] = starting
+        _over[settings.graph] = starting
 
     def admit(over: threading.Event) -> None:
         with _lock:
-            _over[pipeline] = over
+            _over[settings.graph] = over
 
     # Without the lock: to start calls sinks and operators, which may wait for another pipeline.
     try:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.errors import NotOnSparkError
+from batchqueue.pipeline.graph import StageConfig
+from batchqueue.pipeline.settings import RunSettings
 from batchqueue.pipeline.spark.control import LiveControl, RunControl
 from batchqueue.pipeline.spark.options import SparkOptions
 from batchqueue.queues.config import check_finite
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from batchqueue.pipeline.pipeline import Pipeline
     from batchqueue.pipeline.spark.compile import CompiledQuery
     from batchqueue.pipeline.spark.epochs import EpochSettings
 
@@ -195,12 +196,12 @@ class SparkPipeline:
         on_spark.start().awaitTermination()
     """
 
-    def __init__(self, spark: "SparkSession", pipeline: "Pipeline", **options: Any) -> None:
+    def __init__(self, spark: "SparkSession", settings: RunSettings, **options: Any) -> None:
         """Compile a pipeline; nothing runs, except for functions that get an empty batch.
 
         Args:
             spark: The session that runs it.
-            pipeline: The graph.
+            settings: The graph, and the settings of the pipeline.
             options: See `SparkOptions`; and options of `MetricsWriter` for the exactly-once sinks.
 
         Raises:
@@ -215,15 +216,13 @@ class SparkPipeline:
         from batchqueue.pipeline.spark.compile import compile_graph
         from batchqueue.pipeline.spark.sinks import SinkPlace
 
-        _check_settings(pipeline)
+        _check_settings(settings)
         self._spark = spark
-        self._name = pipeline.name
-        self._options = SparkOptions.parse(options, pipeline.checkpoint)
-        chunk_rows = pipeline.stage_config.chunk_rows
-        place = SinkPlace(
-            pipeline.name, chunk_rows, chunk_rows if pipeline.has_stage_config else None
-        )
-        self._queries = compile_graph(pipeline.graph, place, self._options)
+        self._name = settings.name
+        self._options = SparkOptions.parse(options, settings.checkpoint)
+        given = None if settings.stage is None else settings.stage.chunk_rows
+        place = SinkPlace(settings.name, given or StageConfig().chunk_rows, given)
+        self._queries = compile_graph(settings.graph, place, self._options)
         self._control = LiveControl(self._options.control)
 
     def explain(self) -> str:
@@ -419,18 +418,17 @@ class SparkPipeline:
         return lambda: self._spark.streams.removeListener(listener)
 
 
-def _check_settings(pipeline: "Pipeline") -> None:
+def _check_settings(settings: RunSettings) -> None:
     """Refuse settings that nothing on Spark obeys."""
     remedies = {
         "backpressure": "bound its epochs with target_epoch_ms, max_epoch_rows and max_epoch_bytes",
         "skew": "see its own setting spark.sql.adaptive.enabled",
     }
-    given = {"backpressure": pipeline.has_backpressure, "skew": pipeline.has_skew}
-    for name, is_given in given.items():
-        if is_given:
+    for name, remedy in remedies.items():
+        if getattr(settings, name) is not None:
             raise NotOnSparkError(
-                f"pipeline {pipeline.name!r} was made with {name}=, which nothing on Spark obeys; "
-                f"leave it out there, and {remedies[name]}"
+                f"pipeline {settings.name!r} was made with {name}=, which nothing on Spark obeys; "
+                f"leave it out there, and {remedy}"
             )
 
 

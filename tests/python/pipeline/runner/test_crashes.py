@@ -48,7 +48,7 @@ def crashed(flow, step, cut):
             if len(seen) == cut:
                 raise Crash
 
-    run = PipelineRun(flow, on_step)
+    run = PipelineRun(flow.settings, on_step)
     try:
         run.wait()
     except StageFailedError as error:
@@ -72,7 +72,7 @@ def test_failed_behind_a_step_and_started_again(step, tmp_path):
     assert crashed(crashing.pipeline(tmp_path), step, 1)
     crashed(crashing.pipeline(tmp_path), step, 2)
     crashed(crashing.pipeline(tmp_path), step, 1)
-    assert PipelineRun(crashing.pipeline(tmp_path)).wait().complete
+    assert PipelineRun(crashing.pipeline(tmp_path).settings).wait().complete
     crashing.check(tmp_path)
 
 
@@ -82,7 +82,7 @@ def test_failed_again_and_again_at_random_steps(seed, tmp_path):
     for _ in range(8):
         flow = crashing.pipeline(tmp_path, seconds_per_write=0.002)
         crashed(flow, rng.choice(crashing.STEPS), rng.randint(1, 2))
-    assert PipelineRun(crashing.pipeline(tmp_path)).wait().complete
+    assert PipelineRun(crashing.pipeline(tmp_path).settings).wait().complete
     crashing.check(tmp_path)
 
 
@@ -104,7 +104,7 @@ def test_two_transactional_sinks_at_different_cuts(checkpoint, tmp_path):
     behind = left.last_cut()[1]["numbers"]["split"]
     source.rows, source.reads = 3_000, []  # more input must not get into the cut that `left` has
     steps = []
-    PipelineRun(two_sinks(tmp_path, source, checkpoint), steps.append).wait()
+    PipelineRun(two_sinks(tmp_path, source, checkpoint).settings, steps.append).wait()
     assert left.last_cut() == right.last_cut()
     assert left.numbers == right.numbers == list(range(3_000))
     assert [step for step in steps if step.startswith("commit")][:1] == ["commit right"]
@@ -116,6 +116,6 @@ def test_a_replay_that_fails_can_be_repeated(tmp_path):
     assert crashed(two_sinks(tmp_path, source, True), "commit left", 1)
     for step in ("hold", "positions", "store"):
         assert crashed(two_sinks(tmp_path, source, True), step, 1)
-    PipelineRun(two_sinks(tmp_path, source, True)).wait()
+    PipelineRun(two_sinks(tmp_path, source, True).settings).wait()
     for name in ("left", "right"):
         assert Ledger(tmp_path / f"{name}.db").numbers == list(range(1_000))

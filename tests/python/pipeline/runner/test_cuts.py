@@ -40,7 +40,7 @@ class Checking(Ledger):
 
 def cut_while_halfway(flow, source):
     """Starts a pipeline, and has it take a cut while the source is halfway in a split."""
-    run = PipelineRun(flow, ignore)
+    run = PipelineRun(flow.settings, ignore)
     assert source.is_halfway.wait(WAIT_S)
     run._coordinator.cut_soon()
     return run

@@ -19,7 +19,7 @@ from pipeline_support.sinks import Kept, Ledger
 SUPPORT = Path(pipeline_support.__file__).parents[1]
 
 PROGRAM = """
-import logging, os, signal, sys, threading, time
+import dataclasses, logging, os, signal, sys, threading, time
 from batchqueue.pipeline import FunctionSink, Pipeline, StageFailedError
 from pipeline_support.numbers import Numbers
 from pipeline_support.sinks import Gated, Kept, Ledger
@@ -308,7 +308,7 @@ def test_interrupt_that_does_not_wake_the_main_thread(body, program):
 def test_the_exit_of_the_interpreter_takes_a_last_cut(program, tmp_path):
     process = program(
         """
-        flow.cut_interval_s = 1000
+        flow.settings = dataclasses.replace(flow.settings, cut_interval_s=1000)
         run = flow.start()
         while len(source.reads) < 50:
             time.sleep(0.01)

@@ -156,7 +156,7 @@ def test_a_cut_that_only_one_sink_has_is_pushed_again(tmp_path):
             raise ConnectionError
 
     with pytest.raises(PipelineError):
-        PipelineRun(two_sinks(), fail).push(batch(1))
+        PipelineRun(two_sinks().settings, fail).push(batch(1))
     assert (left.numbers, right.numbers) == ([1], [])
     with two_sinks().start() as run:
         run.push(batch(1))

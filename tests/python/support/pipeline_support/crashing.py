@@ -115,7 +115,7 @@ def main(directory, step=None, cut="0"):
             if len(seen) == int(cut):
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    run = PipelineRun(pipeline(directory, seconds_per_write=0.02), on_step)
+    run = PipelineRun(pipeline(directory, seconds_per_write=0.02).settings, on_step)
     assert run.wait().complete
 
 

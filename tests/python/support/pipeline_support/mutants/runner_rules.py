@@ -44,8 +44,8 @@ ROOM = (
     Mutant(
         "StagesShareBytes",
         ASSEMBLY,
-        "pipeline.max_bytes // len(graph.stages)",
-        "pipeline.max_bytes",
+        "settings.max_bytes // len(graph.stages)",
+        "settings.max_bytes",
         ("pipeline/runner/test_memory.py -k stages_share_max_bytes_equally",),
     ),
     Mutant(
