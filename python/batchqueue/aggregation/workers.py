@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from batchqueue.aggregation.metrics import MergeBuffer, Metrics
+from batchqueue.base.checks import check_finite
 from batchqueue.base.words import a_type, counted
 from batchqueue.exceptions import BatchQueueError, ConfigError, ProduceTimeoutError
-from batchqueue.queues.config import check_finite
 
 NextWorker = Callable[[list[Metrics]], Any]
 """Takes partials; returns how many it took from the front, like `produce_many`, or None for all."""

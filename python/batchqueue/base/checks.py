@@ -1,75 +1,83 @@
-"""What the settings of a queue that are numbers must be."""
+"""What arguments must be: numbers, switches, and optional packages. Errors name the remedy."""
 
 import datetime
 import math
 from importlib import import_module
-from typing import NamedTuple
+from typing import TypeGuard
 
-from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError, MissingPackageError
 
-_MAX_ITEMS = 100_000_000
-_MAX_THREADS = 1_024
+ABOVE_0 = math.ulp(0.0)
+"""The least of numbers that must be above 0."""
+BELOW_1 = math.nextafter(1.0, 0.0)
+"""The most of numbers that must be below 1."""
 
 
-class NumberRule(NamedTuple):
-    """The range of a setting, and how to say it."""
-
-    remedy: str
-    least: float
-    most: float = math.inf
-    """The greatest value; infinity itself is never valid."""
-    is_whole: bool = False
-    is_optional: bool = False
-
-    def check(self, name: str, value: object) -> None:
-        """Raise ConfigError for a value of another type, or out of range."""
-        if value is None and self.is_optional:
-            return
-        kinds = int if self.is_whole else (int, float)
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            refuse_duration(name, value)
-            raise ConfigError(f"{name} is {value!r}, {a_type(value)}; give {self.remedy}")
-        if not self.least <= value <= self.most or value == math.inf:
-            raise ConfigError(f"{name} is {value}; give {self.remedy}")
+def is_whole(value: object, least: float = -math.inf, most: float = math.inf) -> TypeGuard[int]:
+    """Return whether a value is an int within limits. A bool is not."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-_ITEMS = NumberRule(f"an int, 1 to {_MAX_ITEMS:_} items", 1, _MAX_ITEMS, is_whole=True)
-_MILLISECONDS = NumberRule("milliseconds, a finite number from 0 up", 0)
-_DELAY = NumberRule("milliseconds, a finite number from 0 up, or None", 0, is_optional=True)
-
-NUMBER_RULES = {
-    "buffer_size": _ITEMS,
-    "max_batch_items": _ITEMS,
-    "min_idle_ms": _MILLISECONDS,
-    "max_idle_ms": _MILLISECONDS,
-    "max_delay_ms": _DELAY,
-    "rebalance_interval_ms": _MILLISECONDS,
-    "takeover_after_ms": NumberRule("milliseconds, a finite number from 1 up", 1),
-    "spare_threads": NumberRule(
-        f"an int, 0 to {_MAX_THREADS:_} threads, or None for the default",
-        0,
-        _MAX_THREADS,
-        is_whole=True,
-        is_optional=True,
-    ),
-    "warn_after": NumberRule(
-        "a finite number of seconds from 0.001 up, a timedelta, or None for no warning",
-        0.001,
-        is_optional=True,
-    ),
-    "shutdown_timeout": NumberRule(
-        "a finite number of seconds from 0 up, a timedelta, or None for no limit",
-        0,
-        is_optional=True,
-    ),
-}
-"""The rules of `BatchQueueConfig`, by setting."""
+def is_finite(value: object, least: float = -math.inf, most: float = math.inf) -> TypeGuard[float]:
+    """Return whether a value is a finite int or float within limits. A bool is not."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return least <= value <= most and -math.inf < value < math.inf
 
 
-def check_delay(max_delay_ms: object) -> None:
-    """Raise ConfigError for an invalid time that items may wait for their batch."""
-    _DELAY.check("max_delay_ms", max_delay_ms)
+def check_whole(
+    name: str,
+    value: object,
+    least: int,
+    most: float = math.inf,
+    give: str | None = None,
+    *,
+    is_optional: bool = False,
+) -> None:
+    """Raise ConfigError unless a value is an int within limits.
+
+    Args:
+        name: What the value is called.
+        value: The value.
+        least: The least valid value.
+        most: The greatest. Default: there is none.
+        give: The remedy. Default: "an int" and the limits.
+        is_optional: Whether None is valid. Default: False.
+    """
+    if not is_whole(value, least, most) and not (value is None and is_optional):
+        limits = f"from {least} up" if most == math.inf else f"from {least} to {most}"
+        raise ConfigError(f"{name} is {value!r}; give {give or f'an int {limits}'}")
+
+
+def check_finite(
+    name: str,
+    value: object,
+    least: float,
+    example: str = "",
+    *,
+    most: float = math.inf,
+    give: str | None = None,
+) -> None:
+    """Raise ConfigError unless a value is a finite number within limits.
+
+    Args:
+        name: What the value is called.
+        value: The value.
+        least: The least valid value.
+        example: The end of the remedy. Default: none.
+        most: The greatest valid value. Default: there is none.
+        give: The remedy. Default: "a finite number", the least one, and `example`.
+    """
+    if not is_finite(value, least, most):
+        refuse_duration(name, value)
+        remedy = give or f"a finite number from {least} up{example}"
+        raise ConfigError(f"{name} is {value!r}; give {remedy}")
+
+
+def check_switch(name: str, value: object) -> None:
+    """Raise ConfigError unless a value is True or False."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r}; give True or False")
 
 
 def refuse_duration(name: str, value: object) -> None:

@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 
+from batchqueue.base.checks import check_finite
 from batchqueue.exceptions import ConfigError
-from batchqueue.queues.config import check_finite
 
 _CALM_RATIO = 0.7
 """A hot partition is calm again below this share of a limit."""

@@ -4,6 +4,7 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from batchqueue.base.checks import is_whole
 from batchqueue.base.words import counted
 from batchqueue.pipeline.contract import Source
 from batchqueue.pipeline.errors import GraphError
@@ -218,7 +219,7 @@ def _check_workers(stage: StagePlan) -> None:
 
 def _check_batch_rows(step: SinkStep) -> None:
     rows: object = step.sink.batch_rows
-    if not isinstance(rows, int) or isinstance(rows, bool) or not 1 <= rows <= MAX_CHUNK_ROWS:
+    if not is_whole(rows, 1, MAX_CHUNK_ROWS):
         raise GraphError(
             f"{step} has batch_rows {rows!r}; it must be an int from 1 to {MAX_CHUNK_ROWS:,}"
         )

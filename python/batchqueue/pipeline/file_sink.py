@@ -15,12 +15,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchqueue.base.checks import require
+from batchqueue.base.checks import check_whole, require
 from batchqueue.base.paths import LocalPath, local_path
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Position
 from batchqueue.pipeline.errors import CutError, SinkError
-from batchqueue.pipeline.graph import check_count
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -454,7 +453,7 @@ class FileSink:
         if not (schema is None or isinstance(schema, pa.Schema)):
             raise ConfigError(f"schema is {schema!r}; give a pyarrow.Schema, or None")
         _check_compression(compression, format)
-        check_count("batch_rows", batch_rows, _MOST_BATCH_ROWS)
+        check_whole("batch_rows", batch_rows, 1, _MOST_BATCH_ROWS)
         self.batch_rows = batch_rows
         self._path = path
         self._format, self._given, self._compression = format, schema, compression

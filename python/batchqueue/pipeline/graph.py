@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from batchqueue.base.checks import check_switch, check_whole
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Operator, Sink, Source, is_deferred
 from batchqueue.pipeline.errors import GraphError
@@ -49,33 +50,22 @@ class StageConfig:
     keep_order: bool = False
 
     def __post_init__(self) -> None:
-        check_count("max_workers", self.max_workers, MAX_WORKERS)
-        check_count("min_workers", self.min_workers, self.max_workers)
-        check_count("chunk_rows", self.chunk_rows, MAX_CHUNK_ROWS)
+        check_whole("max_workers", self.max_workers, 1, MAX_WORKERS)
+        check_whole("min_workers", self.min_workers, 1, self.max_workers)
+        check_whole("chunk_rows", self.chunk_rows, 1, MAX_CHUNK_ROWS)
         if self.partition_count is not None:
-            check_count("partition_count", self.partition_count, MAX_WORKERS)
+            check_whole("partition_count", self.partition_count, 1, MAX_WORKERS)
             if self.partition_count < self.min_workers:
                 raise ConfigError(
                     f"partition_count is {self.partition_count} and min_workers "
                     f"{self.min_workers}; give each worker a partition"
                 )
-        if not isinstance(self.keep_order, bool):
-            raise ConfigError(f"keep_order is {self.keep_order!r}; give True or False")
+        check_switch("keep_order", self.keep_order)
 
     @property
     def workers(self) -> int:
         """The workers of a stage that is given no other number: each has a partition."""
         return min(self.max_workers, self.partition_count or self.max_workers)
-
-
-def check_count(name: str, value: object, most: int) -> None:
-    """Refuse what is not an int from 1 to `most`.
-
-    Raises:
-        ConfigError: It is not.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise ConfigError(f"{name} is {value!r}; give an int from 1 to {most}")
 
 
 # The steps of a graph, as they were declared. They do nothing; a runner gives them a meaning.
@@ -315,7 +305,7 @@ class Flow:
             ConfigError: `workers` is out of range.
         """
         if workers is not None:
-            check_count("workers", workers, MAX_WORKERS)
+            check_whole("workers", workers, 1, MAX_WORKERS)
         is_object = hasattr(operation, "process")
         if isinstance(operation, type) or not (is_object or callable(operation)):
             raise GraphError(
@@ -370,7 +360,7 @@ class Flow:
             ConfigError: `partitions` is out of range.
         """
         if partitions is not None:
-            check_count("partitions", partitions, MAX_WORKERS)
+            check_whole("partitions", partitions, 1, MAX_WORKERS)
         if partition is not None and not callable(partition):
             raise GraphError(f"partition is {partition!r}; give a function of a record batch")
         if not all(isinstance(column, str) and column for column in columns):
@@ -397,7 +387,7 @@ class Flow:
         """
         from batchqueue.aggregation import Aggregation
 
-        check_count("spread", spread, MAX_WORKERS)
+        check_whole("spread", spread, 1, MAX_WORKERS)
         if not isinstance(aggregation, Aggregation):
             raise GraphError(
                 f"aggregate got {aggregation!r}; give an Aggregation, for instance "

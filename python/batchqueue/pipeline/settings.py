@@ -1,13 +1,12 @@
 """`RunSettings`: what `Pipeline` hands to the runner, in this process or on Spark."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
+from batchqueue.base.checks import ABOVE_0, BELOW_1, check_finite, check_switch, check_whole
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.skew import SkewDetectionConfig
 from batchqueue.pipeline.graph import Graph, StageConfig, check_name
-from batchqueue.queues.config import check_finite
 
 _LEAST_BYTES = 1 << 20
 
@@ -42,10 +41,8 @@ class RunSettings:
     def __post_init__(self) -> None:
         check_name(self.name)
         check_finite("cut_interval_s", self.cut_interval_s, 0.1)
-        if not isinstance(self.max_bytes, int) or self.max_bytes < _LEAST_BYTES:
-            raise ConfigError(
-                f"max_bytes is {self.max_bytes!r}; give an int of at least {_LEAST_BYTES}"
-            )
+        least = f"an int of at least {_LEAST_BYTES}"
+        check_whole("max_bytes", self.max_bytes, _LEAST_BYTES, give=least)
         for name, kind in (
             ("stage", StageConfig),
             ("backpressure", BackpressureConfig),
@@ -109,26 +106,18 @@ class BackpressureConfig:
     gate: Gate = "credit"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.enabled, bool):
-            raise ConfigError(f"backpressure: enabled is {self.enabled!r}; give True or False")
+        check_switch("backpressure: enabled", self.enabled)
         for name in ("queue_size_threshold", "lag_threshold"):
-            rows = getattr(self, name)
-            if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
-                raise ConfigError(f"backpressure: {name} is {rows!r}; give an int from 1 up")
-        step, release = self.slow_down_factor_step, self.release_ratio
-        _check_share("slow_down_factor_step", step, "from 0.001 to 1", lambda: step >= 0.001)
-        _check_share("release_ratio", release, "above 0 and below 1", lambda: release < 1)
-        _check_share("early_warning_ratio", self.early_warning_ratio, "above 0 and up to 1")
+            check_whole(f"backpressure: {name}", getattr(self, name), 1)
+        for name, least, most, limits in (
+            ("slow_down_factor_step", 0.001, 1, "from 0.001 to 1"),
+            ("release_ratio", ABOVE_0, BELOW_1, "above 0 and below 1"),
+            ("early_warning_ratio", ABOVE_0, 1, "above 0 and up to 1"),
+        ):
+            share, remedy = getattr(self, name), f"a number {limits}"
+            check_finite(f"backpressure: {name}", share, least, most=most, give=remedy)
         check_finite("backpressure: check_interval_s", self.check_interval_s, 0.01)
         if self.gate not in _GATES:
             raise ConfigError(
                 f"backpressure: gate is {self.gate!r}; give 'credit', 'signal' or 'both'"
             )
-
-
-def _check_share(
-    name: str, value: Any, limits: str, also: Callable[[], bool] = lambda: True
-) -> None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0 < value <= 1 or not also():
-        raise ConfigError(f"backpressure: {name} is {value!r}; give a number {limits}")

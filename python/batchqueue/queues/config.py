@@ -5,10 +5,15 @@ import enum
 import math
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from batchqueue._core import PartitionPolicy, ThreadPolicy
-from batchqueue.base.checks import NUMBER_RULES, refuse_duration
+from batchqueue.base.checks import (
+    check_finite,
+    check_switch,
+    check_whole,
+    refuse_duration,
+)
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.queues.dead_letters import DeadLetter
@@ -218,25 +223,12 @@ class RetryPolicy:
     bisect: bool = False
 
     def __post_init__(self) -> None:
-        if self.attempts is not None and (
-            not isinstance(self.attempts, int)
-            or isinstance(self.attempts, bool)
-            or not 1 <= self.attempts <= 1_000
-        ):
-            raise ConfigError(
-                f"retry: attempts is {self.attempts!r}; give 1 to 1_000 tries, the first included, "
-                "or None for no limit"
-            )
+        tries = "1 to 1_000 tries, the first included, or None for no limit"
+        check_whole("retry: attempts", self.attempts, 1, 1_000, tries, is_optional=True)
         for name, least in (("backoff_ms", 0), ("factor", 1), ("max_backoff_ms", 0)):
             check_finite(f"retry: {name}", getattr(self, name), least)
-        if (
-            not isinstance(self.jitter, (int, float))
-            or isinstance(self.jitter, bool)
-            or not 0 <= self.jitter <= 1
-        ):
-            raise ConfigError(f"retry: jitter is {self.jitter!r}; give a number from 0 to 1")
-        if not isinstance(self.bisect, bool):
-            raise ConfigError(f"retry: bisect is {self.bisect!r}; give True or False")
+        check_finite("retry: jitter", self.jitter, 0, most=1, give="a number from 0 to 1")
+        check_switch("retry: bisect", self.bisect)
         if self.bisect and self.attempts is None:
             raise ConfigError(
                 "retry: attempts is None, so that no batch is ever halved; give 1 to 1_000 tries, "
@@ -247,17 +239,6 @@ class RetryPolicy:
             isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds
         ):
             raise ConfigError(f"retry: retry_on is {kinds!r}; give a tuple of exception classes")
-
-
-def check_finite(setting: str, value: object, least: float, example: str = "") -> None:
-    """Raise ConfigError unless a setting is a finite number, at least `least`."""
-    if (
-        not isinstance(value, (int, float))
-        or isinstance(value, bool)
-        or not least <= value < math.inf
-    ):
-        refuse_duration(setting, value)
-        raise ConfigError(f"{setting} is {value!r}; give a finite number from {least} up{example}")
 
 
 def _check_kind(owner: str, kind: object, function: object, kinds: dict[str, str]) -> None:
@@ -452,9 +433,7 @@ class BatchQueueConfig(Generic[T]):
 
     def _check_switches(self) -> None:
         for name in ("restart_after_fork", "inline"):
-            value = getattr(self, name)
-            if not isinstance(value, bool):
-                raise ConfigError(f"{name} is {value!r}; give True or False")
+            check_switch(name, getattr(self, name))
         if self.inline and self.shared_scheduler is not None:
             raise ConfigError(
                 "inline=True is given with a shared_scheduler, and an inline queue has no threads; "
@@ -534,6 +513,65 @@ class BatchQueueConfig(Generic[T]):
                 f"max_idle_ms ({self.max_idle_ms}) is below min_idle_ms ({self.min_idle_ms}); "
                 "raise max_idle_ms or lower min_idle_ms"
             )
+
+
+_MAX_ITEMS = 100_000_000
+_MAX_THREADS = 1_024
+
+
+class NumberRule(NamedTuple):
+    """The range of a setting, and how to say it."""
+
+    remedy: str
+    least: float
+    most: float = math.inf
+    """The greatest value; infinity itself is never valid."""
+    is_whole: bool = False
+    is_optional: bool = False
+
+    def check(self, name: str, value: object) -> None:
+        """Raise ConfigError for a value of another type, or out of range."""
+        if value is None and self.is_optional:
+            return
+        kinds = int if self.is_whole else (int, float)
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            refuse_duration(name, value)
+            raise ConfigError(f"{name} is {value!r}, {a_type(value)}; give {self.remedy}")
+        if not self.least <= value <= self.most or value == math.inf:
+            raise ConfigError(f"{name} is {value}; give {self.remedy}")
+
+
+_ITEMS = NumberRule(f"an int, 1 to {_MAX_ITEMS:_} items", 1, _MAX_ITEMS, is_whole=True)
+_MILLISECONDS = NumberRule("milliseconds, a finite number from 0 up", 0)
+_DELAY = NumberRule("milliseconds, a finite number from 0 up, or None", 0, is_optional=True)
+
+NUMBER_RULES = {
+    "buffer_size": _ITEMS,
+    "max_batch_items": _ITEMS,
+    "min_idle_ms": _MILLISECONDS,
+    "max_idle_ms": _MILLISECONDS,
+    "max_delay_ms": _DELAY,
+    "rebalance_interval_ms": _MILLISECONDS,
+    "takeover_after_ms": NumberRule("milliseconds, a finite number from 1 up", 1),
+    "spare_threads": NumberRule(
+        f"an int, 0 to {_MAX_THREADS:_} threads, or None for the default",
+        0,
+        _MAX_THREADS,
+        is_whole=True,
+        is_optional=True,
+    ),
+    "warn_after": NumberRule(
+        "a finite number of seconds from 0.001 up, a timedelta, or None for no warning",
+        0.001,
+        is_optional=True,
+    ),
+    "shutdown_timeout": NumberRule(
+        "a finite number of seconds from 0 up, a timedelta, or None for no limit",
+        0,
+        is_optional=True,
+    ),
+}
+"""The rules of `BatchQueueConfig`, by setting."""
 
 
 DEFAULT_CONFIG: BatchQueueConfig[Any] = BatchQueueConfig(

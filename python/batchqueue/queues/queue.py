@@ -30,10 +30,16 @@ from typing import (
 import batchqueue.base.threads  # drain threads look them up, so they must be loaded
 import batchqueue.queues.callbacks
 from batchqueue import _core
-from batchqueue.base.checks import check_delay
+from batchqueue.base.checks import ABOVE_0, check_finite, check_switch, check_whole
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError, QueueForkedError
-from batchqueue.queues.config import DEFAULT_CONFIG, BatchQueueConfig, DrainBalancer, RetryPolicy
+from batchqueue.queues.config import (
+    DEFAULT_CONFIG,
+    NUMBER_RULES,
+    BatchQueueConfig,
+    DrainBalancer,
+    RetryPolicy,
+)
 from batchqueue.queues.dead_letters import DeadLetter
 from batchqueue.queues.handlers import (
     HandlerDecorator,
@@ -103,33 +109,17 @@ def handler_options(
     subclasses: bool = False,
 ) -> HandlerOptions:
     """Return the settings of one type, or raise ConfigError for one that is out of range."""
-    if (
-        not isinstance(weight, (int, float))
-        or isinstance(weight, bool)
-        or not 0 < weight <= _MAX_WEIGHT
-    ):
-        raise ConfigError(
-            f"weight is {weight!r}; give a number above 0, at most {_MAX_WEIGHT:_}; 1.0 is a whole "
-            "partition"
-        )
-    if max_batch_items is not None and (
-        not isinstance(max_batch_items, int)
-        or isinstance(max_batch_items, bool)
-        or not 1 <= max_batch_items <= _MAX_ITEMS
-    ):
-        raise ConfigError(
-            f"max_batch_items is {max_batch_items!r}; give 1 to {_MAX_ITEMS:_} items, or None for "
-            "the queue's"
-        )
-    check_delay(max_delay_ms)
+    remedy = f"a number above 0, at most {_MAX_WEIGHT:_}; 1.0 is a whole partition"
+    check_finite("weight", weight, ABOVE_0, most=_MAX_WEIGHT, give=remedy)
+    remedy = f"1 to {_MAX_ITEMS:_} items, or None for the queue's"
+    check_whole("max_batch_items", max_batch_items, 1, _MAX_ITEMS, remedy, is_optional=True)
+    NUMBER_RULES["max_delay_ms"].check("max_delay_ms", max_delay_ms)
     if retry is not None and not isinstance(retry, RetryPolicy):
         raise ConfigError(
             f"retry is {retry!r}, {a_type(retry)}; give a RetryPolicy, or None for the queue's"
         )
-    if not isinstance(replace, bool):
-        raise ConfigError(f"replace is {replace!r}; give True or False")
-    if not isinstance(subclasses, bool):
-        raise ConfigError(f"subclasses is {subclasses!r}; give True or False")
+    check_switch("replace", replace)
+    check_switch("subclasses", subclasses)
     return HandlerOptions(
         weight, max_batch_items, max_delay_ms, retry, dead_letter, replace, subclasses
     )
@@ -161,12 +151,8 @@ def check_loop_config(config: BatchQueueConfig[Any]) -> None:
 
 def check_factory(factory: object, partitions: object) -> None:
     """Raise ConfigError for an invalid factory or number of partitions."""
-    if (
-        not isinstance(partitions, int)
-        or isinstance(partitions, bool)
-        or not 1 <= partitions <= _MAX_PARTITIONS
-    ):
-        raise ConfigError(f"partitions is {partitions!r}; give 1 to {_MAX_PARTITIONS:_} partitions")
+    remedy = f"1 to {_MAX_PARTITIONS:_} partitions"
+    check_whole("partitions", partitions, 1, _MAX_PARTITIONS, remedy)
     if not callable(factory):
         raise ConfigError(
             f"factory is {factory!r}; give a function without arguments that returns a handler"

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, Protocol
 
+from batchqueue.base.checks import is_whole
 from batchqueue.base.paths import LocalPath, local_path
 from batchqueue.base.words import (
     a_type,
@@ -376,7 +377,7 @@ class BatchQueueStats:
 
 
 def _check_int(argument: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not is_whole(value):
         raise ConfigError(f"{argument} is {value!r}, {a_type(value)}; give an int from 0 up")
 
 

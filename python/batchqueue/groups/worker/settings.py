@@ -7,13 +7,14 @@ from enum import Enum
 from typing import Any
 
 from batchqueue._core import ThreadPolicy
+from batchqueue.base.checks import check_finite
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.plan import GroupBalancer
 from batchqueue.groups.producer import Codec, codec_of
 from batchqueue.groups.record import Assignment, Start, check_name
 from batchqueue.groups.skew import SkewDetectionConfig
-from batchqueue.queues.config import RetryPolicy, check_finite
+from batchqueue.queues.config import RetryPolicy
 
 # `OnFailure`: what becomes of records whose handler raised in their last attempt.
 

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 
 from batchqueue._core import PartitionPolicy, ThreadPolicy
 from batchqueue.base.background_log import BackgroundLog, flush_log
+from batchqueue.base.checks import check_finite
 from batchqueue.base.signals import Flag, signals, wait_for
 from batchqueue.exceptions import ConfigError, QueueClosedError, QueueForkedError
 from batchqueue.groups.backend import StreamSource
@@ -40,7 +41,7 @@ from batchqueue.groups.worker.metrics import (
 )
 from batchqueue.groups.worker.routes import Factory, Routes, instance
 from batchqueue.groups.worker.settings import Callback, OnFailure, OnGap, WorkerSettings
-from batchqueue.queues.config import BatchQueueConfig, DrainBalancer, RetryPolicy, check_finite
+from batchqueue.queues.config import BatchQueueConfig, DrainBalancer, RetryPolicy
 from batchqueue.queues.queue import BatchQueue
 from batchqueue.queues.stats import BatchQueueStats
 

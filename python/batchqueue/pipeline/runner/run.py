@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from batchqueue import _core
 from batchqueue.base.background_log import BackgroundLog, flush_log
+from batchqueue.base.checks import check_finite
 from batchqueue.base.paths import LocalPath, local_path
 from batchqueue.base.signals import Flag, signals, wait_for
 from batchqueue.base.words import counted
@@ -35,7 +36,6 @@ from batchqueue.pipeline.runner.stage_flow import PartitionMetrics, StageMetrics
 from batchqueue.pipeline.runner.stats import PipelineStats, pipeline_stats
 from batchqueue.pipeline.settings import RunSettings
 from batchqueue.pipeline.sources.push import PushSource
-from batchqueue.queues.config import check_finite
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from batchqueue.base.checks import require
+from batchqueue.base.checks import check_finite, check_switch, require
 from batchqueue.base.paths import LocalPath, local_path
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
@@ -36,7 +36,6 @@ from batchqueue.pipeline.sources.file_listings import (
 )
 from batchqueue.pipeline.sources.file_scan import FileEntry, Paths, as_list, resolve
 from batchqueue.pipeline.sources.splits import within
-from batchqueue.queues.config import check_finite
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -312,8 +311,7 @@ def checked_listing(watch: bool, listing: LocalPath | None, watch_interval_s: fl
         ConfigError: There is a listing without `watch` or the reverse, or its directory is missing.
     """
     check_finite("watch_interval_s", watch_interval_s, 0)
-    if not isinstance(watch, bool):
-        raise ConfigError(f"watch is {watch!r}; give True or False")
+    check_switch("watch", watch)
     if not watch:
         if listing is not None:
             raise ConfigError(f"listing is {listing!r}, which is for watch=True; leave it out")

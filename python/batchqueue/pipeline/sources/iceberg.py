@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from batchqueue.base.checks import require
+from batchqueue.base.checks import is_whole, require
 from batchqueue.base.iceberg_catalog import CatalogHandle
 from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError
@@ -344,7 +344,7 @@ class IcebergSource:
             MissingPackageError: pyiceberg is not installed.
         """
         require("pyiceberg", "IcebergSource", "iceberg")
-        if isinstance(start, bool) or not isinstance(start, int):
+        if not is_whole(start):
             check_choice("start", start, ("table", "latest"))
         if start == "latest" and not watch:
             raise ConfigError(

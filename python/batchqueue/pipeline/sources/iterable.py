@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 
+from batchqueue.base.checks import is_whole
 from batchqueue.base.words import a_type, counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
@@ -154,7 +155,7 @@ class IterableSource:
 
     def _row_of(self, position: Position) -> int:
         row = position.get(_FIELD) if isinstance(position, dict) else None
-        if not isinstance(row, int) or isinstance(row, bool) or row < 0 or len(position) != 1:
+        if not is_whole(row, 0) or len(position) != 1:
             raise PositionError(
                 f"source {self.name!r}: {position!r} is not a position; give "
                 '{"rows": count}, as `plan` returned it'

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from batchqueue.base.background_log import BackgroundLog
-from batchqueue.base.checks import require
+from batchqueue.base.checks import check_whole, require
 from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
@@ -366,10 +366,8 @@ class LanceSource:
         require("lance", "LanceSource", "lance")
         if not isinstance(uri, str) or not uri:
             raise ConfigError(f"uri is {uri!r}; give the path or URI of a Lance dataset")
-        if version is not None and (not isinstance(version, int) or version < 1):
-            raise ConfigError(f"version is {version!r}; give an int of at least 1")
-        if not isinstance(split_rows, int) or isinstance(split_rows, bool) or split_rows < 1:
-            raise ConfigError(f"split_rows is {split_rows!r}; give an int of at least 1")
+        check_whole("version", version, 1, give="an int of at least 1", is_optional=True)
+        check_whole("split_rows", split_rows, 1, give="an int of at least 1")
         check_choice("start", start, ("table", "latest"))
         check_choice("on_change", on_change, ("error", "skip"))
         if start == "latest" and not watch:

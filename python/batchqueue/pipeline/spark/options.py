@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from batchqueue.base.checks import check_finite, check_whole
 from batchqueue.base.paths import local_path
 from batchqueue.exceptions import ConfigError
-from batchqueue.queues.config import check_finite
 
 _MOST_ROWS = 2**40
 SINK_OPTIONS = (
@@ -79,15 +79,8 @@ class SparkOptions:
         check_finite("trigger_ms", self.trigger_ms, 0)
         check_finite("target_epoch_ms", self.target_epoch_ms, 1)
         for name in ("first_epoch_rows", "max_epoch_rows", "max_epoch_bytes", "max_tasks"):
-            value = getattr(self, name)
-            if name == "max_tasks" and value is None:
-                continue
-            if (
-                not isinstance(value, int)
-                or isinstance(value, bool)
-                or not 1 <= value <= _MOST_ROWS
-            ):
-                raise ConfigError(f"{name} is {value!r}; give an int from 1 to {_MOST_ROWS}")
+            is_optional = name == "max_tasks"
+            check_whole(name, getattr(self, name), 1, _MOST_ROWS, is_optional=is_optional)
         if not (self.checkpoint is None or (isinstance(self.checkpoint, str) and self.checkpoint)):
             raise ConfigError(f"checkpoint is {self.checkpoint!r}; give the path of a directory")
         if self.control is not None:

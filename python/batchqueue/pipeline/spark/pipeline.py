@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from batchqueue.base.checks import check_finite
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.errors import NotOnSparkError
 from batchqueue.pipeline.graph import StageConfig
 from batchqueue.pipeline.settings import RunSettings
 from batchqueue.pipeline.spark.control import LiveControl, RunControl
 from batchqueue.pipeline.spark.options import SparkOptions
-from batchqueue.queues.config import check_finite
 
 if TYPE_CHECKING:
     from pyspark.errors import StreamingQueryException
