@@ -8,6 +8,7 @@ from typing import Any, Self, cast
 from batchqueue import _core
 from batchqueue.aggregation.kinds import lg_registers
 from batchqueue.aggregation.windows import Window
+from batchqueue.base.checks import check_whole
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
 
@@ -228,8 +229,7 @@ class TopN:
 
     def __post_init__(self) -> None:
         _check_columns(self)
-        if not isinstance(self.n, int) or isinstance(self.n, bool) or not 1 <= self.n <= _MOST:
-            raise ConfigError(f"n is {self.n!r}; give 1 to {_MOST:_} rows")
+        check_whole("n", self.n, 1, _MOST, f"1 to {_MOST:_} rows")
 
 
 Measure = (

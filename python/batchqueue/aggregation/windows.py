@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from batchqueue import _core
 from batchqueue.aggregation.metrics import MergeBuffer, Metrics
+from batchqueue.base.checks import check_whole
 from batchqueue.exceptions import ConfigError
 
 _MOST_SECONDS = 9_000_000_000
@@ -184,8 +185,7 @@ def _checked_zone(zone: object) -> str:
 def _buckets(seconds: int, offset_seconds: int, zone: str | None) -> _core.TimeBuckets:
     for name, value, least in (("seconds", seconds, 1), ("offset_seconds", offset_seconds, 0)):
         most = _MOST_SECONDS if least else seconds - 1
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise ConfigError(f"{name} is {value!r}; give whole seconds, {least} to {most:_}")
+        check_whole(name, value, least, most, f"whole seconds, {least} to {most:_}")
     return _core.TimeBuckets(seconds, offset_seconds, zone)
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from batchqueue.base.checks import ABOVE_0, check_finite
 from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError
 
@@ -118,15 +119,8 @@ def plan(
 
 def _check_capacity(capacity: Mapping[str, float]) -> None:
     for name, value in sorted(capacity.items()):
-        if (
-            not isinstance(value, (int, float))
-            or isinstance(value, bool)
-            or not 0 < value < math.inf
-        ):
-            raise ConfigError(
-                f"the capacity of member {name!r} is {value!r}; give a finite number above 0, for "
-                "instance 1.0"
-            )
+        remedy = "a finite number above 0, for instance 1.0"
+        check_finite(f"the capacity of member {name!r}", value, ABOVE_0, give=remedy)
 
 
 def _relative(capacity: list[float]) -> list[float]:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from batchqueue import _core
-from batchqueue.base.checks import require
+from batchqueue.base.checks import check_whole, require
 from batchqueue.base.words import counted
 from batchqueue.exceptions import BatchQueueError, ConfigError, QueueClosedError
 from batchqueue.groups.backend import NewRecord
@@ -57,9 +57,8 @@ class Codec:
                 raise ConfigError(f"Codec: {name} is {function!r}; give a function")
         if not isinstance(self.name, str) or not self.name:
             raise ConfigError(f"Codec: name is {self.name!r}; give a text that errors can quote")
-        limit = self.max_record_bytes
-        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-            raise ConfigError(f"Codec: max_record_bytes is {limit!r}; give an int of at least 1")
+        least = "an int of at least 1"
+        check_whole("Codec: max_record_bytes", self.max_record_bytes, 1, give=least)
 
     @property
     def plain(self) -> int | None:
@@ -332,10 +331,7 @@ class Producer:
             ConfigError: A setting is invalid, or the stream has another number of partitions.
             StreamUnavailableError: The server cannot be reached.
         """
-        if max_len is not None and (
-            not isinstance(max_len, int) or isinstance(max_len, bool) or max_len < 1
-        ):
-            raise ConfigError(f"max_len is {max_len!r}; give an int from 1 up, or None")
+        check_whole("max_len", max_len, 1, give="an int from 1 up, or None", is_optional=True)
         if key is not None and not callable(key):
             raise ConfigError(f"key is {key!r}; give a function that returns the key of a value")
         self._stream = source.stream

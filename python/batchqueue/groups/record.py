@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from batchqueue.base.checks import is_whole
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.errors import OffsetError
@@ -273,7 +274,7 @@ def check_name(owner: str, name: object) -> str:
 
 
 def _check_int(setting: str, value: object, otherwise: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not is_whole(value):
         raise ConfigError(
             f"{setting} is {value!r}, {a_type(value)}; give an int up to "
             f"{_MAX_PARTITIONS:_}, {otherwise}"

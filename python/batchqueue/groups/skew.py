@@ -15,8 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 
-from batchqueue.base.checks import check_finite
-from batchqueue.exceptions import ConfigError
+from batchqueue.base.checks import check_finite, check_switch
 
 _CALM_RATIO = 0.7
 """A hot partition is calm again below this share of a limit."""
@@ -49,8 +48,7 @@ class SkewDetectionConfig:
     min_seconds: float = 10.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.enabled, bool):
-            raise ConfigError(f"skew: enabled is {self.enabled!r}; give True or False")
+        check_switch("skew: enabled", self.enabled)
         for name, least in (
             ("check_interval_s", 0.1),
             ("skew_threshold", 1),

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from batchqueue.base.checks import require
+from batchqueue.base.checks import check_whole, require
 from batchqueue.exceptions import ConfigError
 from batchqueue.metrics.names import QueueMetric, families
 from batchqueue.metrics.reading import Reading, read_queues
@@ -84,8 +84,7 @@ def serve_metrics(port: int, host: str = "127.0.0.1") -> int:
     require("prometheus_client", "serve_metrics", "metrics")
     from prometheus_client import CollectorRegistry, start_http_server
 
-    if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= 65_535:
-        raise ConfigError(f"serve_metrics: port is {port!r}; give a number from 0 to 65535")
+    check_whole("serve_metrics: port", port, 0, 65_535, "a number from 0 to 65535")
     registry = CollectorRegistry()
     registry.register(QueueCollector())
     try:

@@ -13,6 +13,7 @@ import pyarrow.compute
 from pyspark import cloudpickle
 
 from batchqueue.aggregation import Metrics, Window, bucket_start
+from batchqueue.base.checks import check_finite, check_switch
 from batchqueue.base.words import a_type, with_article
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.base import BadRows, ChangedKeys
@@ -79,13 +80,8 @@ class Watermark:
                 "Window('at', 3600)"
             )
         for name in ("delay_s", "max_ahead_s"):
-            value = getattr(self, name)
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, int | float)
-                or not 0 <= value <= 1e9
-            ):
-                raise ConfigError(f"watermark: {name} is {value!r}; give seconds, 0 to 1e9")
+            value, remedy = getattr(self, name), "seconds, 0 to 1e9"
+            check_finite(f"watermark: {name}", value, 0, most=1e9, give=remedy)
         if self.late not in ("drop", "add"):
             raise ConfigError(f"watermark: late is {self.late!r}; give 'drop' or 'add'")
 
@@ -418,10 +414,7 @@ class AggregationJob:
             )
 
     def _check_changed_keys(self) -> None:
-        if not isinstance(self.changed_keys, bool):
-            raise ConfigError(
-                f"changed_keys of job {self.name!r} is {self.changed_keys!r}; give True or False"
-            )
+        check_switch(f"changed_keys of job {self.name!r}", self.changed_keys)
         if self.changed_keys and ChangedKeys.name in (metric.name for metric in self.metrics):
             raise ConfigError(
                 f"job {self.name!r} has a metric named {ChangedKeys.name!r}, under which "

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from batchqueue.base.checks import is_whole
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.backend import GroupInfo, NewRecord, PartitionInfo
@@ -266,7 +267,7 @@ class RedisStreams:
         if callable(url) and redis_options:
             names = ", ".join(redis_options)
             raise ConfigError(f"RedisStreams: {names} with a function; let it pass them on")
-        if not _is_count(wait_replicas):
+        if not is_whole(wait_replicas, 0):
             raise ConfigError(
                 f"RedisStreams: wait_replicas is {wait_replicas!r}; give an int from 0 on"
             )
@@ -352,7 +353,3 @@ def _streams(
     options: dict[str, Any],
 ) -> RedisStreams:
     return RedisStreams(url, stream, partitions=partitions, wait_replicas=wait_replicas, **options)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from batchqueue._core import ThreadPolicy
-from batchqueue.base.checks import check_finite
+from batchqueue.base.checks import check_finite, check_whole
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.plan import GroupBalancer
@@ -57,6 +57,7 @@ class OnFailure(enum.Enum):
 
 Callback = Callable[[list[Assignment]], Any]
 
+_MOST_ITEMS = 100_000_000
 _LEAST_LEASE_MS, _LONGEST_LEASE_MS = 500, 60_000
 
 
@@ -127,13 +128,10 @@ class WorkerSettings:
                 raise ConfigError(f"{name} is {value!r}, {a_type(value)}; give {kinds[0].__name__}")
 
     def _check_numbers(self) -> None:
+        remedy = f"an int from 1 to {_MOST_ITEMS:_}"
         for name in ("prefetch", "prefetch_bytes", "max_batch_items"):
-            _check_int(name, getattr(self, name), 1, 100_000_000)
-        _check_int("lease_ms", self.lease_ms, _LEAST_LEASE_MS, _LONGEST_LEASE_MS)
+            check_whole(name, getattr(self, name), 1, _MOST_ITEMS, remedy)
+        remedy = f"an int from {_LEAST_LEASE_MS:_} to {_LONGEST_LEASE_MS:_}"
+        check_whole("lease_ms", self.lease_ms, _LEAST_LEASE_MS, _LONGEST_LEASE_MS, remedy)
         check_finite("grace", self.grace, 0, ", for instance 30")
         check_finite("capacity", self.capacity, 1e-6, ", for instance 1.0")
-
-
-def _check_int(name: str, value: object, least: int, most: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ConfigError(f"{name} is {value!r}; give an int from {least:_} to {most:_}")

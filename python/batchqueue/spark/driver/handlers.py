@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import pyarrow as pa
 from pyspark import TaskContext
 
+from batchqueue.base.checks import check_whole
 from batchqueue.base.words import a_type, counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.queues.config import BatchQueueConfig, BufferStrategy, PartitionPolicy, ThreadPolicy
@@ -515,9 +516,8 @@ def check_delivery(delivery: Delivery, columns: Sequence[str], *, rdd: bool) -> 
         isinstance(delivery.query_id, str) and delivery.query_id
     ):
         raise ConfigError(f"query_id is {delivery.query_id!r}; give a str, or leave it out")
-    epoch = delivery.epoch
-    if epoch is not None and (not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0):
-        raise ConfigError(f"epoch is {epoch!r}; give a whole number from 0 up, or leave it out")
+    remedy = "a whole number from 0 up, or leave it out"
+    check_whole("epoch", delivery.epoch, 0, give=remedy, is_optional=True)
     _check_config(delivery.config)
     check_pickles(delivery, "", "the function `handlers`, which runs in the workers")
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from batchqueue.aggregation import bucket_start
+from batchqueue.base.checks import is_whole
 from batchqueue.base.words import a_type, counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.sqlite_store import SqliteStore
@@ -337,7 +338,7 @@ def _check_bucket_starts(replaced: range, job: AggregationJob) -> None:
 
 
 def _check_shards(shards: int, job: AggregationJob) -> None:
-    if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= _MOST_SHARDS:
+    if not is_whole(shards, 1, _MOST_SHARDS):
         raise ConfigError(f"shards={shards!r}: give 1 to {_MOST_SHARDS:_}, or None for one commit")
     if isinstance(job.store, SqliteStore):
         raise ConfigError(
