@@ -124,22 +124,20 @@ def module_of(path: Path) -> str:
 def imported(path: Path) -> Iterator[str]:
     """Yield the names of all that a module imports, wherever it does.
 
-    `from batchqueue import _core` imports the core, and nothing that the package's page names.
+    `from package import module` imports the module, and no name of the contents page.
     """
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from names
-            if not all(map(is_module, names)):
-                yield node.module
+            yield from (name if is_module(name) else node.module for name in names)
 
 
 def is_module(name: str) -> bool:
-    """Return whether a name is that of a module or a folder of the package."""
+    """Return whether a name of the package is a module; one in Rust has its stub."""
     path = PACKAGE.parent.joinpath(*name.split("."))
-    return path.is_dir() or any(path.with_suffix(end).exists() for end in (".py", ".pyi"))
+    return any(path.with_suffix(ending).exists() for ending in ("", ".py", ".pyi"))
 
 
 def rooms_of(graph: dict[str, set[str]]) -> dict[str, set[str]]:
