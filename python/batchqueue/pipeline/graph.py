@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from batchqueue.aggregation import Aggregation
+    from batchqueue.aggregation.aggregator import Aggregation
 
 
 MAX_WORKERS = 1_024
@@ -385,7 +385,7 @@ class Flow:
             GraphError: `aggregation` is not an `Aggregation`.
             ConfigError: `spread` is out of range.
         """
-        from batchqueue.aggregation import Aggregation
+        from batchqueue.aggregation.aggregator import Aggregation
 
         check_whole("spread", spread, 1, MAX_WORKERS)
         if not isinstance(aggregation, Aggregation):

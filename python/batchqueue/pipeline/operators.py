@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchqueue.aggregation import Aggregation, Aggregator
+from batchqueue.aggregation.aggregator import Aggregation, Aggregator
 from batchqueue.base.words import a_type
 from batchqueue.pipeline.chunks import filtered
 from batchqueue.pipeline.errors import CutError, GraphError, OperatorError
