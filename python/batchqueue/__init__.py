@@ -17,6 +17,7 @@ from batchqueue.exceptions import (
     QueueForkedError,
     ReentrantProduceError,
 )
+from batchqueue.queues.callbacks import DeadLetter
 from batchqueue.queues.config import (
     BatchQueueConfig,
     BufferStrategy,
@@ -26,7 +27,6 @@ from batchqueue.queues.config import (
     RetryPolicy,
     ThreadPolicy,
 )
-from batchqueue.queues.dead_letters import DeadLetter
 from batchqueue.queues.handlers import HandlerConsumer, SupportsConsume
 from batchqueue.queues.manager import BatchQueueManager
 from batchqueue.queues.queue import BatchQueue

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from batchqueue.exceptions import ConfigError
+from batchqueue.queues.callbacks import DeadLetter
 from batchqueue.queues.config import (
     BatchQueueConfig,
     BufferStrategy,
@@ -26,7 +27,6 @@ from batchqueue.queues.config import (
     RetryPolicy,
     ThreadPolicy,
 )
-from batchqueue.queues.dead_letters import DeadLetter
 from batchqueue.queues.handlers import SupportsConsume
 
 __all__ = [

@@ -23,8 +23,8 @@ from batchqueue.aio.handlers import (
 )
 from batchqueue.aio.wait_room import ItemSequence, WaitRoom
 from batchqueue.exceptions import BatchQueueError, QueueForkedError
+from batchqueue.queues.callbacks import DeadLetter
 from batchqueue.queues.config import DEFAULT_CONFIG, BatchQueueConfig, RetryPolicy
-from batchqueue.queues.dead_letters import DeadLetter
 from batchqueue.queues.handlers import (
     HandlerDecorator,
     HandlerMethods,

@@ -8,14 +8,14 @@ import traceback
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from itertools import accumulate
 from types import AsyncGeneratorType, GeneratorType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from batchqueue import _core
 from batchqueue.base.words import a_type, counted, type_name
 from batchqueue.exceptions import BatchFailed, ConfigError
-from batchqueue.queues.dead_letters import DeadLetter
 from batchqueue.queues.hosts import note_host
 
 _NOT_RESULTS = (str, bytes, bytearray, Mapping)
@@ -125,6 +125,29 @@ def _report_late_failure(future: Any) -> None:
 def queue_restarted() -> None:
     """Note that a queue starts in this process: a new one, or again after a fork."""
     note_host()
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter(Generic[T]):
+    """An item that failed in its last attempt. A `dead_letter` handler gets a list of them.
+
+    Attributes:
+        item: The item; of Arrow data, a record batch of rows that failed together.
+        error: What the handler raised in the last attempt; a `BatchFailed` if it named the item.
+        attempts: The attempts that the item had, the first included.
+        queue: The name of the queue.
+        item_type: The class of the item, or the tag of the rows, empty if they have none. With a
+            consumer, rows of several tags may come together; it is that of the first then.
+    """
+
+    item: T
+    error: BaseException
+    attempts: int
+    queue: str
+    item_type: type | str
 
 
 def add_dead_letters(  # noqa: PLR0917 - the core passes them by position

@@ -16,7 +16,7 @@ from batchqueue.base.checks import (
 )
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
-from batchqueue.queues.dead_letters import DeadLetter
+from batchqueue.queues.callbacks import DeadLetter
 from batchqueue.queues.handlers import SupportsConsume, handler_methods, refuse_generator_function
 
 __all__ = [

@@ -33,6 +33,7 @@ from batchqueue import _core
 from batchqueue.base.checks import ABOVE_0, check_finite, check_switch, check_whole
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError, QueueForkedError
+from batchqueue.queues.callbacks import DeadLetter
 from batchqueue.queues.config import (
     DEFAULT_CONFIG,
     NUMBER_RULES,
@@ -40,7 +41,6 @@ from batchqueue.queues.config import (
     DrainBalancer,
     RetryPolicy,
 )
-from batchqueue.queues.dead_letters import DeadLetter
 from batchqueue.queues.handlers import (
     HandlerDecorator,
     HandlerMethods,
