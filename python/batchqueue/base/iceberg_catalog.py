@@ -1,4 +1,7 @@
-"""How to open a catalog of Iceberg tables in any process."""
+"""How to open a catalog of Iceberg tables in any process.
+
+The store and the source of Iceberg share it, and the source needs nothing else of the store.
+"""
 
 import os
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""The words in messages: articles and plurals, names of item types, times."""
+"""The words in messages: articles and plurals, names of item types, times.
+
+The lowest file of the package, below the exceptions: it imports nothing of it.
+"""
 
 
 def a_type(value: object) -> str:

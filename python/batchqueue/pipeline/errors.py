@@ -1,7 +1,8 @@
 """The errors of pipelines. Each message holds the value, the limit and the remedy.
 
 Wrong settings raise `ConfigError` and a missing package `MissingPackageError`, as everywhere in
-batchqueue. The errors here can be pickled: they may come from another process.
+batchqueue. The errors here can be pickled: they may come from another process. All files of
+pipelines may import them, so this file imports none of those.
 """
 
 from batchqueue.exceptions import BatchQueueError

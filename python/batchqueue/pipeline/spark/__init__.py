@@ -4,8 +4,8 @@
  DRIVER    compile      each sink of the graph becomes a query: stages, then what the sink is there
              stages     map and filter in mapInArrow, repartition, aggregate, transformWithState
              sinks      exactly-once sink, file writer of Spark, or functions in the tasks
-           pipeline     SparkPipeline: explain, start, pause, run_batch
-           run          the running queries
+             source     a DataFrame as a source, and any other source as Spark carries it
+           pipeline     SparkPipeline: explain, start, pause, run_batch; SparkRun: its queries
    │
    │  control           files: pauses, and how long epochs were busy
    ▼

@@ -1,4 +1,8 @@
-"""`BusyListener`: reports to the readers of a run how long their last epochs were busy."""
+"""`BusyListener`: reports to the readers of a run how long their last epochs were busy.
+
+It derives from a class of pyspark, so it is imported late: what `batchqueue.pipeline` imports does
+without pyspark.
+"""
 
 import json
 from collections.abc import Collection

@@ -29,7 +29,7 @@ from batchqueue.pipeline.contract import Position, Split
 from batchqueue.pipeline.errors import SourceDataError
 from batchqueue.pipeline.spark.control import DriverControl
 from batchqueue.pipeline.spark.epochs import Epochs, EpochSettings, all_splits, grouped
-from batchqueue.pipeline.spark.pickled_source import PickledSource
+from batchqueue.pipeline.spark.source import PickledSource
 from batchqueue.pipeline.spark.stages import arrow_schema
 
 

@@ -10,8 +10,8 @@ from batchqueue.pipeline import Source
 from batchqueue.pipeline.spark.control import DriverControl
 from batchqueue.pipeline.spark.epoch_size import EpochGoal, EpochSize
 from batchqueue.pipeline.spark.epochs import EpochSettings
-from batchqueue.pipeline.spark.pickled_source import PickledSource
 from batchqueue.pipeline.spark.pipeline import SparkRun
+from batchqueue.pipeline.spark.source import PickledSource
 from batchqueue.pipeline.spark.stages import spark_schema
 from pipeline_support.numbered_tables import numbered
 from spark_support.pyspark_version import VERSION

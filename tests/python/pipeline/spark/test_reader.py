@@ -17,8 +17,8 @@ from batchqueue.pipeline import FunctionSink, IterableSource, MetricsSink, Pipel
 from batchqueue.pipeline.spark.control import DriverControl
 from batchqueue.pipeline.spark.epoch_size import EpochGoal
 from batchqueue.pipeline.spark.epochs import EpochSettings
-from batchqueue.pipeline.spark.pickled_source import PickledSource
 from batchqueue.pipeline.spark.pipeline import SparkRun
+from batchqueue.pipeline.spark.source import PickledSource
 from batchqueue.pipeline.spark.stages import spark_schema
 from spark_support.numbered_rows import (
     BY_CITY,

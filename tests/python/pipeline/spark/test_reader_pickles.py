@@ -10,7 +10,7 @@ from pyspark import cloudpickle
 from batchqueue.pipeline.spark.control import DriverControl
 from batchqueue.pipeline.spark.epoch_size import EpochGoal
 from batchqueue.pipeline.spark.epochs import EpochSettings
-from batchqueue.pipeline.spark.pickled_source import PickledSource
+from batchqueue.pipeline.spark.source import PickledSource
 from batchqueue.pipeline.spark.stages import spark_schema
 from spark_support.numbered_rows import NumberedRows
 from spark_support.pyspark_version import VERSION
