@@ -18,6 +18,7 @@ from batchqueue.base.paths import LocalPath, local_path
 from batchqueue.base.signals import Flag, signals, wait_for
 from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError, QueueForkedError
+from batchqueue.pipeline.drawing import svg
 from batchqueue.pipeline.errors import PipelineError, StageFailedError
 from batchqueue.pipeline.graph import Graph
 from batchqueue.pipeline.runner.assembly import (
@@ -33,7 +34,7 @@ from batchqueue.pipeline.runner.pressure import BackpressureSignal
 from batchqueue.pipeline.runner.source import SourceThread
 from batchqueue.pipeline.runner.stage import RunEnded, RunnerStage
 from batchqueue.pipeline.runner.stage_flow import PartitionMetrics, StageMetrics
-from batchqueue.pipeline.runner.stats import PipelineStats, pipeline_stats
+from batchqueue.pipeline.runner.stats import PipelineStats, activity_of, pipeline_stats
 from batchqueue.pipeline.settings import RunSettings
 from batchqueue.pipeline.sources.push import PushSource
 
@@ -68,7 +69,7 @@ class RunSummary:
 GRACE_S = 30.0
 """Seconds that a run has to end by default."""
 
-_CLOSE_S = 15.0
+_GIVE_UP_S = 15.0
 """Seconds until a run that is given up has closed what is not hung."""
 
 
@@ -269,9 +270,6 @@ class PipelineRun:
         Raises:
             OSError: The file cannot be written.
         """
-        from batchqueue.pipeline.drawing import svg
-        from batchqueue.pipeline.runner.stats import activity_of
-
         text = svg(self._name, self._parts.graph, activity_of(self.stats()))
         local_path("path", path).write_text(text, encoding="utf-8")
 
@@ -371,7 +369,7 @@ class PipelineRun:
                 self._waited_for or "the last cut",
                 cutter.number,
             )
-        coordinator.done.wait(_CLOSE_S)
+        coordinator.done.wait(_GIVE_UP_S)
 
     def _result(self) -> RunSummary:
         atexit.unregister(self._at_exit)
@@ -540,7 +538,7 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-_COORDINATOR_CLOSE_S = 5.0
+_RELEASE_S = 5.0
 """Seconds that each part of a run has to release what it holds, once it is idle or has failed."""
 
 
@@ -663,11 +661,11 @@ class Coordinator:
         for source in parts.sources:
             source.control.close()
         for source in parts.sources:
-            source.join(_COORDINATOR_CLOSE_S if is_idle else 0.0)
+            source.join(_RELEASE_S if is_idle else 0.0)
             source.control.end()
         # After an error, what runs may finish; when time has run out, it is not waited for.
         waits = is_idle or parts.ending.failure is not None
-        for name in parts.shut_down(_COORDINATOR_CLOSE_S if waits else LEAVE_S):
+        for name in parts.shut_down(_RELEASE_S if waits else LEAVE_S):
             _log.warning("stage %s is still busy, and is left alone", name)
         if parts.checkpoint is not None:
             parts.checkpoint.close()
