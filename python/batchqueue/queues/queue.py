@@ -51,217 +51,21 @@ from batchqueue.queues.handlers import (
 )
 from batchqueue.queues.stats import BatchQueueStats
 
-# Checks of the arguments that both kinds of queue take.
-
-
-_MAX_PARTITIONS = 1_024
-_MAX_WEIGHT = 1_000
-_MAX_ITEMS = 100_000_000
-
-
 Timeout = float | datetime.timedelta | None
 """Seconds, a `timedelta`, or None for no limit."""
 
+H = TypeVar("H")
 
-def seconds_of(timeout: Timeout) -> float | None:
-    """Return a timeout in seconds, or raise ConfigError."""
-    seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
-    if seconds is None:
-        return None
-    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
-        raise ConfigError(
-            f"timeout is {timeout!r}, {a_type(timeout)}; give seconds from 0 up, a "
-            "timedelta, or None to wait"
-        )
-    if not seconds >= 0:
-        raise ConfigError(f"timeout is {seconds}; give seconds from 0 up, or None to wait")
-    return seconds
+DeadLetterHandler = SupportsConsume[DeadLetter[H]] | Callable[[list[DeadLetter[H]]], Any]
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
 
-def misplaced(method: str, given: tuple[object, ...]) -> TypeError:
-    """Return the error for positional arguments where a timeout is given by name only."""
-    return TypeError(
-        f"{method} takes one positional argument, and {given[0]!r} is a second one; give a timeout "
-        f"by name, in seconds: timeout={given[0]!r}"
-    )
-
-
-class HandlerOptions(NamedTuple):
-    """The settings of one type, as the core reads them."""
-
-    weight: float
-    max_batch_items: int | None
-    max_delay_ms: float | None
-    retry: RetryPolicy | None
-    dead_letter: HandlerMethods | None
-    replace: bool
-    subclasses: bool
-
-
-def handler_options(
-    *,
-    weight: float = 1.0,
-    max_batch_items: int | None = None,
-    max_delay_ms: float | None = None,
-    retry: RetryPolicy | None = None,
-    dead_letter: HandlerMethods | None = None,
-    replace: bool = False,
-    subclasses: bool = False,
-) -> HandlerOptions:
-    """Return the settings of one type, or raise ConfigError for one that is out of range."""
-    remedy = f"a number above 0, at most {_MAX_WEIGHT:_}; 1.0 is a whole partition"
-    check_finite("weight", weight, ABOVE_0, most=_MAX_WEIGHT, give=remedy)
-    remedy = f"1 to {_MAX_ITEMS:_} items, or None for the queue's"
-    check_whole("max_batch_items", max_batch_items, 1, _MAX_ITEMS, remedy, is_optional=True)
-    NUMBER_RULES["max_delay_ms"].check("max_delay_ms", max_delay_ms)
-    if retry is not None and not isinstance(retry, RetryPolicy):
-        raise ConfigError(
-            f"retry is {retry!r}, {a_type(retry)}; give a RetryPolicy, or None for the queue's"
-        )
-    check_switch("replace", replace)
-    check_switch("subclasses", subclasses)
-    return HandlerOptions(
-        weight, max_batch_items, max_delay_ms, retry, dead_letter, replace, subclasses
-    )
-
-
-def check_name_and_config(name: object, config: object) -> None:
-    """Raise ConfigError for an invalid name or config."""
-    if not isinstance(name, str) or not name.isprintable() or not name:
-        raise ConfigError(
-            f"the queue's name is {name!r}; give a str of printable characters, at least one"
-        )
-    if not isinstance(config, BatchQueueConfig):
-        raise ConfigError(f"config is {a_type(config)}; give a BatchQueueConfig")
-
-
-def check_loop_config(config: BatchQueueConfig[Any]) -> None:
-    """Raise ConfigError for a setting that a queue on an event loop cannot have."""
-    if config.restart_after_fork:
-        raise ConfigError(
-            "restart_after_fork=True is given for an AsyncBatchQueue, whose event loop does not "
-            "exist in a forked child; make the queue in the child, where its loop runs"
-        )
-    if config.inline:
-        raise ConfigError(
-            "inline=True is given for an AsyncBatchQueue, where a handler would wait for the event "
-            "loop that it holds up; test the handler with a BatchQueue, or await flush()"
-        )
-
-
-def check_factory(factory: object, partitions: object) -> None:
-    """Raise ConfigError for an invalid factory or number of partitions."""
-    remedy = f"1 to {_MAX_PARTITIONS:_} partitions"
-    check_whole("partitions", partitions, 1, _MAX_PARTITIONS, remedy)
-    if not callable(factory):
-        raise ConfigError(
-            f"factory is {factory!r}; give a function without arguments that returns a handler"
-        )
-
-
-# Checks of what a handler is registered for.
-
+    T = TypeVarWithDefault("T", default=Any)  # of a queue with the default config
+else:
+    T = TypeVar("T")
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_TypeAlias: Any = getattr(typing, "TypeAliasType", ())  # of a `type` statement, from 3.12 on
-
-
-def check_item_type(
-    item_type: object, config: BatchQueueConfig[Any], *, subclasses: bool = False
-) -> None:
-    """Raise ConfigError for a type that no item can have, and for a handler beside a consumer.
-
-    What is neither a class nor a str is left to the core.
-    """
-    if config.consumer is not None or config.consumer_factory is not None:
-        given = "consumer" if config.consumer is not None else "consumer_factory"
-        raise ConfigError(
-            f"the queue has a {given}, which gets the items of all types: a handler of "
-            f"{_name_of(item_type)} would get none; leave {given} out of the config and add "
-            "handlers, or handle the type in the consumer"
-        )
-    if subclasses and isinstance(item_type, str):
-        raise ConfigError(
-            f"item_type is the tag {item_type!r} with subclasses=True, and a tag has none; leave "
-            "subclasses out"
-        )
-    if item_type is Any:
-        raise ConfigError(
-            "item_type is Any, and no item is of that class; give the class of the items, or a "
-            "consumer in the config for items of all classes"
-        )
-    refuse_annotation(item_type)
-    if isinstance(item_type, type):
-        if getattr(item_type, "_is_protocol", False):
-            raise ConfigError(
-                f"item_type is the Protocol {item_type.__qualname__}, and no item is of that "
-                "class; give the class of the items"
-            )
-        if is_typeddict(item_type):
-            raise ConfigError(
-                f"item_type is the TypedDict {item_type.__qualname__}, whose items are of class "
-                "dict; give dict, or make the items a dataclass"
-            )
-        if not subclasses and inspect.isabstract(item_type):
-            raise ConfigError(
-                f"item_type is the abstract class {item_type.__qualname__}, and items are of its "
-                "subclasses only; give subclasses=True, or the class of the items"
-            )
-
-
-def refuse_annotation(item_type: object) -> None:
-    """Raise ConfigError for what annotates variables and is not a class: say which class to give.
-
-    Other values are left to the core.
-    """
-    remedy = _class_behind(item_type)
-    if remedy is not None:
-        raise ConfigError(
-            f"item_type is {item_type!r}, and no item is of that class: items go by `type(item)`; "
-            f"give {remedy}"
-        )
-
-
-def _class_behind(item_type: Any) -> str | None:
-    """Say what to give for an annotation; return None for anything else."""
-    origin = get_origin(item_type)
-    if origin is not None:
-        return _class_of_alias(item_type, origin)
-    if isinstance(item_type, NewType):
-        return f"the class behind the NewType: {_name_of(item_type.__supertype__)}"
-    if isinstance(item_type, TypeVar):
-        return "the class that the TypeVar stands for, once for each class"
-    if isinstance(item_type, _TypeAlias):
-        return f"the class behind the alias: {_name_of(item_type.__value__)}"
-    return None
-
-
-def _class_of_alias(alias: Any, origin: Any) -> str | None:
-    if origin in (Union, types.UnionType):
-        members = " and ".join(_name_of(member) for member in get_args(alias))
-        return f"a class, and add the handler once for each member: {members}"
-    if origin is Literal:
-        classes = dict.fromkeys(type(value).__qualname__ for value in get_args(alias))
-        return f"the class of the values: {' or '.join(classes)}"
-    if origin is Annotated:
-        return f"the class that it annotates: {_name_of(alias.__origin__)}"
-    if isinstance(origin, type):
-        return f"the class without its arguments: {_name_of(origin)}"
-    return None
-
-
-def check_decorated_type(item_type: object) -> None:
-    """Raise ConfigError for `@queue.handler` without a type: the handler is in its place."""
-    refuse_annotation(item_type)
-    is_class = isinstance(item_type, type)
-    if (is_class and callable(getattr(item_type, "consume", None))) or (
-        not is_class and not isinstance(item_type, str) and callable(item_type)
-    ):
-        raise ConfigError(
-            f"@queue.handler got {_name_of(item_type)} as the type of its items, which looks like "
-            "the handler; name the class of the items: @queue.handler(Order)"
-        )
 
 
 def named_item_type(method: F) -> F:
@@ -277,22 +81,6 @@ def named_item_type(method: F) -> F:
         return method(*args, **options)
 
     return typing.cast(F, checked)
-
-
-def _name_of(item_type: object) -> str:
-    return getattr(item_type, "__qualname__", None) or repr(item_type)
-
-
-H = TypeVar("H")
-
-DeadLetterHandler = SupportsConsume[DeadLetter[H]] | Callable[[list[DeadLetter[H]]], Any]
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar as TypeVarWithDefault
-
-    T = TypeVarWithDefault("T", default=Any)  # of a queue with the default config
-else:
-    T = TypeVar("T")
 
 
 class BatchQueue(_core.Queue, Generic[T]):
@@ -616,16 +404,215 @@ def _consumers(config: BatchQueueConfig[Any], methods: FindMethods) -> list[Hand
     return []
 
 
-# A forked child has no drain threads: its copies of the queues raise instead of hanging.
-_core.prepare_for_forks(
-    BatchQueueConfig(
-        threads=_core.ThreadPolicy.fixed(1),
-        retry=RetryPolicy(),
-        balancer=DrainBalancer.throughput_weighted(),
-    ),
-    handler_options(),
-)
-os.register_at_fork(after_in_child=partial(_core.forget_parent, in_hook=True))
+# Checks of the arguments that both kinds of queue take.
+
+
+_MAX_PARTITIONS = 1_024
+_MAX_WEIGHT = 1_000
+_MAX_ITEMS = 100_000_000
+
+
+def seconds_of(timeout: Timeout) -> float | None:
+    """Return a timeout in seconds, or raise ConfigError."""
+    seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
+    if seconds is None:
+        return None
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
+        raise ConfigError(
+            f"timeout is {timeout!r}, {a_type(timeout)}; give seconds from 0 up, a "
+            "timedelta, or None to wait"
+        )
+    if not seconds >= 0:
+        raise ConfigError(f"timeout is {seconds}; give seconds from 0 up, or None to wait")
+    return seconds
+
+
+def misplaced(method: str, given: tuple[object, ...]) -> TypeError:
+    """Return the error for positional arguments where a timeout is given by name only."""
+    return TypeError(
+        f"{method} takes one positional argument, and {given[0]!r} is a second one; give a timeout "
+        f"by name, in seconds: timeout={given[0]!r}"
+    )
+
+
+class HandlerOptions(NamedTuple):
+    """The settings of one type, as the core reads them."""
+
+    weight: float
+    max_batch_items: int | None
+    max_delay_ms: float | None
+    retry: RetryPolicy | None
+    dead_letter: HandlerMethods | None
+    replace: bool
+    subclasses: bool
+
+
+def handler_options(
+    *,
+    weight: float = 1.0,
+    max_batch_items: int | None = None,
+    max_delay_ms: float | None = None,
+    retry: RetryPolicy | None = None,
+    dead_letter: HandlerMethods | None = None,
+    replace: bool = False,
+    subclasses: bool = False,
+) -> HandlerOptions:
+    """Return the settings of one type, or raise ConfigError for one that is out of range."""
+    remedy = f"a number above 0, at most {_MAX_WEIGHT:_}; 1.0 is a whole partition"
+    check_finite("weight", weight, ABOVE_0, most=_MAX_WEIGHT, give=remedy)
+    remedy = f"1 to {_MAX_ITEMS:_} items, or None for the queue's"
+    check_whole("max_batch_items", max_batch_items, 1, _MAX_ITEMS, remedy, is_optional=True)
+    NUMBER_RULES["max_delay_ms"].check("max_delay_ms", max_delay_ms)
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise ConfigError(
+            f"retry is {retry!r}, {a_type(retry)}; give a RetryPolicy, or None for the queue's"
+        )
+    check_switch("replace", replace)
+    check_switch("subclasses", subclasses)
+    return HandlerOptions(
+        weight, max_batch_items, max_delay_ms, retry, dead_letter, replace, subclasses
+    )
+
+
+def check_name_and_config(name: object, config: object) -> None:
+    """Raise ConfigError for an invalid name or config."""
+    if not isinstance(name, str) or not name.isprintable() or not name:
+        raise ConfigError(
+            f"the queue's name is {name!r}; give a str of printable characters, at least one"
+        )
+    if not isinstance(config, BatchQueueConfig):
+        raise ConfigError(f"config is {a_type(config)}; give a BatchQueueConfig")
+
+
+def check_loop_config(config: BatchQueueConfig[Any]) -> None:
+    """Raise ConfigError for a setting that a queue on an event loop cannot have."""
+    if config.restart_after_fork:
+        raise ConfigError(
+            "restart_after_fork=True is given for an AsyncBatchQueue, whose event loop does not "
+            "exist in a forked child; make the queue in the child, where its loop runs"
+        )
+    if config.inline:
+        raise ConfigError(
+            "inline=True is given for an AsyncBatchQueue, where a handler would wait for the event "
+            "loop that it holds up; test the handler with a BatchQueue, or await flush()"
+        )
+
+
+def check_factory(factory: object, partitions: object) -> None:
+    """Raise ConfigError for an invalid factory or number of partitions."""
+    remedy = f"1 to {_MAX_PARTITIONS:_} partitions"
+    check_whole("partitions", partitions, 1, _MAX_PARTITIONS, remedy)
+    if not callable(factory):
+        raise ConfigError(
+            f"factory is {factory!r}; give a function without arguments that returns a handler"
+        )
+
+
+# Checks of what a handler is registered for.
+
+
+_TypeAlias: Any = getattr(typing, "TypeAliasType", ())  # of a `type` statement, from 3.12 on
+
+
+def check_item_type(
+    item_type: object, config: BatchQueueConfig[Any], *, subclasses: bool = False
+) -> None:
+    """Raise ConfigError for a type that no item can have, and for a handler beside a consumer.
+
+    What is neither a class nor a str is left to the core.
+    """
+    if config.consumer is not None or config.consumer_factory is not None:
+        given = "consumer" if config.consumer is not None else "consumer_factory"
+        raise ConfigError(
+            f"the queue has a {given}, which gets the items of all types: a handler of "
+            f"{_name_of(item_type)} would get none; leave {given} out of the config and add "
+            "handlers, or handle the type in the consumer"
+        )
+    if subclasses and isinstance(item_type, str):
+        raise ConfigError(
+            f"item_type is the tag {item_type!r} with subclasses=True, and a tag has none; leave "
+            "subclasses out"
+        )
+    if item_type is Any:
+        raise ConfigError(
+            "item_type is Any, and no item is of that class; give the class of the items, or a "
+            "consumer in the config for items of all classes"
+        )
+    refuse_annotation(item_type)
+    if isinstance(item_type, type):
+        if getattr(item_type, "_is_protocol", False):
+            raise ConfigError(
+                f"item_type is the Protocol {item_type.__qualname__}, and no item is of that "
+                "class; give the class of the items"
+            )
+        if is_typeddict(item_type):
+            raise ConfigError(
+                f"item_type is the TypedDict {item_type.__qualname__}, whose items are of class "
+                "dict; give dict, or make the items a dataclass"
+            )
+        if not subclasses and inspect.isabstract(item_type):
+            raise ConfigError(
+                f"item_type is the abstract class {item_type.__qualname__}, and items are of its "
+                "subclasses only; give subclasses=True, or the class of the items"
+            )
+
+
+def refuse_annotation(item_type: object) -> None:
+    """Raise ConfigError for what annotates variables and is not a class: say which class to give.
+
+    Other values are left to the core.
+    """
+    remedy = _class_behind(item_type)
+    if remedy is not None:
+        raise ConfigError(
+            f"item_type is {item_type!r}, and no item is of that class: items go by `type(item)`; "
+            f"give {remedy}"
+        )
+
+
+def _class_behind(item_type: Any) -> str | None:
+    """Say what to give for an annotation; return None for anything else."""
+    origin = get_origin(item_type)
+    if origin is not None:
+        return _class_of_alias(item_type, origin)
+    if isinstance(item_type, NewType):
+        return f"the class behind the NewType: {_name_of(item_type.__supertype__)}"
+    if isinstance(item_type, TypeVar):
+        return "the class that the TypeVar stands for, once for each class"
+    if isinstance(item_type, _TypeAlias):
+        return f"the class behind the alias: {_name_of(item_type.__value__)}"
+    return None
+
+
+def _class_of_alias(alias: Any, origin: Any) -> str | None:
+    if origin in (Union, types.UnionType):
+        members = " and ".join(_name_of(member) for member in get_args(alias))
+        return f"a class, and add the handler once for each member: {members}"
+    if origin is Literal:
+        classes = dict.fromkeys(type(value).__qualname__ for value in get_args(alias))
+        return f"the class of the values: {' or '.join(classes)}"
+    if origin is Annotated:
+        return f"the class that it annotates: {_name_of(alias.__origin__)}"
+    if isinstance(origin, type):
+        return f"the class without its arguments: {_name_of(origin)}"
+    return None
+
+
+def check_decorated_type(item_type: object) -> None:
+    """Raise ConfigError for `@queue.handler` without a type: the handler is in its place."""
+    refuse_annotation(item_type)
+    is_class = isinstance(item_type, type)
+    if (is_class and callable(getattr(item_type, "consume", None))) or (
+        not is_class and not isinstance(item_type, str) and callable(item_type)
+    ):
+        raise ConfigError(
+            f"@queue.handler got {_name_of(item_type)} as the type of its items, which looks like "
+            "the handler; name the class of the items: @queue.handler(Order)"
+        )
+
+
+def _name_of(item_type: object) -> str:
+    return getattr(item_type, "__qualname__", None) or repr(item_type)
 
 
 # The queues of this process that exist, whether the manager knows them or not.
@@ -657,3 +644,15 @@ def live_stats() -> list[tuple[_core.Queue, BatchQueueStats]]:
         except QueueForkedError:
             continue
     return found
+
+
+# A forked child has no drain threads: its copies of the queues raise instead of hanging.
+_core.prepare_for_forks(
+    BatchQueueConfig(
+        threads=_core.ThreadPolicy.fixed(1),
+        retry=RetryPolicy(),
+        balancer=DrainBalancer.throughput_weighted(),
+    ),
+    handler_options(),
+)
+os.register_at_fork(after_in_child=partial(_core.forget_parent, in_hook=True))
