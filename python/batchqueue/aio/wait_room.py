@@ -31,6 +31,142 @@ _CHECK_S = 0.1
 Line = tuple[int, int]
 
 
+class WaitRoom:
+    """The tasks of one loop that wait for one queue, and how the loop is notified of room."""
+
+    def __init__(self, queue: _core.Queue) -> None:
+        self.queue = queue
+        self.notifier = _core.RoomNotifier()
+        self.wait_queues: dict[Line, WaitQueue] = {}
+        self._next_check: asyncio.TimerHandle | None = None
+
+    async def enqueue(
+        self,
+        pending: _core.PendingItem,
+        deadline: float | None,
+        call: _core.HandlerCall | None,
+        on_accepted: Callable[[Line], None] | None = None,
+    ) -> bool:
+        """Enqueue an item at its turn.
+
+        Args:
+            pending: The item that found no room.
+            deadline: When to give up, by the loop's clock; None waits indefinitely.
+            call: The handler call that the task belongs to.
+            on_accepted: Called with the line once the item is accepted, while it is still the
+                task's turn there.
+
+        Returns:
+            True if the item was accepted, False if the queue is shut down.
+
+        Raises:
+            ProduceTimeoutError: The deadline passed first.
+            ReentrantProduceError: The wait of a handler would never end.
+        """
+        waiter = timer = None
+        try:
+            loop = asyncio.get_running_loop()
+            if deadline is not None and loop.time() >= deadline:
+                raise _timeout_error(pending)
+            if deadline is None:
+                pending.begin_wait(call)
+            waiter = self._enter(pending, loop)
+            if deadline is not None:
+                timer = loop.call_at(deadline, waiter.time_out)
+            while await waiter.turn():
+                accepted = pending.try_again(call)
+                if accepted is not None:
+                    if accepted and on_accepted is not None:
+                        on_accepted(waiter.wait_queue.line)
+                    return accepted
+                if waiter.timed_out:
+                    break
+                waiter.wait_again()
+            raise _timeout_error(pending)
+        finally:
+            # In a forked child the queue answers with an error; the error that ended the wait is
+            # the one to raise.
+            with contextlib.suppress(BatchQueueError):
+                pending.refuse()
+            if timer is not None:
+                timer.cancel()
+            if waiter is not None:
+                waiter.leave()
+
+    def _enter(self, pending: _core.PendingItem, loop: asyncio.AbstractEventLoop) -> "Waiter":
+        line = pending.line
+        assert line is not None, "a settled item waits in no line"
+        wait_queue = self.wait_queues.get(line)
+        if wait_queue is not None:
+            waiter = Waiter(wait_queue, pending, loop)
+            wait_queue.waiters[waiter] = None
+            return waiter
+        if not self.wait_queues:
+            self._add_reader(loop)
+            self._check_later(loop)
+        wait_queue = self.wait_queues[line] = WaitQueue(self, line)
+        waiter = Waiter(wait_queue, pending, loop)
+        wait_queue.waiters[waiter] = None
+        self.notifier.watch(pending)
+        # Room that came before the line was watched causes no notification.
+        wait_queue.call_waiters()
+        return waiter
+
+    def _add_reader(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.add_reader(self.notifier.fileno(), self._on_room)
+        except NotImplementedError:
+            raise BatchQueueError(
+                f"{a_type(loop)} cannot watch file descriptors, which notify tasks of "
+                "room in a full partition: run a selector event loop"
+            ) from None
+
+    def _on_room(self) -> None:
+        for line in self.notifier.take_notified():
+            wait_queue = self.wait_queues.get(line)
+            if wait_queue is not None:
+                wait_queue.call_waiters()
+
+    def _check_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._next_check = loop.call_later(_CHECK_S, self._check, loop)
+
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._check_later(loop)
+        for wait_queue in self.wait_queues.values():
+            for waiter in wait_queue.waiters:
+                if waiter.pending.is_given_up:
+                    waiter.give_up()
+            # A task that is called checks again itself.
+            if not wait_queue.called:
+                wait_queue.call_waiters()
+
+    def close(self, wait_queue: "WaitQueue", loop: asyncio.AbstractEventLoop) -> None:
+        """Remove a queue that has no waiters left."""
+        if self.wait_queues.get(wait_queue.line) is wait_queue:
+            del self.wait_queues[wait_queue.line]
+            self.notifier.unwatch(wait_queue.line)
+            if not self.wait_queues:
+                self._check_no_more()
+                # A closed loop watches no file descriptors any more.
+                with contextlib.suppress(RuntimeError):
+                    loop.remove_reader(self.notifier.fileno())
+
+    def abandon(self) -> None:
+        """Refuse all pending items: the loop is closed and runs none of its tasks any more."""
+        for wait_queue in list(self.wait_queues.values()):
+            for waiter in list(wait_queue.waiters):
+                waiter.pending.refuse()
+            wait_queue.waiters.clear()
+            self.notifier.unwatch(wait_queue.line)
+        self.wait_queues.clear()
+        self._check_no_more()
+
+    def _check_no_more(self) -> None:
+        if self._next_check is not None:
+            self._next_check.cancel()
+            self._next_check = None
+
+
 class Waiter:
     """A task that waits for room."""
 
@@ -123,142 +259,6 @@ class WaitQueue:
         if self.waiters:
             for waiter in islice(self.waiters, _core.room(self.wait_room.queue, self.line)):
                 waiter.call()
-
-
-class WaitRoom:
-    """The tasks of one loop that wait for one queue, and how the loop is notified of room."""
-
-    def __init__(self, queue: _core.Queue) -> None:
-        self.queue = queue
-        self.notifier = _core.RoomNotifier()
-        self.wait_queues: dict[Line, WaitQueue] = {}
-        self._next_check: asyncio.TimerHandle | None = None
-
-    async def enqueue(
-        self,
-        pending: _core.PendingItem,
-        deadline: float | None,
-        call: _core.HandlerCall | None,
-        on_accepted: Callable[[Line], None] | None = None,
-    ) -> bool:
-        """Enqueue an item at its turn.
-
-        Args:
-            pending: The item that found no room.
-            deadline: When to give up, by the loop's clock; None waits indefinitely.
-            call: The handler call that the task belongs to.
-            on_accepted: Called with the line once the item is accepted, while it is still the
-                task's turn there.
-
-        Returns:
-            True if the item was accepted, False if the queue is shut down.
-
-        Raises:
-            ProduceTimeoutError: The deadline passed first.
-            ReentrantProduceError: The wait of a handler would never end.
-        """
-        waiter = timer = None
-        try:
-            loop = asyncio.get_running_loop()
-            if deadline is not None and loop.time() >= deadline:
-                raise _timeout_error(pending)
-            if deadline is None:
-                pending.begin_wait(call)
-            waiter = self._enter(pending, loop)
-            if deadline is not None:
-                timer = loop.call_at(deadline, waiter.time_out)
-            while await waiter.turn():
-                accepted = pending.try_again(call)
-                if accepted is not None:
-                    if accepted and on_accepted is not None:
-                        on_accepted(waiter.wait_queue.line)
-                    return accepted
-                if waiter.timed_out:
-                    break
-                waiter.wait_again()
-            raise _timeout_error(pending)
-        finally:
-            # In a forked child the queue answers with an error; the error that ended the wait is
-            # the one to raise.
-            with contextlib.suppress(BatchQueueError):
-                pending.refuse()
-            if timer is not None:
-                timer.cancel()
-            if waiter is not None:
-                waiter.leave()
-
-    def _enter(self, pending: _core.PendingItem, loop: asyncio.AbstractEventLoop) -> Waiter:
-        line = pending.line
-        assert line is not None, "a settled item waits in no line"
-        wait_queue = self.wait_queues.get(line)
-        if wait_queue is not None:
-            waiter = Waiter(wait_queue, pending, loop)
-            wait_queue.waiters[waiter] = None
-            return waiter
-        if not self.wait_queues:
-            self._add_reader(loop)
-            self._check_later(loop)
-        wait_queue = self.wait_queues[line] = WaitQueue(self, line)
-        waiter = Waiter(wait_queue, pending, loop)
-        wait_queue.waiters[waiter] = None
-        self.notifier.watch(pending)
-        # Room that came before the line was watched causes no notification.
-        wait_queue.call_waiters()
-        return waiter
-
-    def _add_reader(self, loop: asyncio.AbstractEventLoop) -> None:
-        try:
-            loop.add_reader(self.notifier.fileno(), self._on_room)
-        except NotImplementedError:
-            raise BatchQueueError(
-                f"{a_type(loop)} cannot watch file descriptors, which notify tasks of "
-                "room in a full partition: run a selector event loop"
-            ) from None
-
-    def _on_room(self) -> None:
-        for line in self.notifier.take_notified():
-            wait_queue = self.wait_queues.get(line)
-            if wait_queue is not None:
-                wait_queue.call_waiters()
-
-    def _check_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._next_check = loop.call_later(_CHECK_S, self._check, loop)
-
-    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._check_later(loop)
-        for wait_queue in self.wait_queues.values():
-            for waiter in wait_queue.waiters:
-                if waiter.pending.is_given_up:
-                    waiter.give_up()
-            # A task that is called checks again itself.
-            if not wait_queue.called:
-                wait_queue.call_waiters()
-
-    def close(self, wait_queue: WaitQueue, loop: asyncio.AbstractEventLoop) -> None:
-        """Remove a queue that has no waiters left."""
-        if self.wait_queues.get(wait_queue.line) is wait_queue:
-            del self.wait_queues[wait_queue.line]
-            self.notifier.unwatch(wait_queue.line)
-            if not self.wait_queues:
-                self._check_no_more()
-                # A closed loop watches no file descriptors any more.
-                with contextlib.suppress(RuntimeError):
-                    loop.remove_reader(self.notifier.fileno())
-
-    def abandon(self) -> None:
-        """Refuse all pending items: the loop is closed and runs none of its tasks any more."""
-        for wait_queue in list(self.wait_queues.values()):
-            for waiter in list(wait_queue.waiters):
-                waiter.pending.refuse()
-            wait_queue.waiters.clear()
-            self.notifier.unwatch(wait_queue.line)
-        self.wait_queues.clear()
-        self._check_no_more()
-
-    def _check_no_more(self) -> None:
-        if self._next_check is not None:
-            self._next_check.cancel()
-            self._next_check = None
 
 
 def _timeout_error(pending: _core.PendingItem) -> BaseException:

@@ -21,6 +21,192 @@ MAX_WORKERS = 1_024
 MAX_CHUNK_ROWS = 1_000_000
 
 
+class Flow:
+    """What comes out of a step. It never changes: each method returns a new one.
+
+    Two methods called on the same flow make two branches, and each chunk goes to both. Branches do
+    not meet again: there are no joins, which are Spark's.
+
+    `Pipeline.source` makes the first one.
+    """
+
+    def __init__(self, graph: "Graph", node: "GraphNode") -> None:
+        self._graph = graph
+        self._node = node
+
+    def map(
+        self,
+        operation: "Callable[[pa.RecordBatch], Any] | Operator",
+        workers: int | None = None,
+        schema: "pa.Schema | None" = None,
+    ) -> "Flow":
+        """Apply a function or an operator to each chunk.
+
+        Args:
+            operation: A function that takes a `pyarrow.RecordBatch` and returns one, several, or
+                None for nothing; or an object with `process`, which serves a single worker.
+            workers: Threads that run it, 1 to 1024; another number than that of the stage before it
+                begins a new stage. Default: None, it joins the stage before it.
+            schema: The schema of the result. It is checked in this process, and Spark needs it
+                where it cannot find it from an empty batch. Default: None, any.
+
+        Raises:
+            GraphError: `operation` is neither, or an object is to serve several workers or steps.
+            ConfigError: `workers` is out of range.
+        """
+        if workers is not None:
+            check_whole("workers", workers, 1, MAX_WORKERS)
+        is_object = hasattr(operation, "process")
+        if isinstance(operation, type) or not (is_object or callable(operation)):
+            raise GraphError(
+                f"map got {operation!r}; give a function of a record batch, or an object with "
+                "`process`"
+            )
+        if is_object and (workers or 1) > 1:
+            raise GraphError(
+                f"map got an object, {operation!r}, for {workers} workers, which would call it "
+                "concurrently; give a function, or use .stateful(make) after .key_by(...)"
+            )
+        if is_object:
+            self._graph.check_new(operation, "give another instance, or use .stateful(make)")
+        return self._then(MapStep(operation, workers, schema))
+
+    def filter(self, keep: "pc.Expression | Callable[[pa.RecordBatch], Any]") -> "Flow":
+        """Keep some of the rows.
+
+        Args:
+            keep: A pyarrow expression, as `pc.field("cents") > 0`; or a function that takes a
+                record batch and returns a boolean array with a value per row. Null means no.
+
+        Raises:
+            GraphError: `keep` is neither.
+        """
+        import pyarrow.compute as pc
+
+        if not (isinstance(keep, pc.Expression) or callable(keep)):
+            raise GraphError(
+                f"filter got {keep!r}; give a pyarrow expression, or a function of a record batch"
+            )
+        return self._then(FilterStep(keep))
+
+    def key_by(
+        self,
+        *columns: str,
+        partitions: int | None = None,
+        partition: "Callable[[pa.RecordBatch], Any] | None" = None,
+    ) -> "Flow":
+        """Begin a stage where rows with equal keys meet the same worker, in order.
+
+        Args:
+            columns: The columns of the key, at least one unless `partition` is given.
+            partitions: Workers of the stage, 1 to 1024. Default: None, `max_workers` of the
+                `StageConfig` of the stage, or fewer if its `partition_count` is lower.
+            partition: A function that takes a record batch and returns the partition of each row,
+                as an array of ints; it is taken modulo `partition_count` of the `StageConfig`, or
+                the workers if that has none. Default: None, a stable hash of the key.
+
+        Raises:
+            GraphError: There are neither columns nor a function, or a column is not a str.
+            ConfigError: `partitions` is out of range.
+        """
+        if partitions is not None:
+            check_whole("partitions", partitions, 1, MAX_WORKERS)
+        if partition is not None and not callable(partition):
+            raise GraphError(f"partition is {partition!r}; give a function of a record batch")
+        if not all(isinstance(column, str) and column for column in columns):
+            raise GraphError(f"key_by got {columns!r}; give names of columns")
+        if bool(columns) == (partition is not None):
+            raise GraphError("give key_by either columns or partition=, a function")
+        return self._then(KeyByStep(columns, partitions, partition))
+
+    def aggregate(self, aggregation: "Aggregation", spread: int = 1) -> "Flow":
+        """Aggregate rows in groups, in Rust; a batch with a row per group follows with each cut.
+
+        A group occurs again with a later cut if it has new rows, with the values of these rows
+        alone. So its sink has to combine them, as `MetricsSink` does in its store.
+
+        Args:
+            aggregation: The keys and measures. `max_groups` bounds the memory: when there are as
+                many groups, they are emitted before the cut.
+            spread: Workers that aggregate parts of the rows, before one more merges them; 1 to
+                1024. Give more than one where a single thread is too slow. Default: 1.
+
+        Raises:
+            GraphError: `aggregation` is not an `Aggregation`.
+            ConfigError: `spread` is out of range.
+        """
+        from batchqueue.aggregation.aggregator import Aggregation
+
+        check_whole("spread", spread, 1, MAX_WORKERS)
+        if not isinstance(aggregation, Aggregation):
+            raise GraphError(
+                f"aggregate got {aggregation!r}; give an Aggregation, for instance "
+                'Aggregation(keys=["city"], measures={"orders": Count()})'
+            )
+        return self._then(AggregateStep(aggregation, spread))
+
+    def stateful(self, make: Callable[[], Operator], spark: Any = None) -> "Flow":
+        """Apply an operator with state; each worker has one.
+
+        After `key_by` it sees all rows of its keys, in order. Its `snapshot` is part of each cut.
+
+        Args:
+            make: Makes an operator; it is called once for each worker.
+            spark: The `StatefulProcessor` that does the same on Spark. Default: None, the graph
+                does not run on Spark.
+
+        Raises:
+            GraphError: `make` is not callable.
+        """
+        if not callable(make):
+            raise GraphError(f"stateful got {make!r}; give a function or class without arguments")
+        return self._then(StatefulStep(make, spark))
+
+    def stage(self, name: str, config: "StageConfig | None" = None) -> "Flow":
+        """Begin a stage: what follows runs in separate threads, behind a separate queue.
+
+        Args:
+            name: Its name in statistics; printable characters, at least one.
+            config: Its settings. Default: None, those of the pipeline.
+
+        Raises:
+            GraphError: The name is in use.
+            ConfigError: The name or the config is invalid.
+        """
+        check_name(name)
+        if not (config is None or isinstance(config, StageConfig)):
+            raise ConfigError(f"config is {config!r}; give a StageConfig")
+        return self._then(StageStep(self._graph.unused_name(name, name), config))
+
+    def to(self, sink: Sink, *, name: str | None = None) -> None:
+        """End the branch in a sink.
+
+        Args:
+            sink: Where chunks go.
+            name: Its name in statistics. Default: None, the name of its class.
+
+        Raises:
+            GraphError: `sink` is not a sink, its `write` is a coroutine or a generator function, it
+                ends another branch, or the name is in use.
+            ConfigError: The name is invalid.
+        """
+        if isinstance(sink, type) or not isinstance(sink, Sink):
+            raise GraphError(
+                f"{sink!r} is not a sink: it needs batch_rows and write(chunks); give for instance "
+                "MetricsSink, or FunctionSink(function)"
+            )
+        if is_deferred(sink.write):
+            raise GraphError(
+                f"write of {sink!r} is a coroutine or a generator function, and a call of it would "
+                "write nothing; make it a plain function"
+            )
+        self._graph.check_new(sink, "give each branch a sink; joins are for Spark")
+        self._then(SinkStep(sink, self._graph.unused_name(name, type(sink).__name__)))
+
+    def _then(self, step: "Step") -> "Flow":
+        return Flow(self._graph, self._graph.add(step, self._node))
+
+
 @dataclass(frozen=True, kw_only=True)
 class StageConfig:
     """How a stage runs: how many workers it has, and how large its chunks are.
@@ -269,192 +455,6 @@ class Graph:
                 raise GraphError(
                     f"{node.step} has no sink behind it; end the branch with .to(sink)"
                 )
-
-
-class Flow:
-    """What comes out of a step. It never changes: each method returns a new one.
-
-    Two methods called on the same flow make two branches, and each chunk goes to both. Branches do
-    not meet again: there are no joins, which are Spark's.
-
-    `Pipeline.source` makes the first one.
-    """
-
-    def __init__(self, graph: Graph, node: GraphNode) -> None:
-        self._graph = graph
-        self._node = node
-
-    def map(
-        self,
-        operation: "Callable[[pa.RecordBatch], Any] | Operator",
-        workers: int | None = None,
-        schema: "pa.Schema | None" = None,
-    ) -> "Flow":
-        """Apply a function or an operator to each chunk.
-
-        Args:
-            operation: A function that takes a `pyarrow.RecordBatch` and returns one, several, or
-                None for nothing; or an object with `process`, which serves a single worker.
-            workers: Threads that run it, 1 to 1024; another number than that of the stage before it
-                begins a new stage. Default: None, it joins the stage before it.
-            schema: The schema of the result. It is checked in this process, and Spark needs it
-                where it cannot find it from an empty batch. Default: None, any.
-
-        Raises:
-            GraphError: `operation` is neither, or an object is to serve several workers or steps.
-            ConfigError: `workers` is out of range.
-        """
-        if workers is not None:
-            check_whole("workers", workers, 1, MAX_WORKERS)
-        is_object = hasattr(operation, "process")
-        if isinstance(operation, type) or not (is_object or callable(operation)):
-            raise GraphError(
-                f"map got {operation!r}; give a function of a record batch, or an object with "
-                "`process`"
-            )
-        if is_object and (workers or 1) > 1:
-            raise GraphError(
-                f"map got an object, {operation!r}, for {workers} workers, which would call it "
-                "concurrently; give a function, or use .stateful(make) after .key_by(...)"
-            )
-        if is_object:
-            self._graph.check_new(operation, "give another instance, or use .stateful(make)")
-        return self._then(MapStep(operation, workers, schema))
-
-    def filter(self, keep: "pc.Expression | Callable[[pa.RecordBatch], Any]") -> "Flow":
-        """Keep some of the rows.
-
-        Args:
-            keep: A pyarrow expression, as `pc.field("cents") > 0`; or a function that takes a
-                record batch and returns a boolean array with a value per row. Null means no.
-
-        Raises:
-            GraphError: `keep` is neither.
-        """
-        import pyarrow.compute as pc
-
-        if not (isinstance(keep, pc.Expression) or callable(keep)):
-            raise GraphError(
-                f"filter got {keep!r}; give a pyarrow expression, or a function of a record batch"
-            )
-        return self._then(FilterStep(keep))
-
-    def key_by(
-        self,
-        *columns: str,
-        partitions: int | None = None,
-        partition: "Callable[[pa.RecordBatch], Any] | None" = None,
-    ) -> "Flow":
-        """Begin a stage where rows with equal keys meet the same worker, in order.
-
-        Args:
-            columns: The columns of the key, at least one unless `partition` is given.
-            partitions: Workers of the stage, 1 to 1024. Default: None, `max_workers` of the
-                `StageConfig` of the stage, or fewer if its `partition_count` is lower.
-            partition: A function that takes a record batch and returns the partition of each row,
-                as an array of ints; it is taken modulo `partition_count` of the `StageConfig`, or
-                the workers if that has none. Default: None, a stable hash of the key.
-
-        Raises:
-            GraphError: There are neither columns nor a function, or a column is not a str.
-            ConfigError: `partitions` is out of range.
-        """
-        if partitions is not None:
-            check_whole("partitions", partitions, 1, MAX_WORKERS)
-        if partition is not None and not callable(partition):
-            raise GraphError(f"partition is {partition!r}; give a function of a record batch")
-        if not all(isinstance(column, str) and column for column in columns):
-            raise GraphError(f"key_by got {columns!r}; give names of columns")
-        if bool(columns) == (partition is not None):
-            raise GraphError("give key_by either columns or partition=, a function")
-        return self._then(KeyByStep(columns, partitions, partition))
-
-    def aggregate(self, aggregation: "Aggregation", spread: int = 1) -> "Flow":
-        """Aggregate rows in groups, in Rust; a batch with a row per group follows with each cut.
-
-        A group occurs again with a later cut if it has new rows, with the values of these rows
-        alone. So its sink has to combine them, as `MetricsSink` does in its store.
-
-        Args:
-            aggregation: The keys and measures. `max_groups` bounds the memory: when there are as
-                many groups, they are emitted before the cut.
-            spread: Workers that aggregate parts of the rows, before one more merges them; 1 to
-                1024. Give more than one where a single thread is too slow. Default: 1.
-
-        Raises:
-            GraphError: `aggregation` is not an `Aggregation`.
-            ConfigError: `spread` is out of range.
-        """
-        from batchqueue.aggregation.aggregator import Aggregation
-
-        check_whole("spread", spread, 1, MAX_WORKERS)
-        if not isinstance(aggregation, Aggregation):
-            raise GraphError(
-                f"aggregate got {aggregation!r}; give an Aggregation, for instance "
-                'Aggregation(keys=["city"], measures={"orders": Count()})'
-            )
-        return self._then(AggregateStep(aggregation, spread))
-
-    def stateful(self, make: Callable[[], Operator], spark: Any = None) -> "Flow":
-        """Apply an operator with state; each worker has one.
-
-        After `key_by` it sees all rows of its keys, in order. Its `snapshot` is part of each cut.
-
-        Args:
-            make: Makes an operator; it is called once for each worker.
-            spark: The `StatefulProcessor` that does the same on Spark. Default: None, the graph
-                does not run on Spark.
-
-        Raises:
-            GraphError: `make` is not callable.
-        """
-        if not callable(make):
-            raise GraphError(f"stateful got {make!r}; give a function or class without arguments")
-        return self._then(StatefulStep(make, spark))
-
-    def stage(self, name: str, config: StageConfig | None = None) -> "Flow":
-        """Begin a stage: what follows runs in separate threads, behind a separate queue.
-
-        Args:
-            name: Its name in statistics; printable characters, at least one.
-            config: Its settings. Default: None, those of the pipeline.
-
-        Raises:
-            GraphError: The name is in use.
-            ConfigError: The name or the config is invalid.
-        """
-        check_name(name)
-        if not (config is None or isinstance(config, StageConfig)):
-            raise ConfigError(f"config is {config!r}; give a StageConfig")
-        return self._then(StageStep(self._graph.unused_name(name, name), config))
-
-    def to(self, sink: Sink, *, name: str | None = None) -> None:
-        """End the branch in a sink.
-
-        Args:
-            sink: Where chunks go.
-            name: Its name in statistics. Default: None, the name of its class.
-
-        Raises:
-            GraphError: `sink` is not a sink, its `write` is a coroutine or a generator function, it
-                ends another branch, or the name is in use.
-            ConfigError: The name is invalid.
-        """
-        if isinstance(sink, type) or not isinstance(sink, Sink):
-            raise GraphError(
-                f"{sink!r} is not a sink: it needs batch_rows and write(chunks); give for instance "
-                "MetricsSink, or FunctionSink(function)"
-            )
-        if is_deferred(sink.write):
-            raise GraphError(
-                f"write of {sink!r} is a coroutine or a generator function, and a call of it would "
-                "write nothing; make it a plain function"
-            )
-        self._graph.check_new(sink, "give each branch a sink; joins are for Spark")
-        self._then(SinkStep(sink, self._graph.unused_name(name, type(sink).__name__)))
-
-    def _then(self, step: Step) -> "Flow":
-        return Flow(self._graph, self._graph.add(step, self._node))
 
 
 def _part_of(step: Step) -> object:

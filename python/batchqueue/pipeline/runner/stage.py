@@ -29,105 +29,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# What goes through the queue of a stage: chunks, and orders to one of its workers.
-
-
-class StageChunk:
-    """A record batch on its way to a worker.
-
-    Attributes:
-        worker: The number of the worker.
-        batch: The rows.
-        size: Their bytes, as the gate counts them.
-        origin: Where they came from.
-    """
-
-    __slots__ = ("batch", "origin", "size", "worker")
-
-    def __init__(self, worker: int, batch: "pa.RecordBatch", size: int, origin: Origin) -> None:
-        self.worker = worker
-        self.batch = batch
-        self.size = size
-        self.origin = origin
-
-
-class StageOrder:
-    """Something that a worker does after the chunks before it, on its own thread.
-
-    Attributes:
-        worker: The number of the worker.
-        result: What it returned, once it is done.
-        is_done: Set when it is done.
-    """
-
-    __slots__ = ("is_done", "result", "what", "worker")
-
-    def __init__(self, worker: int, what: Callable[[], Any]) -> None:
-        self.worker = worker
-        self.what = what
-        self.result: Any = None
-        self.is_done = threading.Event()
-
-
-class RunEnded(Exception):
-    """The run ends early: what has not been handled is dropped, and comes again with the next."""
-
-
-class Ending:
-    """The first error of a run, or that it is given up. Either way nothing more is handled.
-
-    Attributes:
-        failure: The first error, or None. Written once, before `has_begun`.
-        has_begun: Whether the run ends early. Read by all threads between two chunks.
-    """
-
-    def __init__(self) -> None:
-        self.failure: StageFailedError | None = None
-        self.has_begun = False
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[], None]] = []
-
-    def notify(self, callback: Callable[[], None]) -> None:
-        """Have a function called when the run ends early, or now if it does already."""
-        with self._lock:
-            self._callbacks.append(callback)
-            is_late = self.has_begun
-        if is_late:
-            callback()
-
-    def fail(self, stage: str, error: BaseException, origin: Origin | None = None) -> None:
-        """End the run with an error. Later errors are not kept: they may follow from the first."""
-        cause = error
-        if isinstance(error, OperatorError) and isinstance(error.__cause__, Exception):
-            cause = error.__cause__
-        where = "" if origin is None else f", with {origin}"
-        text = (
-            str(error) if isinstance(error, OperatorError) else f"{type(cause).__name__}: {cause}"
-        )
-        failure = StageFailedError(
-            f"stage {stage!r} failed{where}: {text}; the run has ended, and the next one continues "
-            "behind the last cut",
-            stage,
-            None if origin is None else origin.position,
-        )
-        failure.__cause__ = cause
-        self._begin(failure)
-
-    def give_up(self) -> None:
-        """End the run without an error: there is no more time."""
-        self._begin(None)
-
-    def _begin(self, failure: StageFailedError | None) -> None:
-        with self._lock:
-            if self.has_begun:
-                return
-            self.failure = failure
-            self.has_begun = True
-            callbacks = list(self._callbacks)
-        for callback in callbacks:
-            callback()
-
-
 CHUNKS_PER_WORKER = 4
 """Full chunks that a worker holds, the one in hand included."""
 
@@ -157,7 +58,7 @@ class RunnerStage:
     """
 
     def __init__(
-        self, plan: StagePlan, outlets: Sequence["RunnerStage"], max_bytes: int, ending: Ending
+        self, plan: StagePlan, outlets: Sequence["RunnerStage"], max_bytes: int, ending: "Ending"
     ) -> None:
         """Make a stage without workers; `start` starts it.
 
@@ -290,7 +191,9 @@ class RunnerStage:
         if self._queue is None or not self._queue.produce(item):
             raise RunEnded
 
-    def _chunk(self, worker: int, batch: "pa.RecordBatch", size: int, origin: Origin) -> StageChunk:
+    def _chunk(
+        self, worker: int, batch: "pa.RecordBatch", size: int, origin: Origin
+    ) -> "StageChunk":
         if self._attaches_origins:
             # Here, and not where the sink is called: that would wait for it between two writes.
             batch = with_origin(batch, self._pipeline, self.plan.source, origin)
@@ -298,7 +201,7 @@ class RunnerStage:
 
     def order(
         self, what: "Callable[[StageWorker], Any]", workers: "list[StageWorker] | None" = None
-    ) -> list[StageOrder]:
+    ) -> "list[StageOrder]":
         """Have workers do something, after the chunks before it; wait with `results`.
 
         Args:
@@ -331,7 +234,7 @@ class RunnerStage:
 
     def results(
         self,
-        orders: list[StageOrder],
+        orders: "list[StageOrder]",
         is_late: Callable[[], None] | None = None,
         late_s: float = 30,
     ) -> list[Any]:
@@ -356,7 +259,7 @@ class RunnerStage:
             raise RunEnded
         return [order.result for order in orders]
 
-    def complete(self, order: StageOrder) -> None:
+    def complete(self, order: "StageOrder") -> None:
         """Note that an order is done, or dropped."""
         with self._lock:
             self._orders.discard(order)
@@ -424,9 +327,108 @@ class RunnerStage:
             order.is_done.set()
 
 
-def _worker_of_item(item: StageChunk | StageOrder, partitions: int) -> int:
+def _worker_of_item(item: "StageChunk | StageOrder", partitions: int) -> int:
     del partitions
     return item.worker
+
+
+# What goes through the queue of a stage: chunks, and orders to one of its workers.
+
+
+class StageChunk:
+    """A record batch on its way to a worker.
+
+    Attributes:
+        worker: The number of the worker.
+        batch: The rows.
+        size: Their bytes, as the gate counts them.
+        origin: Where they came from.
+    """
+
+    __slots__ = ("batch", "origin", "size", "worker")
+
+    def __init__(self, worker: int, batch: "pa.RecordBatch", size: int, origin: Origin) -> None:
+        self.worker = worker
+        self.batch = batch
+        self.size = size
+        self.origin = origin
+
+
+class StageOrder:
+    """Something that a worker does after the chunks before it, on its own thread.
+
+    Attributes:
+        worker: The number of the worker.
+        result: What it returned, once it is done.
+        is_done: Set when it is done.
+    """
+
+    __slots__ = ("is_done", "result", "what", "worker")
+
+    def __init__(self, worker: int, what: Callable[[], Any]) -> None:
+        self.worker = worker
+        self.what = what
+        self.result: Any = None
+        self.is_done = threading.Event()
+
+
+class RunEnded(Exception):
+    """The run ends early: what has not been handled is dropped, and comes again with the next."""
+
+
+class Ending:
+    """The first error of a run, or that it is given up. Either way nothing more is handled.
+
+    Attributes:
+        failure: The first error, or None. Written once, before `has_begun`.
+        has_begun: Whether the run ends early. Read by all threads between two chunks.
+    """
+
+    def __init__(self) -> None:
+        self.failure: StageFailedError | None = None
+        self.has_begun = False
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], None]] = []
+
+    def notify(self, callback: Callable[[], None]) -> None:
+        """Have a function called when the run ends early, or now if it does already."""
+        with self._lock:
+            self._callbacks.append(callback)
+            is_late = self.has_begun
+        if is_late:
+            callback()
+
+    def fail(self, stage: str, error: BaseException, origin: Origin | None = None) -> None:
+        """End the run with an error. Later errors are not kept: they may follow from the first."""
+        cause = error
+        if isinstance(error, OperatorError) and isinstance(error.__cause__, Exception):
+            cause = error.__cause__
+        where = "" if origin is None else f", with {origin}"
+        text = (
+            str(error) if isinstance(error, OperatorError) else f"{type(cause).__name__}: {cause}"
+        )
+        failure = StageFailedError(
+            f"stage {stage!r} failed{where}: {text}; the run has ended, and the next one continues "
+            "behind the last cut",
+            stage,
+            None if origin is None else origin.position,
+        )
+        failure.__cause__ = cause
+        self._begin(failure)
+
+    def give_up(self) -> None:
+        """End the run without an error: there is no more time."""
+        self._begin(None)
+
+    def _begin(self, failure: StageFailedError | None) -> None:
+        with self._lock:
+            if self.has_begun:
+                return
+            self.failure = failure
+            self.has_begun = True
+            callbacks = list(self._callbacks)
+        for callback in callbacks:
+            callback()
 
 
 class _Dispatcher:

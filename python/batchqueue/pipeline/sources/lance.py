@@ -29,6 +29,284 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "version": (int,),
+    "written": (str,),
+    "fragment": (int,),
+    "row": (int,),
+}
+
+
+class LanceSource:
+    """The rows of a Lance dataset: those of one version, or with `watch=True` new ones as well.
+
+    A version never changes, so it is read exactly as it is, whatever is written meanwhile; rows
+    that are deleted in it are left out. With `watch=True`, the fragments that each later version
+    has appended come next. A split is a range of `split_rows` rows of one fragment, and nothing
+    else is read ahead of it.
+
+    While it is in use, the version of the last cut is tagged, so that `cleanup_old_versions`
+    cannot remove it (it raises by default if it would have to). Where tags cannot be written, a
+    warning is logged and the version is not protected.
+
+    Example:
+        ```python
+        pipeline.source(LanceSource("orders.lance", columns=["city", "cents"]))
+        ```
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        columns: Sequence[str] | None = None,
+        version: int | None = None,
+        start: Literal["table", "latest"] = "table",
+        watch: bool = False,
+        on_change: OnChange = "error",
+        split_rows: int = 1000,
+        tag: str | None = "batchqueue",
+        storage_options: dict[str, str] | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Describe what to read. The dataset is opened later, in the process that reads.
+
+        Args:
+            uri: The path or URI of the dataset.
+            columns: The columns to read, in this order. Default: None, all.
+            version: The version to begin with. Default: None, the newest one at the first run.
+            start: Where the first run begins: with the rows of that version (`"table"`), or behind
+                them (`"latest"`, for `watch=True`). Default: `"table"`.
+            watch: Whether to continue with what is appended later, without an end. Default: False.
+            on_change: What to do with a later version that changed, deleted or moved rows of an
+                earlier one, as updates, deletes, overwriting and compaction do: raise
+                `SourceChangedError` (`"error"`), or pass over that version with all that it added
+                (`"skip"`), which is exact for compaction. Default: `"error"`.
+            split_rows: The rows of a split, at least 1. It is held in memory as a whole: give fewer
+                where a row is large. Default: 1000.
+            tag: The tag that protects the version in use. Give each pipeline that reads the dataset
+                its own. Default: `"batchqueue"`. None: none is made.
+            storage_options: Credentials and settings of the object store. Default: None.
+            name: The name in statistics and errors. Default: None, the last part of the URI.
+
+        Raises:
+            ConfigError: A setting is invalid.
+            MissingPackageError: pylance is not installed.
+        """
+        require("lance", "LanceSource", "lance")
+        if not isinstance(uri, str) or not uri:
+            raise ConfigError(f"uri is {uri!r}; give the path or URI of a Lance dataset")
+        check_whole("version", version, 1, give="an int of at least 1", is_optional=True)
+        check_whole("split_rows", split_rows, 1, give="an int of at least 1")
+        check_choice("start", start, ("table", "latest"))
+        check_choice("on_change", on_change, ("error", "skip"))
+        if start == "latest" and not watch:
+            raise ConfigError(
+                "start is 'latest' and watch is False: no row follows; set watch=True"
+            )
+        self._uri = uri
+        self._columns = check_columns(columns)
+        self._version = version
+        self._start = start
+        self._watch = watch
+        self._on_change: OnChange = on_change
+        self._split_rows = split_rows
+        self._tag = tag
+        self._storage_options = storage_options
+        self._name = name or PurePath(uri.rstrip("/")).stem or uri
+        self._found_columns: LanceColumns | None = None
+        self._open_history()
+
+    def _open_history(self) -> None:
+        self._history = LanceHistory(self._uri, self._storage_options, self._name)
+        # For the thread that reads the lag, which opens versions while the other one plans.
+        self._history_of_lag = LanceHistory(self._uri, self._storage_options, self._name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the open datasets. The schema goes along."""
+        histories = ("_history", "_history_of_lag")
+        return {name: value for name, value in self.__dict__.items() if name not in histories}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open_history()
+
+    def __repr__(self) -> str:
+        return f"LanceSource({self._uri!r})"
+
+    @property
+    def name(self) -> str:
+        """Its name in statistics and errors."""
+        return self._name
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it ends: unless `watch` was set."""
+        return not self._watch
+
+    def schema(self) -> "pa.Schema":
+        """Return the columns of the dataset, as they are when it is first opened here."""
+        return self._columns_found().schema
+
+    def initial(self) -> Position:
+        """Return the position before the rows of the first version, or behind them."""
+        version = self._first_version()
+        if self._tag is not None:
+            self._history.protect(self._tag, version.number)
+        return _position(version, -1, 0) if self._start == "table" else self._behind(version)
+
+    def plan(self, start: Position, limit: Limit) -> Plan:
+        """Return the next ranges of rows."""
+        self._check(start, self._history)
+        return within(self._steps(start), start, limit)
+
+    def between(self, start: Position, end: Position) -> list[Split]:
+        """Return the ranges of rows between two positions."""
+        self._check(start, self._history)
+        self._check(end, self._history)
+        return until(self._steps(start), start, end, self._name)
+
+    def read(self, split: Split) -> "Iterator[pa.RecordBatch]":
+        """Read one range of rows."""
+        number, fragment, row, rows = split.what
+        version = self._history.at(number)
+        columns = self._columns_found()
+        names = columns.present(version, self._name)
+        seen = 0
+        try:
+            for batch in self._history.read(version, fragment, names, row, rows):
+                seen += batch.num_rows
+                yield columns.conform(batch)
+        except (OSError, ValueError, RuntimeError) as error:
+            what = f"fragment {fragment} of version {number} of {self._uri}"
+            raise unreadable(self._name, what, error) from error
+        if seen != rows:
+            raise SourceChangedError(
+                f"source {self._name!r}: fragment {fragment} of version {number} of {self._uri} "
+                f"has {counted(seen, 'row')} from row {row} on, and {rows} were planned; begin "
+                "with a new checkpoint"
+            )
+
+    def lag(self, at: Position) -> dict[str, Lag]:
+        """Return the rows that follow, and the age of the oldest version with such rows."""
+        history = self._history_of_lag
+        self._check(at, history)
+        version = history.at(at["version"])
+        pieces = self._pieces(version, at["fragment"], at["row"])
+        records: int | None = sum(rows for _, _, rows in pieces)
+        oldest = version if records else None
+        try:
+            later = list(self._later(version, history)) if self._watch else []
+        except SourceChangedError:  # which the next plan raises, once the rest has been read
+            later, records = [], None
+        for each, fragments in later:
+            added = sum(each.fragments[number].rows for number in fragments)
+            records = added + (records or 0)
+            oldest = oldest or (each if added else None)
+        return {self._name: Lag(records, 0.0 if oldest is None else oldest.age_s)}
+
+    def commit(self, end: Position) -> None:
+        """Move the tag to the version where the next run would begin; remove it at the end."""
+        self._check(end, self._history)
+        if self._tag is None:
+            return
+        version = self._history.at(end["version"])
+        if self._watch or next(self._pieces(version, end["fragment"], end["row"]), None):
+            self._history.protect(self._tag, version.number)
+        else:
+            self._history.release(self._tag)
+
+    def _first_version(self) -> "Version":
+        with at_first_run():
+            return self._history.at(self._version or self._history.newest())
+
+    def _columns_found(self) -> "LanceColumns":
+        if self._found_columns is None:
+            version = self._first_version()
+            schema = selected(version.dataset.schema, self._columns, self._uri)
+            self._found_columns = LanceColumns(version, schema)
+        return self._found_columns
+
+    def _check(self, position: Position, history: "LanceHistory") -> None:
+        check_position(position, self._name, _FIELDS)
+        if position["row"] < 0:
+            raise PositionError(
+                f"source {self._name!r}: {position!r} is not one of its positions: row is at least "
+                "0; use the checkpoint of this source"
+            )
+        version = history.at(position["version"])
+        if version.written != position["written"]:
+            raise SourceChangedError(
+                f"source {self._name!r}: version {version.number} of {self._uri} was written at "
+                f"{version.written}, and the position is of one from {position['written']}; the "
+                "dataset was removed and made again, so begin with a new checkpoint"
+            )
+
+    def _steps(self, start: Position) -> Iterator[Step]:
+        """Yield all splits from a position on, as far as versions exist now."""
+        version = self._history.at(start["version"])
+        pieces = self._pieces(version, start["fragment"], start["row"])
+        yield from self._of(version, pieces)
+        for later, added in self._later(version, self._history) if self._watch else ():
+            yield from self._of(later, self._ranges(later, added))
+            yield self._behind(later)  # also if it added nothing, so that it may be removed
+
+    def _of(self, version: "Version", pieces: Iterator[tuple[int, int, int]]) -> Iterator[Split]:
+        width = row_bytes(self.schema())
+        for fragment, row, rows in pieces:
+            start = _position(version, fragment, row)
+            end = _position(version, fragment, row + rows)
+            what = (version.number, fragment, row, rows)
+            yield Split(self._name, start, end, rows, rows * width, what)
+
+    def _behind(self, version: "Version") -> Position:
+        if not version.fragments:
+            return _position(version, -1, 0)
+        last = max(version.fragments)
+        return _position(version, last, version.fragments[last].rows)
+
+    def _pieces(
+        self, version: "Version", fragment: int, row: int
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yield the ranges of a version behind a row: fragment, first row, rows."""
+        if fragment in version.fragments:
+            yield from self._ranges(version, [fragment], row)
+        yield from self._ranges(version, [each for each in version.fragments if each > fragment])
+
+    def _ranges(
+        self, version: "Version", fragments: list[int], row: int = 0
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yield ranges that end at multiples of `split_rows`, wherever they begin."""
+        for fragment in fragments:
+            rows = version.fragments[fragment].rows
+            while row < rows:
+                end = min(rows, row - row % self._split_rows + self._split_rows)
+                yield fragment, row, end - row
+                row = end
+            row = 0
+
+    def _later(
+        self, version: "Version", history: "LanceHistory"
+    ) -> "Iterator[tuple[Version, list[int]]]":
+        """Yield the later versions, each with the fragments that it appended."""
+        newest = history.newest()
+        while (later := history.after(version.number, newest)) is not None:
+            added = later.added_since(version)
+            if added is None:
+                history.check_change(version, later, self._on_change)
+            yield later, added or []
+            version = later
+
+
+def _position(version: "Version", fragment: int, row: int) -> Position:
+    return {
+        "version": version.number,
+        "written": version.written,
+        "fragment": fragment,
+        "row": row,
+    }
+
+
 # The versions of a Lance dataset: opened, compared with one another, and tagged.
 
 
@@ -297,279 +575,3 @@ def unreadable(source: str, what: str, error: Exception) -> SourceChangedError |
             f"source {source!r}: {what} is gone ({text}); begin with a new checkpoint"
         )
     return SourceDataError(f"source {source!r}: {what} cannot be read ({text}); repair it")
-
-
-_FIELDS: dict[str, tuple[type, ...]] = {
-    "version": (int,),
-    "written": (str,),
-    "fragment": (int,),
-    "row": (int,),
-}
-
-
-class LanceSource:
-    """The rows of a Lance dataset: those of one version, or with `watch=True` new ones as well.
-
-    A version never changes, so it is read exactly as it is, whatever is written meanwhile; rows
-    that are deleted in it are left out. With `watch=True`, the fragments that each later version
-    has appended come next. A split is a range of `split_rows` rows of one fragment, and nothing
-    else is read ahead of it.
-
-    While it is in use, the version of the last cut is tagged, so that `cleanup_old_versions`
-    cannot remove it (it raises by default if it would have to). Where tags cannot be written, a
-    warning is logged and the version is not protected.
-
-    Example:
-        ```python
-        pipeline.source(LanceSource("orders.lance", columns=["city", "cents"]))
-        ```
-    """
-
-    def __init__(
-        self,
-        uri: str,
-        *,
-        columns: Sequence[str] | None = None,
-        version: int | None = None,
-        start: Literal["table", "latest"] = "table",
-        watch: bool = False,
-        on_change: OnChange = "error",
-        split_rows: int = 1000,
-        tag: str | None = "batchqueue",
-        storage_options: dict[str, str] | None = None,
-        name: str | None = None,
-    ) -> None:
-        """Describe what to read. The dataset is opened later, in the process that reads.
-
-        Args:
-            uri: The path or URI of the dataset.
-            columns: The columns to read, in this order. Default: None, all.
-            version: The version to begin with. Default: None, the newest one at the first run.
-            start: Where the first run begins: with the rows of that version (`"table"`), or behind
-                them (`"latest"`, for `watch=True`). Default: `"table"`.
-            watch: Whether to continue with what is appended later, without an end. Default: False.
-            on_change: What to do with a later version that changed, deleted or moved rows of an
-                earlier one, as updates, deletes, overwriting and compaction do: raise
-                `SourceChangedError` (`"error"`), or pass over that version with all that it added
-                (`"skip"`), which is exact for compaction. Default: `"error"`.
-            split_rows: The rows of a split, at least 1. It is held in memory as a whole: give fewer
-                where a row is large. Default: 1000.
-            tag: The tag that protects the version in use. Give each pipeline that reads the dataset
-                its own. Default: `"batchqueue"`. None: none is made.
-            storage_options: Credentials and settings of the object store. Default: None.
-            name: The name in statistics and errors. Default: None, the last part of the URI.
-
-        Raises:
-            ConfigError: A setting is invalid.
-            MissingPackageError: pylance is not installed.
-        """
-        require("lance", "LanceSource", "lance")
-        if not isinstance(uri, str) or not uri:
-            raise ConfigError(f"uri is {uri!r}; give the path or URI of a Lance dataset")
-        check_whole("version", version, 1, give="an int of at least 1", is_optional=True)
-        check_whole("split_rows", split_rows, 1, give="an int of at least 1")
-        check_choice("start", start, ("table", "latest"))
-        check_choice("on_change", on_change, ("error", "skip"))
-        if start == "latest" and not watch:
-            raise ConfigError(
-                "start is 'latest' and watch is False: no row follows; set watch=True"
-            )
-        self._uri = uri
-        self._columns = check_columns(columns)
-        self._version = version
-        self._start = start
-        self._watch = watch
-        self._on_change: OnChange = on_change
-        self._split_rows = split_rows
-        self._tag = tag
-        self._storage_options = storage_options
-        self._name = name or PurePath(uri.rstrip("/")).stem or uri
-        self._found_columns: LanceColumns | None = None
-        self._open_history()
-
-    def _open_history(self) -> None:
-        self._history = LanceHistory(self._uri, self._storage_options, self._name)
-        # For the thread that reads the lag, which opens versions while the other one plans.
-        self._history_of_lag = LanceHistory(self._uri, self._storage_options, self._name)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the open datasets. The schema goes along."""
-        histories = ("_history", "_history_of_lag")
-        return {name: value for name, value in self.__dict__.items() if name not in histories}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._open_history()
-
-    def __repr__(self) -> str:
-        return f"LanceSource({self._uri!r})"
-
-    @property
-    def name(self) -> str:
-        """Its name in statistics and errors."""
-        return self._name
-
-    @property
-    def bounded(self) -> bool:
-        """Whether it ends: unless `watch` was set."""
-        return not self._watch
-
-    def schema(self) -> "pa.Schema":
-        """Return the columns of the dataset, as they are when it is first opened here."""
-        return self._columns_found().schema
-
-    def initial(self) -> Position:
-        """Return the position before the rows of the first version, or behind them."""
-        version = self._first_version()
-        if self._tag is not None:
-            self._history.protect(self._tag, version.number)
-        return _position(version, -1, 0) if self._start == "table" else self._behind(version)
-
-    def plan(self, start: Position, limit: Limit) -> Plan:
-        """Return the next ranges of rows."""
-        self._check(start, self._history)
-        return within(self._steps(start), start, limit)
-
-    def between(self, start: Position, end: Position) -> list[Split]:
-        """Return the ranges of rows between two positions."""
-        self._check(start, self._history)
-        self._check(end, self._history)
-        return until(self._steps(start), start, end, self._name)
-
-    def read(self, split: Split) -> "Iterator[pa.RecordBatch]":
-        """Read one range of rows."""
-        number, fragment, row, rows = split.what
-        version = self._history.at(number)
-        columns = self._columns_found()
-        names = columns.present(version, self._name)
-        seen = 0
-        try:
-            for batch in self._history.read(version, fragment, names, row, rows):
-                seen += batch.num_rows
-                yield columns.conform(batch)
-        except (OSError, ValueError, RuntimeError) as error:
-            what = f"fragment {fragment} of version {number} of {self._uri}"
-            raise unreadable(self._name, what, error) from error
-        if seen != rows:
-            raise SourceChangedError(
-                f"source {self._name!r}: fragment {fragment} of version {number} of {self._uri} "
-                f"has {counted(seen, 'row')} from row {row} on, and {rows} were planned; begin "
-                "with a new checkpoint"
-            )
-
-    def lag(self, at: Position) -> dict[str, Lag]:
-        """Return the rows that follow, and the age of the oldest version with such rows."""
-        history = self._history_of_lag
-        self._check(at, history)
-        version = history.at(at["version"])
-        pieces = self._pieces(version, at["fragment"], at["row"])
-        records: int | None = sum(rows for _, _, rows in pieces)
-        oldest = version if records else None
-        try:
-            later = list(self._later(version, history)) if self._watch else []
-        except SourceChangedError:  # which the next plan raises, once the rest has been read
-            later, records = [], None
-        for each, fragments in later:
-            added = sum(each.fragments[number].rows for number in fragments)
-            records = added + (records or 0)
-            oldest = oldest or (each if added else None)
-        return {self._name: Lag(records, 0.0 if oldest is None else oldest.age_s)}
-
-    def commit(self, end: Position) -> None:
-        """Move the tag to the version where the next run would begin; remove it at the end."""
-        self._check(end, self._history)
-        if self._tag is None:
-            return
-        version = self._history.at(end["version"])
-        if self._watch or next(self._pieces(version, end["fragment"], end["row"]), None):
-            self._history.protect(self._tag, version.number)
-        else:
-            self._history.release(self._tag)
-
-    def _first_version(self) -> Version:
-        with at_first_run():
-            return self._history.at(self._version or self._history.newest())
-
-    def _columns_found(self) -> LanceColumns:
-        if self._found_columns is None:
-            version = self._first_version()
-            schema = selected(version.dataset.schema, self._columns, self._uri)
-            self._found_columns = LanceColumns(version, schema)
-        return self._found_columns
-
-    def _check(self, position: Position, history: LanceHistory) -> None:
-        check_position(position, self._name, _FIELDS)
-        if position["row"] < 0:
-            raise PositionError(
-                f"source {self._name!r}: {position!r} is not one of its positions: row is at least "
-                "0; use the checkpoint of this source"
-            )
-        version = history.at(position["version"])
-        if version.written != position["written"]:
-            raise SourceChangedError(
-                f"source {self._name!r}: version {version.number} of {self._uri} was written at "
-                f"{version.written}, and the position is of one from {position['written']}; the "
-                "dataset was removed and made again, so begin with a new checkpoint"
-            )
-
-    def _steps(self, start: Position) -> Iterator[Step]:
-        """Yield all splits from a position on, as far as versions exist now."""
-        version = self._history.at(start["version"])
-        pieces = self._pieces(version, start["fragment"], start["row"])
-        yield from self._of(version, pieces)
-        for later, added in self._later(version, self._history) if self._watch else ():
-            yield from self._of(later, self._ranges(later, added))
-            yield self._behind(later)  # also if it added nothing, so that it may be removed
-
-    def _of(self, version: Version, pieces: Iterator[tuple[int, int, int]]) -> Iterator[Split]:
-        width = row_bytes(self.schema())
-        for fragment, row, rows in pieces:
-            start = _position(version, fragment, row)
-            end = _position(version, fragment, row + rows)
-            what = (version.number, fragment, row, rows)
-            yield Split(self._name, start, end, rows, rows * width, what)
-
-    def _behind(self, version: Version) -> Position:
-        if not version.fragments:
-            return _position(version, -1, 0)
-        last = max(version.fragments)
-        return _position(version, last, version.fragments[last].rows)
-
-    def _pieces(self, version: Version, fragment: int, row: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the ranges of a version behind a row: fragment, first row, rows."""
-        if fragment in version.fragments:
-            yield from self._ranges(version, [fragment], row)
-        yield from self._ranges(version, [each for each in version.fragments if each > fragment])
-
-    def _ranges(
-        self, version: Version, fragments: list[int], row: int = 0
-    ) -> Iterator[tuple[int, int, int]]:
-        """Yield ranges that end at multiples of `split_rows`, wherever they begin."""
-        for fragment in fragments:
-            rows = version.fragments[fragment].rows
-            while row < rows:
-                end = min(rows, row - row % self._split_rows + self._split_rows)
-                yield fragment, row, end - row
-                row = end
-            row = 0
-
-    def _later(
-        self, version: Version, history: LanceHistory
-    ) -> Iterator[tuple[Version, list[int]]]:
-        """Yield the later versions, each with the fragments that it appended."""
-        newest = history.newest()
-        while (later := history.after(version.number, newest)) is not None:
-            added = later.added_since(version)
-            if added is None:
-                history.check_change(version, later, self._on_change)
-            yield later, added or []
-            version = later
-
-
-def _position(version: Version, fragment: int, row: int) -> Position:
-    return {
-        "version": version.number,
-        "written": version.written,
-        "fragment": fragment,
-        "row": row,
-    }
