@@ -57,6 +57,9 @@ Gate = Literal["credit", "signal", "both"]
 
 _GATES: tuple[str, ...] = get_args(Gate)
 
+STALE_INTERVALS = 3
+"""Check intervals after which what was read last counts as not known."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class BackpressureConfig:

@@ -45,11 +45,9 @@ from batchqueue.pipeline.runner.stage_flow import (
     stage_metrics_of,
 )
 from batchqueue.pipeline.runner.states import PartitionState, StateMachine, partition_machine
-from batchqueue.pipeline.settings import BackpressureConfig
+from batchqueue.pipeline.settings import STALE_INTERVALS, BackpressureConfig
 
 _log = BackgroundLog("batchqueue.pipeline")
-
-_STALE_INTERVALS = 3
 
 
 @dataclass(frozen=True)
@@ -254,7 +252,7 @@ class FlowController:
 
     @property
     def _patience_s(self) -> float:
-        return _STALE_INTERVALS * self._config.check_interval_s
+        return STALE_INTERVALS * self._config.check_interval_s
 
     @property
     def _is_gating(self) -> bool:

@@ -14,6 +14,7 @@ from batchqueue.pipeline.chunks import ChunkCutter, Origin, SizedBatch
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Source, Split, checked_position
 from batchqueue.pipeline.runner.pressure import OPEN
 from batchqueue.pipeline.runner.stage import CHUNKS_PER_WORKER, Ending, RunEnded, RunnerStage
+from batchqueue.pipeline.settings import STALE_INTERVALS
 
 _log = BackgroundLog("batchqueue.pipeline")
 
@@ -434,7 +435,6 @@ class SourceControl:
         self._paused_at = now
 
 
-_STALE_INTERVALS = 3
 _LATE_S = 30.0
 """Seconds after which a call that has not returned is logged."""
 
@@ -464,7 +464,7 @@ class LagReader:
         """
         self._name = name
         self._source = source
-        self._patience_s = _STALE_INTERVALS * interval_s
+        self._patience_s = STALE_INTERVALS * interval_s
         # All of these are read and written under `_changed`; `_last` is also read without it.
         self._changed = threading.Condition()
         self._wanted: Position | None = None
@@ -501,7 +501,7 @@ class LagReader:
         """
         last = self._last
         now = time.monotonic() if self._ended_at is None else self._ended_at
-        if now - last.read_at > max(self._patience_s, _STALE_INTERVALS * last.took_s):
+        if now - last.read_at > max(self._patience_s, STALE_INTERVALS * last.took_s):
             return _unknown(last.lags)
         return last.lags
 
