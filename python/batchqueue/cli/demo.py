@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from batchqueue.base.checks import install_command
-from batchqueue.base.paths import local_path
+from batchqueue.base.checks import install_command, local_path
 from batchqueue.cli.command import FAILED, OK, Command, whole_number
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs import SqliteStore

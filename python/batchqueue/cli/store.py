@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from batchqueue.aggregation import Metrics
 from batchqueue.aggregation.metrics import Row
-from batchqueue.base.paths import local_path
+from batchqueue.base.checks import local_path
 from batchqueue.base.words import counted
 from batchqueue.cli.command import (
     FAILED,

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from batchqueue.aggregation.metrics import Row, key_values
-from batchqueue.base.paths import LocalPath, local_path
+from batchqueue.base.checks import LocalPath, local_path
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.base import StoreBase
 from batchqueue.outputs.layout import quoted

@@ -15,8 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchqueue.base.checks import check_whole, require
-from batchqueue.base.paths import LocalPath, local_path
+from batchqueue.base.checks import LocalPath, check_whole, local_path, require
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Position
 from batchqueue.pipeline.errors import CutError, SinkError

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from batchqueue.base.paths import LocalPath, local_path
+from batchqueue.base.checks import LocalPath, local_path
 from batchqueue.groups.skew import SkewDetectionConfig
 from batchqueue.pipeline.compiling import CompiledGraph, compile_graph
 from batchqueue.pipeline.contract import Source

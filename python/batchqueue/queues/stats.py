@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, Protocol
 
-from batchqueue.base.checks import is_whole
-from batchqueue.base.paths import LocalPath, local_path
+from batchqueue.base.checks import LocalPath, is_whole, local_path
 from batchqueue.base.words import (
     a_type,
     duration,

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from batchqueue.aggregation import Metrics
-from batchqueue.base.checks import require
-from batchqueue.base.paths import LocalPath, local_path
+from batchqueue.base.checks import LocalPath, local_path, require
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.base import TableStore
 from batchqueue.outputs.layout import quoted, table_layout

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from batchqueue import _core
 from batchqueue.base.background_log import BackgroundLog, flush_log
-from batchqueue.base.checks import check_finite
-from batchqueue.base.paths import LocalPath, local_path
+from batchqueue.base.checks import LocalPath, check_finite, local_path
 from batchqueue.base.signals import Flag, signals, wait_for
 from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError, QueueForkedError

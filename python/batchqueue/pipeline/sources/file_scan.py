@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from batchqueue.base.paths import LocalPath, local_path
+from batchqueue.base.checks import LocalPath, local_path
 from batchqueue.exceptions import ConfigError
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from batchqueue.base.checks import check_finite, check_switch, require
-from batchqueue.base.paths import LocalPath, local_path
+from batchqueue.base.checks import LocalPath, check_finite, check_switch, local_path, require
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
 from batchqueue.pipeline.errors import PositionError

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from batchqueue.base.checks import check_finite, check_whole
-from batchqueue.base.paths import local_path
+from batchqueue.base.checks import check_finite, check_whole, local_path
 from batchqueue.exceptions import ConfigError
 
 _MOST_ROWS = 2**40
