@@ -11,7 +11,7 @@ from batchqueue import BatchQueue, BatchQueueConfig, ConfigError, ThreadPolicy
 from batchqueue.cli import main
 from batchqueue.outputs import ParquetStore, SqliteStore
 from batchqueue.pipeline import FileSink, FileSource, FunctionSink, IterableSource, Pipeline
-from batchqueue.pipeline.spark.options import SparkOptions
+from batchqueue.pipeline.settings import SparkOptions
 
 
 def queue_picture(path: Any) -> None:

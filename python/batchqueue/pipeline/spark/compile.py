@@ -22,10 +22,10 @@ from batchqueue.pipeline.graph import (
     StatefulStep,
 )
 from batchqueue.pipeline.operators import ChainStep
+from batchqueue.pipeline.settings import SparkOptions
 from batchqueue.pipeline.sinks import MetricsSink
 from batchqueue.pipeline.spark.control import DriverControl
 from batchqueue.pipeline.spark.epochs import EpochSettings
-from batchqueue.pipeline.spark.options import SparkOptions
 from batchqueue.pipeline.spark.sinks import SinkPlace, SparkSink, does_last_stage, spark_sink
 from batchqueue.pipeline.spark.source import PickledSource, SparkSource
 from batchqueue.pipeline.spark.stages import (

@@ -10,9 +10,8 @@ from batchqueue.base.checks import check_finite
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.errors import NotOnSparkError
 from batchqueue.pipeline.graph import StageConfig
-from batchqueue.pipeline.settings import RunSettings
+from batchqueue.pipeline.settings import RunSettings, SparkOptions
 from batchqueue.pipeline.spark.control import LiveControl, RunControl
-from batchqueue.pipeline.spark.options import SparkOptions
 
 if TYPE_CHECKING:
     from pyspark.errors import StreamingQueryException

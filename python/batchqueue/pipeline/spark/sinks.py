@@ -17,8 +17,8 @@ from batchqueue.pipeline.errors import NotOnSparkError, SinkError
 from batchqueue.pipeline.file_sink import FileSink, check_types
 from batchqueue.pipeline.graph import AggregateStep, SinkStep, StageStep
 from batchqueue.pipeline.operators import Chain
+from batchqueue.pipeline.settings import SparkOptions
 from batchqueue.pipeline.sinks import MetricsSink
-from batchqueue.pipeline.spark.options import SparkOptions
 from batchqueue.pipeline.spark.stages import (
     Batches,
     SinkInput,
