@@ -16,21 +16,23 @@ from functools import partial
 from typing import Any
 
 from batchqueue.base.background_log import BackgroundLog
-from batchqueue.groups.backend import Fetch, Fetched, Opening, PartitionInfo, SetAside, Unreadable
-from batchqueue.groups.errors import ReplacedError, StreamUnavailableError, TruncatedError
-from batchqueue.groups.messages import CallKind, Failed, Fenced, Opened
-from batchqueue.groups.record import Assignment
-from batchqueue.groups.worker.handover import Task
+from batchqueue.groups.backend import SetAside, Unreadable
+from batchqueue.groups.errors import ReplacedError, StreamUnavailableError
+from batchqueue.groups.messages import CallKind, Failed, Fenced
 from batchqueue.groups.worker.held import HeldPartition
 from batchqueue.groups.worker.membership import (
     Aside,
     Membership,
     accepted,
+    cannot_read,
+    check_gap,
     commit_refused,
+    opened,
+    take,
+    to_fetch,
+    to_open,
     wait_after,
 )
-from batchqueue.groups.worker.settings import OnGap
-from batchqueue.groups.worker.tracker import PartitionTracker
 
 _log = BackgroundLog("batchqueue")
 
@@ -43,9 +45,6 @@ _PARTITIONS_PER_MS = 10
 
 _BUSY_WAIT_MS = 2
 """The same while another partition is full: it is read after it as well."""
-
-_FIRST_READ = 10
-"""Records of the first read of a partition: their size is not known yet."""
 
 _LISTEN_S = 0.5
 _STUCK_S = 1.0
@@ -134,7 +133,7 @@ def read_loop(member: Membership) -> None:
         with member.lock:
             if member.is_stopping:
                 return
-            chosen = _to_fetch(member)
+            chosen = to_fetch(member)
             # A partition that is full may have room again in a moment.
             is_busy = any(held.is_full and held.is_running for held in member.held.values())
             idle_ms = max(_READ_WAIT_MS, len(chosen) // _PARTITIONS_PER_MS)
@@ -156,9 +155,9 @@ def read_loop(member: Membership) -> None:
                 each.is_caught_up = True
             for found in fetched:
                 if isinstance(found, Unreadable):
-                    _cannot_read(member, held[found.partition], found.failure)
+                    cannot_read(member, held[found.partition], found.failure)
                 else:
-                    _take(member, held[found.partition], found)
+                    take(member, held[found.partition], found)
 
 
 def commit_loop(member: Membership) -> None:
@@ -248,53 +247,6 @@ def _has_to_send(member: Membership) -> bool:
     return bool(member.to_open or member.to_set_aside or member.dirty)
 
 
-def _to_fetch(member: Membership) -> list[tuple[HeldPartition, Fetch]]:
-    found = []
-    for held in member.held.values():
-        tracker = held.tracker
-        if not held.is_running or held.is_held_up or held.is_full or tracker is None:
-            continue
-        room = tracker.room.records
-        if room == 0:
-            held.is_full = True  # until half of it is free: no trickle of tiny chunks
-            continue
-        if member.may_work(held):
-            limit = min(room, member.max_batch_items, _fitting(held))
-            found.append((held, Fetch(held.partition, tracker.position, limit)))
-    return found
-
-
-def _fitting(held: HeldPartition) -> int:
-    """How many records fit into the bytes that are left, if they are as large as the last ones."""
-    if held.record_bytes is None or held.tracker is None:
-        return _FIRST_READ
-    return max(1, int(held.tracker.room.bytes / held.record_bytes))
-
-
-def _take(member: Membership, held: HeldPartition, fetched: Fetched) -> None:
-    tracker = held.tracker
-    if held.is_over or tracker is None:
-        return
-    held.is_caught_up = False
-    entries = fetched.entries
-    held.record_bytes = max(1.0, fetched.size / len(entries))
-    member.notes.touch()
-    chunk = tracker.add(len(entries), entries.first, entries.last, fetched.size)
-    if chunk is not None:
-        member.lanes[held.partition].decoding.put(held, chunk, entries)
-
-
-def _cannot_read(member: Membership, held: HeldPartition, failure: Failed) -> None:
-    if not (held.is_over or held.is_draining):
-        # It begins anew: when it can be opened, it can be read as well.
-        wait_after(member, held, failure, partial(_begin_anew, member, held))
-
-
-def _begin_anew(member: Membership, held: HeldPartition) -> None:
-    if not held.is_draining:
-        member.fenced(held, 0)
-
-
 def _to_commit(member: Membership) -> list[tuple[HeldPartition, Any]]:
     commits = []
     for held in list(member.dirty):
@@ -344,76 +296,3 @@ def _commit(member: Membership, commits: list[tuple[HeldPartition, Any]]) -> Non
                 member.committed(held)
             elif not held.is_over:
                 commit_refused(member, held, reply)
-
-
-# Records that were trimmed from the stream before they were read. Under the lock.
-
-
-def check_gap(member: "Membership", held: HeldPartition, info: PartitionInfo) -> None:
-    """Notice records of a partition that were trimmed before they were read."""
-    tracker = held.tracker
-    if tracker is None or held.is_over or info.added is None:
-        return
-    seen = held.done_before + tracker.counts.fetched
-    is_at_end = info.end == tracker.position
-    lost = (info.added if is_at_end else info.added - info.length) - seen
-    if lost <= 0:
-        return
-    if not info.has_deletions:
-        skips(member, held, tracker.position, lost)
-    elif is_at_end:
-        held.done_before += lost  # deleted, not trimmed: the lag is right again from here on
-
-
-def skips(member: "Membership", held: HeldPartition, offset: int, lost: int) -> bool:
-    """Note that records are missing; return whether to continue without them."""
-    error = TruncatedError(member.stream, held.partition, offset, lost)
-    if member.settings.on_gap is OnGap.FAIL:
-        member.fail(error)
-        return False
-    held.done_before += lost
-    member.notes.lost_records += lost
-    _log.warning("%s", error)
-    return True
-
-
-# Partitions that were granted are opened under their tokens. Under the lock.
-
-
-def to_open(member: "Membership") -> list[tuple[HeldPartition, Opening]]:
-    """Return the partitions to open now."""
-    found = [(each, Opening(each.partition, each.token, each.session)) for each in member.to_open]
-    member.to_open = []
-    for held, _ in found:
-        held.is_opening = True
-    return [(held, opening) for held, opening in found if not held.is_over]
-
-
-def opened(member: "Membership", held: HeldPartition, reply: Opened | Fenced | Failed) -> None:
-    """Take the reply to an opening."""
-    held.is_opening = False
-    if held.is_over:
-        return
-    if isinstance(reply, Fenced):
-        member.fenced(held, reply.token)
-    elif held.is_draining:
-        member.release(held)
-    elif isinstance(reply, Failed):
-        wait_after(member, held, reply, partial(member.open, held))
-    else:
-        accepted(member, held)
-        _assign(member, held, reply)
-
-
-def _assign(member: "Membership", held: HeldPartition, reply: Opened) -> None:
-    held.done_before = reply.done
-    lost = max(0, reply.added - reply.length - reply.done)
-    if lost and not skips(member, held, reply.offset, lost):
-        return
-    position, settings = reply.offset, member.settings
-    held.tracker = PartitionTracker(
-        position, prefetch=settings.prefetch, prefetch_bytes=settings.prefetch_bytes
-    )
-    since = member.now_ms() - member.notes.started_ms + member.notes.started_at * 1_000
-    held.assignment = Assignment(held.partition, held.token, position, since / 1_000)
-    member.handover.put(Task.ASSIGN, held)

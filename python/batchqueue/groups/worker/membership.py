@@ -13,11 +13,16 @@ from itertools import count
 from typing import Any
 
 from batchqueue.base.background_log import BackgroundLog
-from batchqueue.groups.backend import Connection
+from batchqueue.groups.backend import Connection, Fetch, Fetched, Opening, PartitionInfo
 from batchqueue.groups.control import Control, Loss, Order, OrderKind
-from batchqueue.groups.errors import HandlerFailedError, StreamUnavailableError
-from batchqueue.groups.messages import Entry, Failed
+from batchqueue.groups.errors import (
+    HandlerFailedError,
+    StreamUnavailableError,
+    TruncatedError,
+)
+from batchqueue.groups.messages import Entry, Failed, Fenced, Opened
 from batchqueue.groups.producer import codec_of
+from batchqueue.groups.record import Assignment
 from batchqueue.groups.skew import (
     PartitionReading,
     SkewDetectionConfig,
@@ -31,13 +36,16 @@ from batchqueue.groups.worker.held import HeldPartition, Notes
 from batchqueue.groups.worker.lanes import PartitionLanes, desks_of
 from batchqueue.groups.worker.load import LoadMeter
 from batchqueue.groups.worker.routes import Described, Routes, described
-from batchqueue.groups.worker.settings import OnFailure, WorkerSettings
-from batchqueue.groups.worker.tracker import RecordCounts
+from batchqueue.groups.worker.settings import OnFailure, OnGap, WorkerSettings
+from batchqueue.groups.worker.tracker import PartitionTracker, RecordCounts
 from batchqueue.queues.queue import BatchQueue
 
 _log = BackgroundLog("batchqueue")
 
 _REPEATED_LOG_S = 60.0
+
+_FIRST_READ = 10
+"""Records of the first read of a partition: their size is not known yet."""
 
 
 Aside = tuple[HeldPartition, Entry, Callable[[], None], Callable[[], None]]
@@ -402,6 +410,120 @@ class Membership:
         return held.tracker is not None and held.tracker.fill <= 0.5
 
 
+# What is read, and how much of each partition. Under the lock.
+
+
+def to_fetch(member: Membership) -> list[tuple[HeldPartition, Fetch]]:
+    """Return the partitions to read now, and how much of each."""
+    found = []
+    for held in member.held.values():
+        tracker = held.tracker
+        if not held.is_running or held.is_held_up or held.is_full or tracker is None:
+            continue
+        room = tracker.room.records
+        if room == 0:
+            held.is_full = True  # until half of it is free: no trickle of tiny chunks
+            continue
+        if member.may_work(held):
+            limit = min(room, member.max_batch_items, _fitting(held))
+            found.append((held, Fetch(held.partition, tracker.position, limit)))
+    return found
+
+
+def _fitting(held: HeldPartition) -> int:
+    """How many records fit into the bytes that are left, if they are as large as the last ones."""
+    if held.record_bytes is None or held.tracker is None:
+        return _FIRST_READ
+    return max(1, int(held.tracker.room.bytes / held.record_bytes))
+
+
+def take(member: Membership, held: HeldPartition, fetched: Fetched) -> None:
+    """Take records that were read."""
+    tracker = held.tracker
+    if held.is_over or tracker is None:
+        return
+    held.is_caught_up = False
+    entries = fetched.entries
+    held.record_bytes = max(1.0, fetched.size / len(entries))
+    member.notes.touch()
+    chunk = tracker.add(len(entries), entries.first, entries.last, fetched.size)
+    if chunk is not None:
+        member.lanes[held.partition].decoding.put(held, chunk, entries)
+
+
+# Records that were trimmed from the stream before they were read. Under the lock.
+
+
+def check_gap(member: Membership, held: HeldPartition, info: PartitionInfo) -> None:
+    """Notice records of a partition that were trimmed before they were read."""
+    tracker = held.tracker
+    if tracker is None or held.is_over or info.added is None:
+        return
+    seen = held.done_before + tracker.counts.fetched
+    is_at_end = info.end == tracker.position
+    lost = (info.added if is_at_end else info.added - info.length) - seen
+    if lost <= 0:
+        return
+    if not info.has_deletions:
+        skips(member, held, tracker.position, lost)
+    elif is_at_end:
+        held.done_before += lost  # deleted, not trimmed: the lag is right again from here on
+
+
+def skips(member: Membership, held: HeldPartition, offset: int, lost: int) -> bool:
+    """Note that records are missing; return whether to continue without them."""
+    error = TruncatedError(member.stream, held.partition, offset, lost)
+    if member.settings.on_gap is OnGap.FAIL:
+        member.fail(error)
+        return False
+    held.done_before += lost
+    member.notes.lost_records += lost
+    _log.warning("%s", error)
+    return True
+
+
+# Partitions that were granted are opened under their tokens. Under the lock.
+
+
+def to_open(member: Membership) -> list[tuple[HeldPartition, Opening]]:
+    """Return the partitions to open now."""
+    found = [(each, Opening(each.partition, each.token, each.session)) for each in member.to_open]
+    member.to_open = []
+    for held, _ in found:
+        held.is_opening = True
+    return [(held, opening) for held, opening in found if not held.is_over]
+
+
+def opened(member: Membership, held: HeldPartition, reply: Opened | Fenced | Failed) -> None:
+    """Take the reply to an opening."""
+    held.is_opening = False
+    if held.is_over:
+        return
+    if isinstance(reply, Fenced):
+        member.fenced(held, reply.token)
+    elif held.is_draining:
+        member.release(held)
+    elif isinstance(reply, Failed):
+        wait_after(member, held, reply, partial(member.open, held))
+    else:
+        accepted(member, held)
+        _assign(member, held, reply)
+
+
+def _assign(member: Membership, held: HeldPartition, reply: Opened) -> None:
+    held.done_before = reply.done
+    lost = max(0, reply.added - reply.length - reply.done)
+    if lost and not skips(member, held, reply.offset, lost):
+        return
+    position, settings = reply.offset, member.settings
+    held.tracker = PartitionTracker(
+        position, prefetch=settings.prefetch, prefetch_bytes=settings.prefetch_bytes
+    )
+    since = member.now_ms() - member.notes.started_ms + member.notes.started_at * 1_000
+    held.assignment = Assignment(held.partition, held.token, position, since / 1_000)
+    member.handover.put(Task.ASSIGN, held)
+
+
 # What becomes of a partition for which the server refuses a call. Under the lock.
 #
 # The partition waits, as one whose handler has failed does: nothing of it is read or handled until
@@ -410,7 +532,7 @@ class Membership:
 
 
 def wait_after(
-    member: "Membership",
+    member: Membership,
     held: HeldPartition,
     failure: Failed,
     again: Callable[[], None],
@@ -444,14 +566,14 @@ def call_again(held: HeldPartition) -> None:
             call()
 
 
-def accepted(member: "Membership", held: HeldPartition) -> None:
+def accepted(member: Membership, held: HeldPartition) -> None:
     """Let a partition continue after a call that was not refused, unless another one waits."""
     if held.refused is not None and not held.again:
         held.refused = None
         member.resume(held)
 
 
-def commit_refused(member: "Membership", held: HeldPartition, failure: Failed) -> None:
+def commit_refused(member: Membership, held: HeldPartition, failure: Failed) -> None:
     """Take the reply to a commit that was refused.
 
     Commands that ran are not sent again. Under `OnFailure.STOP` the worker stops after the last
@@ -481,13 +603,25 @@ def commit_refused(member: "Membership", held: HeldPartition, failure: Failed) -
         member.fail(HandlerFailedError(*position, first=first, last=last, tries=tries, cause=cause))
 
 
-def _commit_again(member: "Membership", held: HeldPartition) -> None:
+def _commit_again(member: Membership, held: HeldPartition) -> None:
     held.waits_to_commit = False
     member.dirty[held] = None
     member.commits_due.notify()
 
 
-def _note(member: "Membership", held: HeldPartition, error: Exception) -> None:
+def cannot_read(member: Membership, held: HeldPartition, failure: Failed) -> None:
+    """Take the reply to a read that was refused."""
+    if not (held.is_over or held.is_draining):
+        # It begins anew: when it can be opened, it can be read as well.
+        wait_after(member, held, failure, partial(_begin_anew, member, held))
+
+
+def _begin_anew(member: Membership, held: HeldPartition) -> None:
+    if not held.is_draining:
+        member.fenced(held, 0)
+
+
+def _note(member: Membership, held: HeldPartition, error: Exception) -> None:
     key = f"{held.partition}:{'given up' if held.is_draining else 'refused'}"
     skipped = member.notes.may_log(key, member.now_ms(), _REPEATED_LOG_S)
     if skipped is None:
@@ -521,7 +655,7 @@ class SkewWatch:
         """The partitions that are hot after the last reading."""
         return self._detector.hot
 
-    def watch(self, member: "Membership") -> None:
+    def watch(self, member: Membership) -> None:
         """Take a reading, if it is time for one."""
         now = member.now_ms()
         if now < self._next_ms:
