@@ -4,7 +4,6 @@ import enum
 import threading
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from batchqueue.base.background_log import BackgroundLog
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from batchqueue.groups.worker.membership import Membership
 
 _log = BackgroundLog("batchqueue")
-
-_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 1_000.0, 30_000.0
-"""The time between two attempts to take a partition whose `on_assign` or factory raised."""
 
 
 class Task(enum.Enum):
@@ -49,7 +45,6 @@ class Handover:
         self._membership = membership
         self._tasks: deque[tuple[Task, HeldPartition]] = deque()
         self._due = threading.Condition(membership.lock)
-        self._pauses: dict[HeldPartition, float] = {}
         self._is_stopping = False
         self._began_ms: float | None = None
 
@@ -99,8 +94,7 @@ class Handover:
             for held in partitions:
                 self._close(held)
             with self._membership.lock:
-                for held in partitions:
-                    self._membership.handed_over(held)
+                self._membership.handed_over(partitions)
         elif task is Task.LOST:
             self._call("on_lost", settings.on_lost, partitions)
         else:
@@ -110,22 +104,18 @@ class Handover:
     def _assign(self, partitions: list[HeldPartition]) -> None:
         member = self._membership
         with member.lock:
-            for held in partitions:
-                member.release_untaken(held)
-            wanted = [held for held in partitions if not held.is_over]
-        ready = [held for held in wanted if self._prepares(held)]
+            wanted = member.still_wanted(partitions)
+        prepared = [held for held in wanted if self._prepares(held)]
+        with member.lock:
+            ready = member.announced(prepared)
         try:
-            for held in ready:
-                held.is_announced = True
             if member.settings.on_assign is not None and ready:
                 member.settings.on_assign(_assignments(ready))
         except Exception as error:
             self._try_again(ready, error)
             return
         with member.lock:
-            for held in ready:
-                self._pauses.pop(held, None)
-                member.taken(held)
+            member.taken(ready)
 
     def _prepares(self, held: HeldPartition) -> bool:
         """Make the lanes and the handler of a partition; False if that has to be tried again."""
@@ -152,21 +142,7 @@ class Handover:
             described(error),
         )
         with member.lock:
-            for held in partitions:
-                if held.is_over or held.is_draining:
-                    member.release_untaken(held)
-                    continue
-                held.is_postponed = True
-                pause = self._pauses.get(held, _FIRST_PAUSE_MS)
-                self._pauses[held] = min(2 * pause, _LONGEST_PAUSE_MS)
-                member.call_at(member.now_ms() + pause, partial(self._retry, held))
-
-    def _retry(self, held: HeldPartition) -> None:
-        held.is_postponed = False
-        if held.is_over:
-            self._pauses.pop(held, None)
-        else:
-            self.put(Task.ASSIGN, held)
+            member.postponed(partitions)
 
     def _call(
         self,

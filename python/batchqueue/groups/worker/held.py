@@ -1,7 +1,28 @@
-"""`HeldPartition`: a partition from its grant until it is released or lost."""
+"""`HeldPartition`: a partition from its grant until it is released or lost.
 
+Two states say where it is: its `Life`, and its `Revocation` if it is to be given up in calm. Only
+the `Membership` takes a step, and one that is not in `STEPS` is an error.
+
+```text
+           to_open           opened            announced           taken
+ granted ──────────▶ opening ────────▶ open ─────────────▶ announced ─────▶ taken
+    ▲                   │              ▲  │ factory raised  ▲  │ on_assign raised
+    └─────refused───────┘      retried │  ▼         retried │  ▼
+                                    postponed            declined
+
+ none ──▶ draining ──nothing runs──▶ revoking ──on_revoke has returned──▶ handed over
+```
+
+Any life ends as *over*. A partition may be lost in each state. It is released before it is taken if
+its revocation begins then, and otherwise when it was handed over, and all that is done is
+committed. `on_assign` may still run when the revocation begins: the partition is taken, and nothing
+of it is read. After a call of `on_assign`, the user hears of its end: by `on_revoke`, or, if it was
+lost before that was called, by `on_lost`.
+"""
+
+import enum
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,6 +32,95 @@ from batchqueue.groups.record import Assignment
 from batchqueue.groups.worker.attempts import Attempts
 from batchqueue.groups.worker.tracker import PartitionTracker, RecordCounts
 from batchqueue.queues.handlers import HandlerOpening
+
+
+class Life(enum.Enum):
+    """How far a partition has come."""
+
+    GRANTED = "granted"
+    """It is to be opened."""
+
+    OPENING = "opening"
+    """A call to open it is under way."""
+
+    OPEN = "open"
+    """Its handler is to be made, and then `on_assign` is called."""
+
+    POSTPONED = "postponed"
+    """The factory of its handler raised, and is called again later."""
+
+    ANNOUNCED = "announced"
+    """`on_assign` is called."""
+
+    DECLINED = "declined"
+    """`on_assign` raised, and is called again later."""
+
+    TAKEN = "taken"
+    """`on_assign` has returned: its records are read and handled, unless it is being given up."""
+
+    OVER = "over"
+    """It was released or lost: whatever still runs is ignored."""
+
+
+class Revocation(enum.Enum):
+    """How far a partition that is to be given up in calm has come."""
+
+    NONE = "none"
+    """It is kept."""
+
+    DRAINING = "draining"
+    """What has started may end."""
+
+    REVOKING = "revoking"
+    """Nothing of it runs any more, and `on_revoke` is called."""
+
+    HANDED_OVER = "handed over"
+    """`on_revoke` has returned: it is released when the last commit is acknowledged."""
+
+
+State = Life | Revocation
+
+STEPS: Mapping[State, frozenset[State]] = {
+    Life.GRANTED: frozenset({Life.OPENING, Life.OVER}),
+    Life.OPENING: frozenset({Life.GRANTED, Life.OPEN, Life.OVER}),
+    Life.OPEN: frozenset({Life.POSTPONED, Life.ANNOUNCED, Life.OVER}),
+    Life.POSTPONED: frozenset({Life.OPEN, Life.OVER}),
+    Life.ANNOUNCED: frozenset({Life.DECLINED, Life.TAKEN, Life.OVER}),
+    Life.DECLINED: frozenset({Life.ANNOUNCED, Life.OVER}),
+    Life.TAKEN: frozenset({Life.OVER}),
+    Life.OVER: frozenset(),
+    Revocation.NONE: frozenset({Revocation.DRAINING}),
+    Revocation.DRAINING: frozenset({Revocation.REVOKING}),
+    Revocation.REVOKING: frozenset({Revocation.HANDED_OVER}),
+    Revocation.HANDED_OVER: frozenset(),
+}
+"""The states that may follow each state."""
+
+
+class ReadState(enum.Enum):
+    """What the reader knows of a partition."""
+
+    BEHIND = "behind"
+    """It may have more."""
+
+    CAUGHT_UP = "caught up"
+    """The last read found nothing."""
+
+    FULL = "full"
+    """Its credits are used up: it is read again when half of them are free."""
+
+
+class Committing(enum.Enum):
+    """What becomes of records that are done."""
+
+    CALM = "calm"
+    """They are committed."""
+
+    REFUSED = "refused"
+    """The server has refused their commit, which is made again later."""
+
+    GIVEN_UP = "given up"
+    """It was refused while the partition was drained: they come again after the release."""
 
 
 class Effect(NamedTuple):
@@ -35,60 +145,76 @@ class HeldPartition:
         partition: Its number.
         token: The token of the grant.
         session: The session that it was granted to.
+        life: How far it has come.
+        revocation: How far its end has come.
+        reading: What the reader knows of it.
+        committing: What becomes of records that are done.
         assignment: What the user sees of it; None until it is open.
         tracker: What is done of it; None until it is open.
         done_before: The records that were done when it was opened.
-        is_opening: Whether it was sent to be opened, and there is no reply yet.
-        is_announced: Whether `on_assign` was called.
-        is_postponed: Whether `on_assign` or the factory raised, and is called again later.
-        is_taken: Whether `on_assign` has returned.
-        is_running: Whether its records are read.
-        is_paused: Whether the user has paused it.
-        is_draining: Whether it is to be given up: what has started may end.
-        is_told: Whether the handover was asked to call `on_revoke`.
-        is_handed_over: Whether `on_revoke` has returned.
-        is_over: Whether it was released or lost: whatever still runs is ignored.
-        is_caught_up: Whether the last read found nothing.
         record_bytes: The mean size of the records of the last read; None before the first.
-        is_full: Whether the reader waits until half of its credits are free.
         handler: The handler that a factory made for it, or None.
+        postponements: How often its factory or `on_assign` has raised.
         committed: The records of this assignment whose commit was acknowledged.
         commit: The commit that was sent and has no reply yet.
         refused: The attempts at a call that the server refused, or None: the partition waits.
         again: Makes the calls that were refused again, each once.
-        waits_to_commit: Whether a commit is among these.
-        is_given_up: Whether its last commit was refused while it was drained: it is released, and
-            what was not committed comes again.
     """
 
     partition: int
     token: int
     session: str
+    life: Life = Life.GRANTED
+    revocation: Revocation = Revocation.NONE
+    reading: ReadState = ReadState.BEHIND
+    committing: Committing = Committing.CALM
     assignment: Assignment | None = None
     tracker: PartitionTracker | None = None
     done_before: int = 0
-    is_opening: bool = False
-    is_announced: bool = False
-    is_postponed: bool = False
-    is_taken: bool = False
-    is_running: bool = False
-    is_paused: bool = False
-    is_draining: bool = False
-    is_told: bool = False
-    is_handed_over: bool = False
-    is_over: bool = False
-    is_caught_up: bool = False
     record_bytes: float | None = None
-    is_full: bool = False
     handler: HandlerOpening | None = None
+    postponements: int = 0
     committed: int = 0
     commit: CommitRequest | None = None
     refused: Attempts | None = None
     again: list[Callable[[], None]] = field(default_factory=list)
-    waits_to_commit: bool = False
-    is_given_up: bool = False
     _sent: int = 0
     _effects: list[Effect] = field(default_factory=list)
+
+    def step(self, state: State) -> None:
+        """Enter a state. Only the membership calls it.
+
+        Raises:
+            AssertionError: It does not follow the state before.
+        """
+        before: State = self.life if isinstance(state, Life) else self.revocation
+        if state not in STEPS[before]:
+            raise AssertionError(f"partition {self.partition}: {before} is not left for {state}")
+        if isinstance(state, Life):
+            self.life = state
+        else:
+            self.revocation = state
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was released or lost: whatever still runs is ignored."""
+        return self.life is Life.OVER
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it is to be given up: what has started may end."""
+        return self.revocation is not Revocation.NONE
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its records are read."""
+        return self.life is Life.TAKEN and self.revocation is Revocation.NONE
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the user has heard of it, and not of its end."""
+        is_announced = self.life in (Life.ANNOUNCED, Life.DECLINED, Life.TAKEN)
+        return is_announced and self.revocation in (Revocation.NONE, Revocation.DRAINING)
 
     def run_with_commit(self, first: int, last: int, commands: Sequence[Command]) -> None:
         """Run commands of a batch with the commit that covers it."""
@@ -99,7 +225,11 @@ class HeldPartition:
 
         A commit without a reply is returned unchanged until `acknowledge` (R17).
         """
-        if self.commit is None and self.tracker is not None and not self.waits_to_commit:
+        if (
+            self.commit is None
+            and self.tracker is not None
+            and self.committing is not Committing.REFUSED
+        ):
             mark = self.tracker.to_commit()
             if mark is not None:
                 self._sent = mark.records
@@ -141,11 +271,6 @@ class HeldPartition:
         return (sent[ran].first, sent[ran].last) if ran < len(sent) else (offset, offset)
 
     @property
-    def is_held_up(self) -> bool:
-        """Whether nothing of it is read or handled: it is paused, or a call was refused."""
-        return self.is_paused or self.refused is not None
-
-    @property
     def unfinished(self) -> int:
         """Records in hand, or done and not committed: they come again if it is given up now."""
         if self.tracker is None:
@@ -158,11 +283,16 @@ class HeldPartition:
         return self.tracker is None or self.tracker.counts.in_hand == 0
 
     @property
+    def is_half_free(self) -> bool:
+        """Whether half of its credits are free."""
+        return self.tracker is not None and self.tracker.fill <= 0.5
+
+    @property
     def is_drained(self) -> bool:
         """Whether it can be released."""
         if self.tracker is None or self.commit is not None:
             return self.tracker is None
-        return self.tracker.drained or (self.is_given_up and self.is_idle)
+        return self.tracker.drained or (self.committing is Committing.GIVEN_UP and self.is_idle)
 
 
 class Notes:

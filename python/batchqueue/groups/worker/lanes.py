@@ -225,8 +225,11 @@ class HandlerLane(Lane):
         if run is not None and not run.held.is_over:
             if run.is_waiting:
                 return False
-            return not self._is_paused(run.held) and self.membership.now_ms() >= self._due_ms
-        return bool(self._parts) and not self._is_paused(self._parts[0].held)
+            return (
+                not self.membership.is_held_up(run.held)
+                and self.membership.now_ms() >= self._due_ms
+            )
+        return bool(self._parts) and not self.membership.is_held_up(self._parts[0].held)
 
     @property
     def name(self) -> str:
@@ -257,7 +260,7 @@ class HandlerLane(Lane):
         run = self._run
         if run is None or run.held is not held or self.is_inside or run.is_waiting:
             return
-        if self.membership.now_ms() < self._due_ms or self._is_paused(held):
+        if self.membership.now_ms() < self._due_ms or self.membership.is_held_up(held):
             self._give_back(run)
 
     def work(self) -> None:
@@ -310,7 +313,7 @@ class HandlerLane(Lane):
             run = self._run = self._claim()
         if run is None or run.is_waiting:
             return None
-        if self._is_paused(run.held) or member.now_ms() < self._due_ms:
+        if self.membership.is_held_up(run.held) or member.now_ms() < self._due_ms:
             return None
         return run if self._may_work(run.held) else None
 
@@ -324,7 +327,7 @@ class HandlerLane(Lane):
             held, size = part.held, len(part.records)
             if parts and (held is not parts[0].held or count + size > member.max_batch_items):
                 break
-            if not held.is_over and (self._is_paused(held) or not self._may_work(held)):
+            if not held.is_over and (self.membership.is_held_up(held) or not self._may_work(held)):
                 break
             self._parts.popleft()
             tracker = held.tracker
@@ -421,10 +424,6 @@ class HandlerLane(Lane):
         self._waits_for_lease = False
         if self.has_work():
             self.schedule()
-
-    @staticmethod
-    def _is_paused(held: HeldPartition) -> bool:
-        return held.is_held_up and not held.is_draining
 
     def resume(self) -> None:
         """Have a turn if there is work. Under the lock."""

@@ -16,15 +16,14 @@ from functools import partial
 from typing import Any
 
 from batchqueue.base.background_log import BackgroundLog
-from batchqueue.groups.backend import SetAside, Unreadable
+from batchqueue.groups.backend import SetAside
 from batchqueue.groups.errors import ReplacedError, StreamUnavailableError
 from batchqueue.groups.messages import CallKind, Failed, Fenced
-from batchqueue.groups.worker.held import HeldPartition
+from batchqueue.groups.worker.held import HeldPartition, ReadState
 from batchqueue.groups.worker.membership import (
     Aside,
     Membership,
     accepted,
-    cannot_read,
     check_gap,
     commit_refused,
     opened,
@@ -103,6 +102,7 @@ def control_loop(member: Membership) -> None:
         else:
             with member.lock:
                 control.reply(call, reply, member.now_ms())
+                member.obey(control.orders())
                 member.proceed()
                 if call.kind is CallKind.PLAN:
                     _note_plan_error(member)
@@ -135,7 +135,9 @@ def read_loop(member: Membership) -> None:
                 return
             chosen = to_fetch(member)
             # A partition that is full may have room again in a moment.
-            is_busy = any(held.is_full and held.is_running for held in member.held.values())
+            is_busy = any(
+                held.is_running and held.reading is ReadState.FULL for held in member.held.values()
+            )
             idle_ms = max(_READ_WAIT_MS, len(chosen) // _PARTITIONS_PER_MS)
             wait_ms = _BUSY_WAIT_MS if is_busy else idle_ms
             if not chosen:
@@ -149,15 +151,8 @@ def read_loop(member: Membership) -> None:
                     member.disconnected(error)
             time.sleep(_PAUSE_S)
             continue
-        held = {fetch.partition: held for held, fetch in chosen}
         with member.lock:
-            for each in held.values():
-                each.is_caught_up = True
-            for found in fetched:
-                if isinstance(found, Unreadable):
-                    cannot_read(member, held[found.partition], found.failure)
-                else:
-                    take(member, held[found.partition], found)
+            take(member, {fetch.partition: held for held, fetch in chosen}, fetched)
 
 
 def commit_loop(member: Membership) -> None:

@@ -6,14 +6,21 @@ it calls user code, a server, or anything else that may wait.
 
 import heapq
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from typing import Any
 
 from batchqueue.base.background_log import BackgroundLog
-from batchqueue.groups.backend import Connection, Fetch, Fetched, Opening, PartitionInfo
+from batchqueue.groups.backend import (
+    Connection,
+    Fetch,
+    Fetched,
+    Opening,
+    PartitionInfo,
+    Unreadable,
+)
 from batchqueue.groups.control import Control, Loss, Order, OrderKind
 from batchqueue.groups.errors import (
     HandlerFailedError,
@@ -32,7 +39,14 @@ from batchqueue.groups.skew import (
 )
 from batchqueue.groups.worker.attempts import Attempts, Verdict
 from batchqueue.groups.worker.handover import Handover, Task
-from batchqueue.groups.worker.held import HeldPartition, Notes
+from batchqueue.groups.worker.held import (
+    Committing,
+    HeldPartition,
+    Life,
+    Notes,
+    ReadState,
+    Revocation,
+)
 from batchqueue.groups.worker.lanes import PartitionLanes, desks_of
 from batchqueue.groups.worker.load import LoadMeter
 from batchqueue.groups.worker.routes import Described, Routes, described
@@ -43,6 +57,9 @@ from batchqueue.queues.queue import BatchQueue
 _log = BackgroundLog("batchqueue")
 
 _REPEATED_LOG_S = 60.0
+
+_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 1_000.0, 30_000.0
+"""The time between two attempts to take a partition whose `on_assign` or factory raised."""
 
 _FIRST_READ = 10
 """Records of the first read of a partition: their size is not known yet."""
@@ -119,7 +136,7 @@ class Membership:
         self.skew = SkewWatch(settings.skew)
         self.paused: set[int] = set()
         self._calls = threading.local()
-        self._is_held_up = False
+        self._is_in_doubt = False
         self.refusals: dict[int, int] = {}
         self.notes = Notes(self.now_ms())
         self.handover = Handover(self)
@@ -148,7 +165,6 @@ class Membership:
         for order in orders:
             if order.kind is OrderKind.OPEN:
                 held = HeldPartition(order.partition, order.token, order.session)
-                held.is_paused = order.partition in self.paused
                 self.held[order.partition] = held
                 self.open(held)
                 continue
@@ -223,27 +239,48 @@ class Membership:
         with self.lock:
             self.lanes[held.partition] = lanes
 
-    def taken(self, held: HeldPartition) -> None:
+    def still_wanted(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
+        """Release those that are to be given up before they were taken, and return those left."""
+        for held in partitions:
+            if held.is_draining and not held.is_over:
+                self.release(held)
+        return [held for held in partitions if not held.is_over]
+
+    def announced(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
+        """`on_assign` is about to be called: return for which of these partitions."""
+        wanted = self.still_wanted(partitions)
+        for held in wanted:
+            if held.life is Life.OPEN:  # else it was announced before, and declined
+                held.step(Life.ANNOUNCED)
+        return wanted
+
+    def postponed(self, partitions: Sequence[HeldPartition]) -> None:
+        """A factory or `on_assign` has raised: it is called again later."""
+        for held in self.still_wanted(partitions):
+            held.step(Life.DECLINED if held.life is Life.ANNOUNCED else Life.POSTPONED)
+            held.postponements += 1
+            pause_ms = min(_FIRST_PAUSE_MS * 2 ** (held.postponements - 1), _LONGEST_PAUSE_MS)
+            self.call_at(self.now_ms() + pause_ms, partial(self._assign_again, held))
+
+    def taken(self, partitions: Sequence[HeldPartition]) -> None:
         """`on_assign` has returned."""
-        held.is_taken = True
-        if held.is_over:
-            return
-        if not held.is_draining and self.control.opened(held.partition, held.token):
-            held.is_running = True
-            self.notes.assigned += 1
-            self.notes.touch()
-            self.reader_due.notify()
-        self.check_drained(held)
+        for held in partitions:
+            if held.is_over:
+                continue
+            held.step(Life.TAKEN)
+            if held.is_running:
+                self.control.opened(held.partition, held.token)
+                self.notes.assigned += 1
+                self.notes.touch()
+                self.reader_due.notify()
+            self.check_drained(held)
 
-    def release_untaken(self, held: HeldPartition) -> None:
-        """Release a partition that is to be given up, and whose records were never read."""
-        if held.is_draining and not held.is_over:
-            self.release(held)
-
-    def handed_over(self, held: HeldPartition) -> None:
+    def handed_over(self, partitions: Sequence[HeldPartition]) -> None:
         """`on_revoke` has returned."""
-        held.is_handed_over = True
-        self.check_drained(held)
+        for held in partitions:
+            if not held.is_over:
+                held.step(Revocation.HANDED_OVER)
+                self.check_drained(held)
 
     # What drain threads report.
 
@@ -252,14 +289,19 @@ class Membership:
         if held.is_over:
             return False
         may = self.control.may_work(held.partition, held.token, self.now_ms())
-        self._is_held_up = self._is_held_up or not may
+        self._is_in_doubt = self._is_in_doubt or not may
         return may
+
+    def is_held_up(self, held: HeldPartition) -> bool:
+        """Return whether nothing of a partition starts: it is paused, or a call was refused."""
+        waits = held.partition in self.paused or held.refused is not None
+        return waits and not held.is_draining
 
     def proceed(self) -> None:
         """Continue what had to wait because the lease seemed over: a late reply has renewed it."""
-        if not self._is_held_up:
+        if not self._is_in_doubt:
             return
-        self._is_held_up = False
+        self._is_in_doubt = False
         for held in self.held.values():
             self.dirty[held] = None
             for lane in self.lanes[held.partition].all if held.partition in self.lanes else ():
@@ -274,8 +316,9 @@ class Membership:
         if advanced:
             self.dirty[held] = None
             self.commits_due.notify()
-        if held.is_running and (not held.is_full or self._has_half(held)):
-            held.is_full = False
+        if held.reading is ReadState.FULL and held.is_half_free:
+            held.reading = ReadState.BEHIND
+        if held.is_running and held.reading is not ReadState.FULL:
             self.reader_due.notify()
 
     def left(self, held: HeldPartition) -> None:
@@ -290,13 +333,13 @@ class Membership:
 
     def check_drained(self, held: HeldPartition) -> None:
         """Take the next step of giving up a partition, if it is due."""
-        if not (held.is_draining and held.is_taken and held.is_idle) or held.is_over:
+        if held.life is not Life.TAKEN or not held.is_idle:
             return
-        if not held.is_told:
-            held.is_told = True
+        if held.revocation is Revocation.DRAINING:
+            held.step(Revocation.REVOKING)
             self.handover.put(Task.REVOKE, held)
-        elif held.is_handed_over and held.is_drained:
-            if held.is_given_up and self.control.is_leaving:
+        elif held.revocation is Revocation.HANDED_OVER and held.is_drained:
+            if held.committing is Committing.GIVEN_UP and self.control.is_leaving:
                 self.notes.unfinished[held.partition] = held.unfinished
             self.release(held)
 
@@ -336,7 +379,6 @@ class Membership:
         held = self.held.get(partition)
         if held is None:
             return False
-        held.is_paused = is_paused
         (self.paused.add if is_paused else self.paused.discard)(partition)
         if not is_paused:
             self.resume(held)
@@ -355,15 +397,14 @@ class Membership:
         self.commits_due.notify()
 
     def _drain(self, held: HeldPartition) -> None:
-        held.is_draining = True
-        held.is_running = False
+        held.step(Revocation.DRAINING)
         if held.tracker is not None:
             held.tracker.revoke()
             for lane in self.lanes[held.partition].all if held.partition in self.lanes else ():
                 lane.interrupt(held)
                 lane.resume()
-        if held.is_postponed or (held.assignment is None and not held.is_opening):
-            self.release(held)
+        if held.life in (Life.GRANTED, Life.POSTPONED, Life.DECLINED):
+            self.release(held)  # nothing is under way that ends as a step
         else:
             call_again(held)
             self.check_drained(held)
@@ -381,18 +422,17 @@ class Membership:
             self.notes.unfinished[held.partition] = held.unfinished
         if loss is Loss.OTHER_OWNER:
             self.paused.discard(held.partition)
-        was_inside = self.is_inside(held)
+        was_inside, was_known = self.is_inside(held), held.is_known
         self._end(held)
         if loss is not Loss.GIVEN_UP:
             self.notes.lost += 1
-        if held.is_announced and not held.is_told:
+        if was_known:
             self.handover.put(Task.LOST, held)
         if not was_inside:
             self.handover.put(Task.CLOSE, held)
 
     def _end(self, held: HeldPartition) -> None:
-        held.is_over = True
-        held.is_running = False
+        held.step(Life.OVER)
         self.held.pop(held.partition, None)
         self.dirty.pop(held, None)
         if held.tracker is not None:
@@ -406,8 +446,10 @@ class Membership:
         self.notes.touch()
         self.over.notify_all()
 
-    def _has_half(self, held: HeldPartition) -> bool:
-        return held.tracker is not None and held.tracker.fill <= 0.5
+    def _assign_again(self, held: HeldPartition) -> None:
+        if not held.is_over:
+            held.step(Life.ANNOUNCED if held.life is Life.DECLINED else Life.OPEN)
+            self.handover.put(Task.ASSIGN, held)
 
 
 # What is read, and how much of each partition. Under the lock.
@@ -418,11 +460,13 @@ def to_fetch(member: Membership) -> list[tuple[HeldPartition, Fetch]]:
     found = []
     for held in member.held.values():
         tracker = held.tracker
-        if not held.is_running or held.is_held_up or held.is_full or tracker is None:
+        if not held.is_running or held.reading is ReadState.FULL or tracker is None:
+            continue
+        if member.is_held_up(held):
             continue
         room = tracker.room.records
         if room == 0:
-            held.is_full = True  # until half of it is free: no trickle of tiny chunks
+            held.reading = ReadState.FULL  # until half of it is free: no trickle of tiny chunks
             continue
         if member.may_work(held):
             limit = min(room, member.max_batch_items, _fitting(held))
@@ -437,12 +481,27 @@ def _fitting(held: HeldPartition) -> int:
     return max(1, int(held.tracker.room.bytes / held.record_bytes))
 
 
-def take(member: Membership, held: HeldPartition, fetched: Fetched) -> None:
-    """Take records that were read."""
+def take(
+    member: Membership,
+    partitions: Mapping[int, HeldPartition],
+    found: Sequence[Fetched | Unreadable],
+) -> None:
+    """Take what was found in partitions that were read."""
+    for held in partitions.values():
+        held.reading = ReadState.CAUGHT_UP
+    for each in found:
+        held = partitions[each.partition]
+        if isinstance(each, Unreadable):
+            _cannot_read(member, held, each.failure)
+        else:
+            _take(member, held, each)
+
+
+def _take(member: Membership, held: HeldPartition, fetched: Fetched) -> None:
     tracker = held.tracker
     if held.is_over or tracker is None:
         return
-    held.is_caught_up = False
+    held.reading = ReadState.BEHIND
     entries = fetched.entries
     held.record_bytes = max(1.0, fetched.size / len(entries))
     member.notes.touch()
@@ -487,16 +546,15 @@ def skips(member: Membership, held: HeldPartition, offset: int, lost: int) -> bo
 
 def to_open(member: Membership) -> list[tuple[HeldPartition, Opening]]:
     """Return the partitions to open now."""
-    found = [(each, Opening(each.partition, each.token, each.session)) for each in member.to_open]
+    granted = [held for held in member.to_open if not held.is_over]
     member.to_open = []
-    for held, _ in found:
-        held.is_opening = True
-    return [(held, opening) for held, opening in found if not held.is_over]
+    for held in granted:
+        held.step(Life.OPENING)
+    return [(each, Opening(each.partition, each.token, each.session)) for each in granted]
 
 
 def opened(member: Membership, held: HeldPartition, reply: Opened | Fenced | Failed) -> None:
     """Take the reply to an opening."""
-    held.is_opening = False
     if held.is_over:
         return
     if isinstance(reply, Fenced):
@@ -504,6 +562,7 @@ def opened(member: Membership, held: HeldPartition, reply: Opened | Fenced | Fai
     elif held.is_draining:
         member.release(held)
     elif isinstance(reply, Failed):
+        held.step(Life.GRANTED)
         wait_after(member, held, reply, partial(member.open, held))
     else:
         accepted(member, held)
@@ -514,7 +573,9 @@ def _assign(member: Membership, held: HeldPartition, reply: Opened) -> None:
     held.done_before = reply.done
     lost = max(0, reply.added - reply.length - reply.done)
     if lost and not skips(member, held, reply.offset, lost):
+        held.step(Life.GRANTED)
         return
+    held.step(Life.OPEN)
     position, settings = reply.offset, member.settings
     held.tracker = PartitionTracker(
         position, prefetch=settings.prefetch, prefetch_bytes=settings.prefetch_bytes
@@ -583,10 +644,10 @@ def commit_refused(member: Membership, held: HeldPartition, failure: Failed) -> 
     first, last = held.refuse(failure.ran)
     if held.is_draining:
         _note(member, held, failure.error)
-        held.is_given_up = True
+        held.committing = Committing.GIVEN_UP
         member.check_drained(held)
         return
-    held.waits_to_commit = True
+    held.committing = Committing.REFUSED
     is_stop = member.settings.on_failure is OnFailure.STOP
     verdict = wait_after(
         member,
@@ -604,13 +665,12 @@ def commit_refused(member: Membership, held: HeldPartition, failure: Failed) -> 
 
 
 def _commit_again(member: Membership, held: HeldPartition) -> None:
-    held.waits_to_commit = False
+    held.committing = Committing.CALM
     member.dirty[held] = None
     member.commits_due.notify()
 
 
-def cannot_read(member: Membership, held: HeldPartition, failure: Failed) -> None:
-    """Take the reply to a read that was refused."""
+def _cannot_read(member: Membership, held: HeldPartition, failure: Failed) -> None:
     if not (held.is_over or held.is_draining):
         # It begins anew: when it can be opened, it can be read as well.
         wait_after(member, held, failure, partial(_begin_anew, member, held))

@@ -248,7 +248,7 @@ def _partition(
         lag=member.lags.get(held.partition),
         busy=None if load is None else load.busy,
         rate=None if load is None else load.rate,
-        is_paused=held.is_paused,
+        is_paused=held.partition in member.paused,
         is_blocked=_is_blocked(member, held),
         stuck_s=max(stuck_ms, default=0.0) / 1_000,
     )

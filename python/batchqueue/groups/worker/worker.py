@@ -23,6 +23,7 @@ from batchqueue.groups.plan import GroupBalancer, bounded
 from batchqueue.groups.producer import Codec
 from batchqueue.groups.record import Assignment, Start
 from batchqueue.groups.skew import SkewDetectionConfig
+from batchqueue.groups.worker.held import ReadState
 from batchqueue.groups.worker.load import weigh
 from batchqueue.groups.worker.loops import (
     commit_loop,
@@ -627,7 +628,10 @@ def is_idle(member: Membership, seconds: float) -> bool:
             return False
         if notes.assigned == 0 and notes.idle_s < member.settings.lease_ms / 1_000:
             return False  # the first plan may still come
-        waiting = any(not (held.is_caught_up or held.is_paused) for held in member.held.values())
+        waiting = any(
+            held.reading is not ReadState.CAUGHT_UP and number not in member.paused
+            for number, held in member.held.items()
+        )
         busy = waiting or member.counts.in_hand > 0 or bool(member.dirty)
         busy = busy or any(held.refused is not None for held in member.held.values())
         return not busy and notes.idle_s >= seconds

@@ -10,7 +10,15 @@ from batchqueue.groups import (
 )
 from core_support.waits import WAIT_S, eventually
 from groups_support.backends import committed, on_memory
-from groups_support.workers import Collected, running, send, worker_of
+from groups_support.workers import (
+    LEASE_MS,
+    Blocker,
+    Collected,
+    owns,
+    running,
+    send,
+    worker_of,
+)
 
 QUICK = RetryPolicy(attempts=2, backoff_ms=1, max_backoff_ms=2)
 
@@ -55,6 +63,35 @@ class TestCallbacks:
         worker.start()
         assert called.wait(WAIT_S)
         assert worker.leave(WAIT_S).unfinished == {}
+
+    @on_memory
+    def test_a_partition_that_is_lost_while_its_handler_is_made_is_not_assigned(self, streams):
+        blocker, made, assigned, lost = Blocker(), [], [], []
+
+        def factory(assignment):
+            made.append(assignment.token)
+            if len(made) == 1:
+                blocker()
+            return Collected()
+
+        worker = Worker(
+            "g",
+            streams,
+            name="a",
+            lease_ms=LEASE_MS,
+            on_assign=lambda given: assigned.extend(each.token for each in given),
+            on_lost=lambda given: lost.extend(each.token for each in given),
+        )
+        worker.handler_factory(factory)
+        with running(worker):
+            assert blocker.entered.wait(WAIT_S)
+            streams.stall("a")
+            eventually(lambda: worker.metrics().lost == 2, "its lease is over")
+            streams.wake("a")
+            blocker.release()
+            owns(worker, 2)
+            assert made[0] not in assigned
+            assert not lost
 
     @on_memory
     def test_on_revoke_that_raises_changes_nothing(self, streams, caplog):
