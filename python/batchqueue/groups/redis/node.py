@@ -58,6 +58,7 @@ class Node:
         """
         self._pool = pool
         self._connection = connection
+        self._connection.register_connect_callback(self._has_connected)
         self.epoch = 0
         """Another number each time it has connected; none has it twice."""
 
@@ -70,10 +71,7 @@ class Node:
 
     def connect(self) -> None:
         """Connect, unless it is connected; sending would not ask a sentinel."""
-        before = self._connection._sock
         self._connection.connect()
-        if self._connection._sock is not before:
-            self.epoch = next(_epochs)
 
     def send(self, commands: Sequence[Words]) -> None:
         """Send commands."""
@@ -145,6 +143,9 @@ class Node:
         if (socket := self._connection._sock) is not None:
             with suppress(OSError):
                 socket.shutdown(SHUT_RDWR)
+
+    def _has_connected(self, connection: Any) -> None:
+        self.epoch = next(_epochs)
 
     def _read(self) -> Any:
         from redis.exceptions import ConnectionError as Lost

@@ -15,6 +15,7 @@ from batchqueue.groups.backend import CommitRequest, Fetch, NewRecord, Opening, 
 from batchqueue.groups.control import Control
 from batchqueue.groups.messages import CallKind, Commit, Entry, Fenced, Joined
 from batchqueue.groups.record import Start, parse_id
+from batchqueue.groups.redis.node import Server
 from core_support.waits import WAIT_S, eventually
 from groups_support.redis_server import RedisServer, skip_without_server
 from groups_support.workers import Collected, running, send, worker_of
@@ -370,3 +371,17 @@ class TestOtherServers:
             writer.close()
         finally:
             sentinel.stop()
+
+
+def test_a_connection_has_another_epoch_whichever_call_connects(redis_server):
+    """A slot of a cluster is pinned to it: another connection may have lost what was sent."""
+    node = Server(redis_server.url).connector(WAIT_S).node()
+    node.connect()
+    first = node.epoch
+    node.connect()
+    assert node.epoch == first
+    node.disconnect()
+    node.refresh()  # redis-py connects to see whether there is something to read
+    assert node.ask([("PING",)]) == [b"PONG"]
+    assert node.epoch > first
+    node.disconnect()
