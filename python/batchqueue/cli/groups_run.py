@@ -21,6 +21,7 @@ from batchqueue.exceptions import BatchQueueError, ConfigError
 from batchqueue.groups.errors import HandlerFailedError, ReplacedError, TruncatedError
 from batchqueue.groups.memory import MemoryStreams
 from batchqueue.groups.worker import Worker, WorkerSummary
+from batchqueue.queues.config import RetryPolicy, wait_ms
 
 # The link between the supervisor and a process: a pair of sockets.
 #
@@ -438,11 +439,10 @@ class Supervisor:
                 signal.signal(number, handler)
 
 
-FIRST_S = 1.0
-"""Before the first restart."""
-
 LONGEST_S = 30.0
 """Each wait is twice the one before, up to this."""
+
+_RESTARTS = RetryPolicy(attempts=None, backoff_ms=1_000, max_backoff_ms=LONGEST_S * 1_000)
 
 STEADY_S = 60.0
 """A process that ran for this long is sound: the next wait is the first again."""
@@ -460,7 +460,7 @@ class Restarts:
     """
 
     def __init__(self) -> None:
-        self._next_s = FIRST_S
+        self._deaths = 0
 
     def next(self, ran_s: float) -> float:
         """Return the seconds to wait.
@@ -468,6 +468,5 @@ class Restarts:
         Args:
             ran_s: The seconds from the last start to the death.
         """
-        wait_s = FIRST_S if ran_s >= STEADY_S else self._next_s
-        self._next_s = min(2 * wait_s, LONGEST_S)
-        return wait_s
+        self._deaths = 1 if ran_s >= STEADY_S else self._deaths + 1
+        return wait_ms(_RESTARTS, self._deaths) / 1_000

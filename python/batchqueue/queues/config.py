@@ -3,6 +3,7 @@
 import datetime
 import enum
 import math
+import random
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -239,6 +240,24 @@ class RetryPolicy:
             isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds
         ):
             raise ConfigError(f"retry: retry_on is {kinds!r}; give a tuple of exception classes")
+
+
+def wait_ms(retry: RetryPolicy, tries: int) -> float:
+    """Return how long to wait after so many attempts, at least one."""
+    try:
+        wait = retry.backoff_ms * retry.factor ** (tries - 1)
+    except OverflowError:
+        return longest_wait_ms(retry)
+    return min(wait, retry.max_backoff_ms) * _cut(retry)
+
+
+def longest_wait_ms(retry: RetryPolicy) -> float:
+    """Return how long to wait when no attempt is left that would be made sooner."""
+    return retry.max_backoff_ms * _cut(retry)
+
+
+def _cut(retry: RetryPolicy) -> float:
+    return 1 - retry.jitter * random.random()
 
 
 def _check_kind(owner: str, kind: object, function: object, kinds: dict[str, str]) -> None:

@@ -4,12 +4,11 @@ It is pure: no lock, clock, or input and output.
 """
 
 import enum
-import random
 from collections import deque
 from dataclasses import dataclass
 
 from batchqueue.groups.worker.settings import OnFailure
-from batchqueue.queues.config import RetryPolicy
+from batchqueue.queues.config import RetryPolicy, longest_wait_ms, wait_ms
 
 _LEAST_PAUSE_MS = 10
 """A blocked piece waits at least this long, whatever its policy says: it is tried for ever."""
@@ -105,10 +104,10 @@ class Attempts:
         if not isinstance(error, Exception):
             return Verdict.STOP, 0.0
         if not is_last and isinstance(error, retry.retry_on):
-            return Verdict.AGAIN, self._backoff_ms(piece.tries)
+            return Verdict.AGAIN, wait_ms(retry, piece.tries)
         if self._on_failure is OnFailure.BLOCK:
             self.is_blocked = True
-            return Verdict.BLOCKED, max(_LEAST_PAUSE_MS, self._jittered(retry.max_backoff_ms))
+            return Verdict.BLOCKED, max(_LEAST_PAUSE_MS, longest_wait_ms(retry))
         return self._give_up(piece), 0.0
 
     def _give_up(self, piece: RunPiece) -> Verdict:
@@ -122,14 +121,3 @@ class Attempts:
         self.pieces.appendleft(RunPiece(middle, piece.end, piece.tries, is_half=True))
         self.pieces.appendleft(RunPiece(piece.begin, middle, piece.tries, is_half=True))
         return Verdict.HALVED
-
-    def _backoff_ms(self, tries: int) -> float:
-        retry = self._retry
-        try:
-            wait = retry.backoff_ms * retry.factor ** (tries - 1)
-        except OverflowError:
-            wait = retry.max_backoff_ms
-        return self._jittered(min(wait, retry.max_backoff_ms))
-
-    def _jittered(self, wait_ms: float) -> float:
-        return wait_ms * (1 - self._retry.jitter * random.random())

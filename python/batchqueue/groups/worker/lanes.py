@@ -33,6 +33,7 @@ from batchqueue.groups.worker.routes import (
     dead_letter,
 )
 from batchqueue.groups.worker.tracker import Chunk
+from batchqueue.queues.config import RetryPolicy, wait_ms
 
 if TYPE_CHECKING:
     from batchqueue.groups.worker.membership import Membership
@@ -353,14 +354,14 @@ class HandlerLane(Lane):
             run.is_waiting = True  # until the partition comes again with a larger token
             refused_by_sink(member, held, error)
             return
-        verdict, wait_ms = run.attempts.failed(error)
+        verdict, pause_ms = run.attempts.failed(error)
         batch = run.batch(piece, member, self._kind)  # as the handler got it
         note_failure(member, batch, verdict, failure.text)
         if verdict in (Verdict.AGAIN, Verdict.BLOCKED):
             if held.is_draining:
                 self._give_back(run)
             else:
-                self._due_ms = member.now_ms() + wait_ms
+                self._due_ms = member.now_ms() + pause_ms
                 member.call_at(self._due_ms, self._wake)
             return
         if verdict is Verdict.STOP:
@@ -640,8 +641,9 @@ def _bad_record(record: Record[Any], error: BaseException) -> Record[Any]:
 
 
 _REPEATED_LOG_S = 60.0
-_FIRST_REFUSAL_MS, _LONGEST_REFUSAL_MS = 50.0, 5_000.0
-"""The time between two refusals of a partition by its sink."""
+
+_REFUSED = RetryPolicy(attempts=None, backoff_ms=100, max_backoff_ms=5_000)
+"""When a partition that its sink refuses again gets another token."""
 
 _BECOMES = {
     Verdict.AGAIN: "it is tried again",
@@ -702,5 +704,4 @@ def refused_by_sink(member: "Membership", held: HeldPartition, error: StaleToken
     now = member.now_ms()
     if member.notes.may_log(f"{held.partition}:stale", now, _REPEATED_LOG_S) is not None:
         _log.warning("%s; refused %d times in a row", error, refusals + 1)
-    wait_ms = min(_FIRST_REFUSAL_MS * 2 ** min(refusals, 10), _LONGEST_REFUSAL_MS)
-    member.call_at(now + wait_ms, lambda: member.fenced(held, error.seen))
+    member.call_at(now + wait_ms(_REFUSED, refusals), lambda: member.fenced(held, error.seen))

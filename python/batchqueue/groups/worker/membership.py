@@ -52,14 +52,15 @@ from batchqueue.groups.worker.load import LoadMeter
 from batchqueue.groups.worker.routes import Described, Routes, described
 from batchqueue.groups.worker.settings import OnFailure, OnGap, WorkerSettings
 from batchqueue.groups.worker.tracker import PartitionTracker, RecordCounts
+from batchqueue.queues.config import RetryPolicy, wait_ms
 from batchqueue.queues.queue import BatchQueue
 
 _log = BackgroundLog("batchqueue")
 
 _REPEATED_LOG_S = 60.0
 
-_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 1_000.0, 30_000.0
-"""The time between two attempts to take a partition whose `on_assign` or factory raised."""
+_POSTPONED = RetryPolicy(attempts=None, backoff_ms=1_000, max_backoff_ms=30_000)
+"""When a partition whose `on_assign` or factory raised is taken again."""
 
 _FIRST_READ = 10
 """Records of the first read of a partition: their size is not known yet."""
@@ -259,8 +260,8 @@ class Membership:
         for held in self.still_wanted(partitions):
             held.step(Life.DECLINED if held.life is Life.ANNOUNCED else Life.POSTPONED)
             held.postponements += 1
-            pause_ms = min(_FIRST_PAUSE_MS * 2 ** (held.postponements - 1), _LONGEST_PAUSE_MS)
-            self.call_at(self.now_ms() + pause_ms, partial(self._assign_again, held))
+            due_ms = self.now_ms() + wait_ms(_POSTPONED, held.postponements)
+            self.call_at(due_ms, partial(self._assign_again, held))
 
     def taken(self, partitions: Sequence[HeldPartition]) -> None:
         """`on_assign` has returned."""
@@ -611,11 +612,11 @@ def wait_after(
     if held.refused is None:
         held.refused = Attempts(1, member.settings.attempts, on_failure)
     held.refused.begin()
-    verdict, wait_ms = held.refused.failed(failure.error)
+    verdict, pause_ms = held.refused.failed(failure.error)
     held.again.append(again)
     _note(member, held, failure.error)
     if verdict is not Verdict.STOP:
-        member.call_at(member.now_ms() + wait_ms, partial(call_again, held))
+        member.call_at(member.now_ms() + pause_ms, partial(call_again, held))
     return verdict
 
 

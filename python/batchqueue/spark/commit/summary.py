@@ -1,7 +1,6 @@
 """The entry of an epoch in the ledger: what was written, and what it cost."""
 
 import itertools
-import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -13,7 +12,7 @@ from batchqueue.base.background_log import BackgroundLog, flush_log
 from batchqueue.base.words import counted
 from batchqueue.exceptions import BatchQueueError
 from batchqueue.outputs.store import Epoch, StoreUnavailableError
-from batchqueue.queues.config import RetryPolicy
+from batchqueue.queues.config import RetryPolicy, wait_ms
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.requirements import SinkError
 from batchqueue.spark.stage import CpuSummary, StageSummary
@@ -289,7 +288,6 @@ def with_retries(policy: RetryPolicy, what: str, action: Callable[[], T]) -> T:
     Raises:
         SinkError: The store was unavailable in every attempt.
     """
-    wait_ms = policy.backoff_ms
     for attempt in itertools.count(1):
         try:
             return _with_its_lines(action)
@@ -304,9 +302,7 @@ def with_retries(policy: RetryPolicy, what: str, action: Callable[[], T]) -> T:
                 ) from error
             of = "" if policy.attempts is None else f" of {policy.attempts}"
             _log.warning("%s failed in attempt %d%s: %s", what, attempt, of, error)
-        jitter = 1 - policy.jitter * random.random()
-        time.sleep(min(wait_ms, policy.max_backoff_ms) / 1_000 * jitter)
-        wait_ms *= policy.factor
+        time.sleep(wait_ms(policy, attempt) / 1_000)
     raise AssertionError("the loop has no end")
 
 

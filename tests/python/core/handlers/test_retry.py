@@ -7,10 +7,12 @@ import signal
 import threading
 import time
 import weakref
+from functools import partial
 
 import pytest
 
 from batchqueue import ConfigError, RetryPolicy, _core
+from batchqueue.queues.config import longest_wait_ms, wait_ms
 from core_support.handlers import Recorder
 from core_support.queues import assert_conserved, config, try_once_more
 from core_support.scripts import run_script
@@ -391,6 +393,23 @@ def test_policy_is_a_value():
         policy.attempts = 6
     with pytest.raises(TypeError):
         RetryPolicy(5)
+
+
+def test_waits_grow_up_to_the_longest_one():
+    """As Python reckons them, for workers of groups, commits on Spark and processes."""
+    retry = RetryPolicy(attempts=None, backoff_ms=10, factor=3, max_backoff_ms=100)
+    waits = [wait_ms(retry, tries) for tries in (1, 2, 3, 4, 1_000_000)]
+    assert waits == [10, 30, 90, 100, 100]
+    assert wait_ms(RetryPolicy(backoff_ms=10, max_backoff_ms=5), 1) == 5
+
+
+def test_chance_cuts_off_a_share_of_a_wait():
+    retry = RetryPolicy(backoff_ms=100, max_backoff_ms=200, jitter=0.25)
+    reckoned = {partial(wait_ms, retry, 1): 100, partial(longest_wait_ms, retry): 200}
+    for function, longest in reckoned.items():
+        waits = [function() for _ in range(1_000)]
+        assert all(0.75 * longest < each <= longest for each in waits)
+        assert max(waits) - min(waits) > 0.2 * longest
 
 
 @pytest.mark.parametrize(

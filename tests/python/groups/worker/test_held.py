@@ -14,6 +14,7 @@ from core_support.waits import eventually
 from groups_support.workers import owns, running, send
 
 PARTITIONS = 6
+SOON = RetryPolicy(attempts=None, backoff_ms=1, max_backoff_ms=5)
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ class Flaky:
 @pytest.mark.parametrize("seed", range(3))
 def test_workers_at_random_take_the_steps_of_the_table(seed, steps, monkeypatch):
     """They join, leave, crash and stall while callbacks, factories and handlers raise."""
-    monkeypatch.setattr("batchqueue.groups.worker.membership._FIRST_PAUSE_MS", 5)
+    monkeypatch.setattr("batchqueue.groups.worker.membership._POSTPONED", SOON)
     chance, flaky = random.Random(seed), Flaky(seed)
     streams = MemoryStreams("orders", partitions=PARTITIONS)
     workers, handled = [], set()
@@ -123,7 +124,7 @@ def test_workers_at_random_take_the_steps_of_the_table(seed, steps, monkeypatch)
             codec="utf8",
             name=f"w{number}",
             lease_ms=500,
-            retry=RetryPolicy(attempts=None, backoff_ms=1, max_backoff_ms=5),
+            retry=SOON,
             on_assign=flaky.on_assign,
             on_revoke=flaky.on_end,
             on_lost=flaky.on_end,
@@ -158,6 +159,6 @@ def test_workers_at_random_take_the_steps_of_the_table(seed, steps, monkeypatch)
         end(worker, grace=5)
     eventually(
         lambda: all(flaky.ended[token] == 1 for token in flaky.assigned),
-        "each assignment has one end, as its callbacks were told",
+        "each assignment has one end that its callbacks have heard of",
     )
     assert set(flaky.ended.values()) == {1}
