@@ -8,10 +8,10 @@
 | `backend.py` | what a worker needs of a backend |
 | `memory.py`, `redis/` | backends, with the group's side of the protocol |
 | `worker/` | workers |
-| `producer.py` | producers, and codecs of values |
+| `producer.py` | producers |
 | `monitor.py`, `prometheus.py` | what a group does |
 | `skew.py` | partitions that lag behind the others |
-| `record.py` | records, offsets, and where a group starts |
+| `record.py` | records and their codecs, offsets, and where a group starts |
 | `sinks.py` | sinks that take nothing twice, and nothing from a former owner |
 | `errors.py` | errors |
 """
@@ -32,8 +32,16 @@ from batchqueue.groups.errors import (
 from batchqueue.groups.memory import ManualClock, MemoryStreams
 from batchqueue.groups.monitor import GroupMetrics, GroupMonitor
 from batchqueue.groups.plan import GroupBalancer
-from batchqueue.groups.producer import Codec, Producer, codec_of
-from batchqueue.groups.record import Assignment, Record, Start, group_id, partition_count
+from batchqueue.groups.producer import Producer
+from batchqueue.groups.record import (
+    Assignment,
+    Codec,
+    Record,
+    Start,
+    codec_of,
+    group_id,
+    partition_count,
+)
 from batchqueue.groups.redis import RedisStreams
 from batchqueue.groups.sinks import Fence, MetricsSink
 from batchqueue.groups.skew import SkewDetectionConfig, SkewDetector, skew_report

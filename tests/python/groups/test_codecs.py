@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from batchqueue import BatchQueueError, ConfigError
 from batchqueue.exceptions import MissingPackageError
-from batchqueue.groups import producer as codecs
+from batchqueue.groups import record as codecs
 from batchqueue.groups.errors import CodecError, RecordTooLargeError
-from batchqueue.groups.producer import MAX_RECORD_BYTES, Codec, codec_of
+from batchqueue.groups.record import MAX_RECORD_BYTES, Codec, codec_of
 
 JSON = st.recursive(
     st.none()
@@ -326,7 +326,7 @@ def test_missing_package_is_named_with_the_command_that_installs_it(
 
 def test_packages_of_codecs_are_not_loaded_before_they_are_used():
     script = (
-        "import sys\nfrom batchqueue.groups.producer import codec_of\ncodec_of('json').encoded(1)\n"
+        "import sys\nfrom batchqueue.groups.record import codec_of\ncodec_of('json').encoded(1)\n"
         "print(sorted({'msgpack', 'pyarrow'} & set(sys.modules)))"
     )
     ended = subprocess.run(

@@ -28,8 +28,7 @@ from batchqueue.groups.errors import (
     TruncatedError,
 )
 from batchqueue.groups.messages import Entry, Failed, Fenced, Opened
-from batchqueue.groups.producer import codec_of
-from batchqueue.groups.record import Assignment
+from batchqueue.groups.record import Assignment, codec_of
 from batchqueue.groups.skew import (
     PartitionReading,
     SkewDetectionConfig,

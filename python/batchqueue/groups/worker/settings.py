@@ -11,8 +11,7 @@ from batchqueue.base.checks import check_finite, check_whole
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.plan import GroupBalancer
-from batchqueue.groups.producer import Codec, codec_of
-from batchqueue.groups.record import Assignment, Start, check_name
+from batchqueue.groups.record import Assignment, Codec, Start, check_name, codec_of
 from batchqueue.groups.skew import SkewDetectionConfig
 from batchqueue.queues.config import RetryPolicy
 

@@ -20,8 +20,7 @@ from batchqueue.exceptions import ConfigError, QueueClosedError, QueueForkedErro
 from batchqueue.groups.backend import StreamSource
 from batchqueue.groups.control import BEATS_PER_LEASE, Control
 from batchqueue.groups.plan import GroupBalancer, bounded
-from batchqueue.groups.producer import Codec
-from batchqueue.groups.record import Assignment, Start
+from batchqueue.groups.record import Assignment, Codec, Start
 from batchqueue.groups.skew import SkewDetectionConfig
 from batchqueue.groups.worker.held import ReadState
 from batchqueue.groups.worker.load import weigh

@@ -13,7 +13,7 @@ from batchqueue.groups import CodecError, OffsetError, RedisStreams, StreamUnava
 from batchqueue.groups.backend import Fetch, NewRecord
 from batchqueue.groups.memory import MemoryEntries
 from batchqueue.groups.messages import Entry
-from batchqueue.groups.producer import codec_of
+from batchqueue.groups.record import codec_of
 
 RECORDS = [
     (b"plain", None, ()),
