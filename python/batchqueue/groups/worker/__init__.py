@@ -2,12 +2,12 @@
 
 | file | holds |
 |---|---|
-| `worker.py`, `settings.py` | what the user sees; how a worker begins and ends |
+| `worker.py` | what the user sees; how a worker begins and ends |
+| `settings.py` | its settings, and what becomes of records that fail |
 | `routes.py` | what handlers get, and which handler gets what |
 | `membership.py`, `held.py` | what the threads share, and a partition of it |
 | `loops.py`, `handover.py` | the threads |
 | `lanes.py` | on the drain threads: decoding, and calls of handlers |
-| `attempts.py` | what becomes of records that fail |
 | `tracker.py` | what of a partition is done |
 | `load.py` | what partitions cost |
 | `metrics.py` | what a worker says about itself |

@@ -29,7 +29,7 @@ from typing import NamedTuple
 from batchqueue.groups.backend import CommitRequest
 from batchqueue.groups.messages import Command
 from batchqueue.groups.record import Assignment
-from batchqueue.groups.worker.attempts import Attempts
+from batchqueue.groups.worker.settings import Attempts
 from batchqueue.groups.worker.tracker import PartitionTracker, RecordCounts
 from batchqueue.queues.handlers import HandlerOpening
 

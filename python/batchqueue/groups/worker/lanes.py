@@ -22,7 +22,6 @@ from batchqueue.base.background_log import BackgroundLog
 from batchqueue.groups.errors import HandlerFailedError, StaleTokenError, UnhandledRecordError
 from batchqueue.groups.messages import Entry
 from batchqueue.groups.record import Entries, Record, undecoded
-from batchqueue.groups.worker.attempts import Attempts, RunPiece, Verdict
 from batchqueue.groups.worker.held import HeldPartition
 from batchqueue.groups.worker.routes import (
     Batch,
@@ -32,6 +31,7 @@ from batchqueue.groups.worker.routes import (
     check_handled,
     dead_letter,
 )
+from batchqueue.groups.worker.settings import Attempts, RunPiece, Verdict
 from batchqueue.groups.worker.tracker import Chunk
 from batchqueue.queues.config import RetryPolicy, wait_ms
 

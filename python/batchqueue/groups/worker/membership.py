@@ -36,7 +36,6 @@ from batchqueue.groups.skew import (
     skew_report,
     skew_warning,
 )
-from batchqueue.groups.worker.attempts import Attempts, Verdict
 from batchqueue.groups.worker.handover import Handover, Task
 from batchqueue.groups.worker.held import (
     Committing,
@@ -49,7 +48,13 @@ from batchqueue.groups.worker.held import (
 from batchqueue.groups.worker.lanes import PartitionLanes, desks_of
 from batchqueue.groups.worker.load import LoadMeter
 from batchqueue.groups.worker.routes import Described, Routes, described
-from batchqueue.groups.worker.settings import OnFailure, OnGap, WorkerSettings
+from batchqueue.groups.worker.settings import (
+    Attempts,
+    OnFailure,
+    OnGap,
+    Verdict,
+    WorkerSettings,
+)
 from batchqueue.groups.worker.tracker import PartitionTracker, RecordCounts
 from batchqueue.queues.config import RetryPolicy, wait_ms
 from batchqueue.queues.queue import BatchQueue

@@ -1,9 +1,9 @@
-"""`WorkerSettings`: the settings of a worker, checked."""
+"""`WorkerSettings`: the settings of a worker; `Attempts`: what they make of failures."""
 
 import enum
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from batchqueue._core import ThreadPolicy
@@ -13,7 +13,7 @@ from batchqueue.exceptions import ConfigError
 from batchqueue.groups.plan import GroupBalancer
 from batchqueue.groups.record import Assignment, Codec, Start, check_name, codec_of
 from batchqueue.groups.skew import SkewDetectionConfig
-from batchqueue.queues.config import RetryPolicy
+from batchqueue.queues.config import RetryPolicy, longest_wait_ms, wait_ms
 
 # `OnFailure`: what becomes of records whose handler raised in their last attempt.
 
@@ -60,7 +60,7 @@ _MOST_ITEMS = 100_000_000
 _LEAST_LEASE_MS, _LONGEST_LEASE_MS = 500, 60_000
 
 
-class OnGap(Enum):
+class OnGap(enum.Enum):
     """What happens when records were trimmed from the stream before the group had read them."""
 
     FAIL = "fail"
@@ -134,3 +134,120 @@ class WorkerSettings:
         check_whole("lease_ms", self.lease_ms, _LEAST_LEASE_MS, _LONGEST_LEASE_MS, remedy)
         check_finite("grace", self.grace, 0, ", for instance 30")
         check_finite("capacity", self.capacity, 1e-6, ", for instance 1.0")
+
+
+# What a failure makes of records, under these settings. It is pure: no lock, clock, or input and
+# output.
+
+
+_LEAST_PAUSE_MS = 10
+"""A blocked piece waits at least this long, whatever its policy says: it is tried for ever."""
+
+
+class Verdict(enum.Enum):
+    """What becomes of a piece whose handler raised."""
+
+    AGAIN = "again"
+    """It is tried again after a wait."""
+
+    BLOCKED = "blocked"
+    """Its attempts are used up, and it is tried again after the longest wait."""
+
+    HALVED = "halved"
+    """Each half is tried once, immediately."""
+
+    DEAD = "dead"
+    """It is a single record, which is set aside."""
+
+    SKIPPED = "skipped"
+    """It is left out."""
+
+    STOP = "stop"
+    """The worker stops."""
+
+
+@dataclass(slots=True)
+class RunPiece:
+    """Records that one call gets.
+
+    Attributes:
+        begin: The place of the first record.
+        end: The place after the last one.
+        tries: The attempts so far.
+        is_half: Whether it came from halving: it has one attempt.
+    """
+
+    begin: int
+    end: int
+    tries: int = 0
+    is_half: bool = False
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return self.end - self.begin
+
+
+class Attempts:
+    """The pieces of a run of records, from the first one that is left.
+
+    Attributes:
+        pieces: What is left to do, in order.
+        is_blocked: Whether the attempts of the first piece are used up, and it is tried again.
+    """
+
+    def __init__(self, count: int, retry: RetryPolicy, on_failure: OnFailure) -> None:
+        """Begin with all records in one piece.
+
+        Args:
+            count: The number of records.
+            retry: How often, and when, a piece is tried again.
+            on_failure: What becomes of it then.
+        """
+        self.pieces = deque([RunPiece(0, count)])
+        self.is_blocked = False
+        self._retry = retry
+        self._on_failure = on_failure
+
+    def begin(self) -> RunPiece:
+        """Return the first piece, for an attempt at it."""
+        piece = self.pieces[0]
+        piece.tries += 1
+        return piece
+
+    def succeeded(self) -> None:
+        """Take the first piece off."""
+        self.pieces.popleft()
+        self.is_blocked = False
+
+    def failed(self, error: BaseException) -> tuple[Verdict, float]:
+        """Return what becomes of the first piece, and how long to wait before it is tried again.
+
+        Args:
+            error: What its handler raised.
+
+        Returns:
+            The verdict, and milliseconds. A piece that is dead or skipped is taken off.
+        """
+        piece, retry = self.pieces[0], self._retry
+        is_used_up = retry.attempts is not None and piece.tries >= retry.attempts
+        is_last = piece.is_half or is_used_up
+        if not isinstance(error, Exception):
+            return Verdict.STOP, 0.0
+        if not is_last and isinstance(error, retry.retry_on):
+            return Verdict.AGAIN, wait_ms(retry, piece.tries)
+        if self._on_failure is OnFailure.BLOCK:
+            self.is_blocked = True
+            return Verdict.BLOCKED, max(_LEAST_PAUSE_MS, longest_wait_ms(retry))
+        return self._give_up(piece), 0.0
+
+    def _give_up(self, piece: RunPiece) -> Verdict:
+        if self._on_failure is OnFailure.STOP:
+            return Verdict.STOP
+        self.pieces.popleft()
+        is_dead = self._on_failure is OnFailure.DEAD_LETTER
+        if len(piece) == 1 or not (is_dead or self._retry.bisect):
+            return Verdict.DEAD if is_dead else Verdict.SKIPPED
+        middle = (piece.begin + piece.end) // 2
+        self.pieces.appendleft(RunPiece(middle, piece.end, piece.tries, is_half=True))
+        self.pieces.appendleft(RunPiece(piece.begin, middle, piece.tries, is_half=True))
+        return Verdict.HALVED
