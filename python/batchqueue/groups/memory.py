@@ -1233,7 +1233,7 @@ def _size(entry: Entry) -> int:
 
 
 class MemoryEntries:
-    """Records of one partition; see `entries.Entries`."""
+    """Records of one partition; see `record.Entries`."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._entries = entries
