@@ -36,6 +36,7 @@ from batchqueue.pipeline.errors import (
 from batchqueue.pipeline.file_sink import FileSink
 from batchqueue.pipeline.graph import Flow, StageConfig
 from batchqueue.pipeline.pipeline import Pipeline
+from batchqueue.pipeline.prometheus import PipelineMetric
 from batchqueue.pipeline.runner import (
     PipelineRun,
     PipelineStats,
@@ -44,7 +45,7 @@ from batchqueue.pipeline.runner import (
     StageStats,
 )
 from batchqueue.pipeline.runner.pressure import BackpressureSignal
-from batchqueue.pipeline.runner.stage_flow import PartitionMetrics, PipelineMetric, StageMetrics
+from batchqueue.pipeline.runner.stage_flow import PartitionMetrics, StageMetrics
 from batchqueue.pipeline.runner.states import BackpressureState, PartitionState, SkewState
 from batchqueue.pipeline.settings import BackpressureConfig
 from batchqueue.pipeline.sinks import FunctionSink, MetricsSink

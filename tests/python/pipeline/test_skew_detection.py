@@ -6,8 +6,8 @@ import pytest
 
 from batchqueue.groups import GroupMonitor, MemoryStreams, SkewDetectionConfig
 from batchqueue.pipeline import Lag, PipelineMetric, SkewState
+from batchqueue.pipeline.prometheus import samples_of
 from batchqueue.pipeline.runner.pressure import PartitionProgress, lag_of
-from batchqueue.pipeline.runner.stage_flow import samples_of
 from pipeline_support.flow_support import CheckedFlow, chain, reading
 
 

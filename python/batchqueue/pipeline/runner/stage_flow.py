@@ -1,10 +1,8 @@
 """`FlowStage`: a stage as signals see it. `StageFlow`: what its controller knows of it."""
 
-import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import NamedTuple, cast
 
 from batchqueue.groups.record import group_id, partition_count
@@ -16,7 +14,6 @@ from batchqueue.groups.skew import (
     skew_report,
     skew_warning,
 )
-from batchqueue.metrics.names import MetricSpec
 from batchqueue.pipeline.graph import StageConfig
 from batchqueue.pipeline.runner.pressure import (
     NO_PRESSURE,
@@ -323,80 +320,6 @@ class StagePartitions:
         self.machine.advance(PartitionState.STOPPED)
 
 
-# The metrics of a pipeline: the single list of their names, types, units, and when they change.
-
-
-_CHECK = "each check of backpressure"
-_CUT = "each cut"
-
-
-def _counter(
-    name: str, unit: str, what: str, changes: str, labels: tuple[str, ...] = ()
-) -> MetricSpec:
-    return MetricSpec(f"batchqueue_pipeline_{name}_total", "counter", labels, unit, what, changes)
-
-
-def _gauge(
-    name: str, unit: str, what: str, changes: str, labels: tuple[str, ...] = ()
-) -> MetricSpec:
-    return MetricSpec(f"batchqueue_pipeline_{name}", "gauge", labels, unit, what, changes)
-
-
-_P = ("partition",)
-
-
-class PipelineMetric(Enum):
-    """The metrics of a stage or source. What is not known is missing, never 0."""
-
-    ROWS_IN = _counter("rows_in", "rows", "rows that it accepted", "each chunk that comes in")
-    ROWS_OUT = _counter("rows_out", "rows", "rows that it emitted or stored", "each chunk it ends")
-    BYTES_IN = _counter("bytes_in", "bytes", "bytes that it accepted", "each chunk that comes in")
-    BYTES_OUT = _counter(
-        "bytes_out", "bytes", "bytes that it emitted or stored", "each chunk it ends"
-    )
-    QUEUE_ROWS = _gauge(
-        "queue_rows", "rows", "rows accepted and not completed", "each chunk in or completed"
-    )
-    QUEUE_BYTES = _gauge(
-        "queue_bytes", "bytes", "bytes accepted and not completed", "each chunk in or completed"
-    )
-    LAG_RECORDS = _gauge("lag_records", "rows", "rows that are not done", _CHECK, _P)
-    LAG_SECONDS = _gauge(
-        "lag_seconds", "seconds", "time that the lag takes at the present rate", _CHECK, _P
-    )
-    BUSY_RATIO = _gauge("busy_ratio", "0 to 1", "share of time its workers are busy", _CHECK)
-    SLOW_DOWN_FACTOR = _gauge(
-        "slow_down_factor", "0 to 1", "least factor of it and all stages after it", _CHECK
-    )
-    BACKPRESSURE_ACTIVE = _gauge(
-        "backpressure_active", "1 or 0", "whether backpressure is active at it", _CHECK
-    )
-    EARLY_WARNING = _gauge("early_warning", "1 or 0", "whether it is near its thresholds", _CHECK)
-    STATE = _gauge(
-        "state",
-        "1 or 0",
-        "whether a state machine (partition, backpressure or skew) is in this state",
-        "each change of state",
-        ("machine", "state"),
-    )
-    PAUSED_SECONDS = _counter(
-        "paused_seconds",
-        "seconds",
-        "time that a source was paused, by the stage that was the cause, or the reason given",
-        "each check while it is paused",
-        ("cause",),
-    )
-    SKEW_RATIO = _gauge("skew_ratio", "ratio", "largest lag divided by the mean lag", _CHECK)
-    HOT_PARTITIONS = _gauge(
-        "hot_partitions", "partitions", "partitions that lag behind", "each reading of skew"
-    )
-    CUTS = _counter("cuts", "cuts", "cuts that were committed", _CUT)
-    CUT_SECONDS = _gauge("cut_seconds", "seconds", "time that the last cut took", _CUT)
-    CHUNKS_FAILED = _counter(
-        "chunks_failed", "chunks", "chunks whose operator or sink raised", "each failure"
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class PartitionMetrics:
     """A partition of a stage at one moment. What is not known is None.
@@ -561,42 +484,3 @@ def stage_metrics_of(
         paused_seconds=paused_seconds,
         is_missing=is_missing,
     )
-
-
-Sample = tuple[PipelineMetric, tuple[str, ...], float]
-"""A metric, the values of its labels but `pipeline` and `stage`, and its value."""
-
-
-def samples_of(metrics: StageMetrics) -> Iterator[Sample]:
-    """Return the samples of a stage. What is not known has none.
-
-    Example:
-        for metric, labels, value in samples_of(controller.metrics("totals")):
-            print(metric.value.name, labels, value)
-    """
-    for metric, value in (
-        (PipelineMetric.QUEUE_ROWS, metrics.queue_rows),
-        (PipelineMetric.BUSY_RATIO, metrics.busy_ratio),
-        (PipelineMetric.SLOW_DOWN_FACTOR, metrics.slow_down_factor),
-        (PipelineMetric.BACKPRESSURE_ACTIVE, metrics.backpressure_active),
-        (PipelineMetric.EARLY_WARNING, metrics.early_warning),
-        (PipelineMetric.SKEW_RATIO, metrics.skew_ratio),
-        (PipelineMetric.HOT_PARTITIONS, len(metrics.hot_partitions)),
-    ):
-        if value is not None:
-            yield metric, (), float(value)
-    for machine, settled in (
-        ("partition", metrics.partition_state),
-        ("backpressure", metrics.backpressure_state),
-        ("skew", metrics.skew_state),
-    ):
-        for state in type(settled.state):
-            yield PipelineMetric.STATE, (machine, state.value), float(state is settled.state)
-    for cause, seconds in metrics.paused_seconds.items():
-        yield PipelineMetric.PAUSED_SECONDS, (cause,), seconds
-    for partition in metrics.partitions.values():
-        labels = (str(partition.partition),)
-        if partition.lag is not None:
-            yield PipelineMetric.LAG_RECORDS, labels, float(partition.lag)
-        if partition.lag_seconds is not None and partition.lag_seconds < math.inf:
-            yield PipelineMetric.LAG_SECONDS, labels, partition.lag_seconds
