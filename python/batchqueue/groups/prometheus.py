@@ -1,101 +1,91 @@
 """`GroupCollector`: a group as Prometheus metrics."""
 
-import enum
 import math
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from enum import Enum
 
 from batchqueue.base.background_log import BackgroundLog
-from batchqueue.base.checks import require
 from batchqueue.groups.monitor import GroupMetrics, GroupMonitor
-from batchqueue.metrics.names import families
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
+from batchqueue.metrics.names import MetricSpec
+from batchqueue.metrics.prometheus import MetricCollector, Sample
 
 _log = BackgroundLog("batchqueue")
 
 
-class _Spec(NamedTuple):
-    name: str
-    kind: str
-    labels: tuple[str, ...]
-    what: str
+_SCRAPE = "each scrape"
+_BEAT = "each heartbeat of the worker"
+
+_P = ("partition",)
 
 
-class GroupMetric(enum.Enum):
+def _gauge(
+    name: str, unit: str, what: str, changes: str, labels: tuple[str, ...] = ()
+) -> MetricSpec:
+    return MetricSpec(f"batchqueue_group_{name}", "gauge", labels, unit, what, changes)
+
+
+def _counter(name: str, unit: str, what: str, labels: tuple[str, ...] = ()) -> MetricSpec:
+    labels = ("worker", *labels)
+    return MetricSpec(f"batchqueue_group_worker_{name}", "counter", labels, unit, what, _BEAT)
+
+
+class GroupMetric(Enum):
     """The metrics. All have the labels `group` and `stream` before their own.
 
     Those of a partition are read from the stream, so they continue when its owner changes. Those
     of a worker begin at 0 with each worker.
     """
 
-    UP = _Spec("batchqueue_group_up", "gauge", (), "1 if the group could be read")
-    MEMBERS = _Spec("batchqueue_group_members", "gauge", (), "Workers")
-    MOVES = _Spec(
-        "batchqueue_group_moves", "gauge", (), "Partitions that were moved, in the history kept"
+    UP = _gauge("up", "1 or 0", "1 if the group could be read", "each scrape")
+    MEMBERS = _gauge("members", "workers", "Workers", "each one that joins or leaves")
+    MOVES = _gauge(
+        "moves",
+        "partitions",
+        "Partitions that were moved, in the history kept",
+        "each plan that moves some",
     )
-    SKEW = _Spec("batchqueue_group_skew_ratio", "gauge", (), "Largest lag divided by the mean lag")
-    OWNED = _Spec(
-        "batchqueue_group_partition_owned", "gauge", ("partition",), "1 if it has an owner"
-    )
-    LAG = _Spec(
-        "batchqueue_group_partition_lag", "gauge", ("partition",), "Records that are not done"
-    )
-    TIME_LAG = _Spec(
-        "batchqueue_group_partition_lag_seconds",
-        "gauge",
-        ("partition",),
+    SKEW = _gauge("skew_ratio", "ratio", "Largest lag divided by the mean lag", _SCRAPE)
+    OWNED = _gauge("partition_owned", "1 or 0", "1 if it has an owner", "each change of owner", _P)
+    LAG = _gauge("partition_lag", "records", "Records that are not done", _SCRAPE, _P)
+    TIME_LAG = _gauge(
+        "partition_lag_seconds",
+        "seconds",
         "Seconds that the lag takes at the rate of the owner",
+        _SCRAPE,
+        _P,
     )
-    DEAD = _Spec(
-        "batchqueue_group_partition_dead_letters",
-        "gauge",
-        ("partition",),
+    DEAD = _gauge(
+        "partition_dead_letters",
+        "records",
         "Records in the dead letters",
+        "each record that goes there or is sent again",
+        _P,
     )
-    BLOCKED = _Spec(
-        "batchqueue_group_partition_blocked",
-        "gauge",
-        ("partition",),
+    BLOCKED = _gauge(
+        "partition_blocked",
+        "1 or 0",
         "1 if records are tried again after their last attempt",
+        _BEAT,
+        _P,
     )
-    HOT = _Spec(
-        "batchqueue_group_partition_hot", "gauge", ("partition",), "1 if it lags behind the others"
-    )
-    RECORDS = _Spec(
-        "batchqueue_group_worker_records",
-        "counter",
-        ("worker", "outcome"),
+    HOT = _gauge("partition_hot", "1 or 0", "1 if it lags behind the others", _SCRAPE, _P)
+    RECORDS = _counter(
+        "records",
+        "records",
         "Records that ended: handled, dead, skipped or dropped",
+        ("outcome",),
     )
-    FAILED = _Spec(
-        "batchqueue_group_worker_failed_attempts",
-        "counter",
-        ("worker",),
-        "Calls of handlers that raised",
-    )
-    LOST = _Spec(
-        "batchqueue_group_worker_lost_partitions",
-        "counter",
-        ("worker",),
-        "Partitions that another worker took over",
-    )
-    LATE = _Spec(
-        "batchqueue_group_worker_late_heartbeats",
-        "counter",
-        ("worker",),
-        "Heartbeats that were sent after half of the lease",
+    FAILED = _counter("failed_attempts", "calls", "Calls of handlers that raised")
+    LOST = _counter("lost_partitions", "partitions", "Partitions that another worker took over")
+    LATE = _counter(
+        "late_heartbeats", "heartbeats", "Heartbeats that were sent after half of the lease"
     )
 
-
-Sample = tuple[GroupMetric, tuple[str, ...], float]
-"""A metric, the values of its labels but `group` and `stream`, and its value."""
 
 _OUTCOMES = ("handled", "dead", "skipped", "dropped")
 
 
-class GroupCollector:
+class GroupCollector(MetricCollector):
     """A collector for `prometheus_client`, which reads a group at each scrape.
 
     It works in every process that can reach the server, and no worker is contacted. A group that
@@ -107,6 +97,9 @@ class GroupCollector:
         start_http_server(9108, addr="127.0.0.1")
     """
 
+    metrics = GroupMetric
+    labels = ("group", "stream")
+
     def __init__(self, monitor: GroupMonitor) -> None:
         """Describe what to read; nothing is read yet.
 
@@ -116,15 +109,11 @@ class GroupCollector:
         Raises:
             MissingPackageError: prometheus_client is not installed.
         """
-        require("prometheus_client.core", "GroupCollector", "metrics")
+        super().__init__()
         self._monitor = monitor
         self._was_readable = True
 
-    def describe(self) -> "Iterable[Metric]":
-        """Return the metrics without values; the registry calls this when it gets the collector."""
-        return self._families([])
-
-    def collect(self) -> "Iterable[Metric]":
+    def _samples(self) -> Iterator[Sample]:
         """Read the group. It never raises, because other collectors share the scrape."""
         try:
             samples = list(samples_of(self._monitor.metrics()))
@@ -135,14 +124,8 @@ class GroupCollector:
             samples = [(GroupMetric.UP, (), 0)]
         else:
             self._was_readable = True
-        return self._families(samples)
-
-    def _families(self, samples: Iterable[Sample]) -> "list[Metric]":
-        found = families(GroupMetric, ("group", "stream"))
         for metric, labels, value in samples:
-            group, stream = self._monitor.group, self._monitor.stream
-            found[metric].add_metric((group, stream, *labels), value)
-        return list(found.values())
+            yield metric, (self._monitor.group, self._monitor.stream, *labels), value
 
 
 def samples_of(metrics: GroupMetrics) -> Iterator[Sample]:

@@ -2,9 +2,9 @@
 
 | file | what |
 |---|---|
-| `names.py` | the list of the metrics, `QueueMetric`; what the lists of this package share |
+| `names.py` | `MetricSpec`, one metric of a list; `QueueMetric`, the list of those of queues |
 | `reading.py` | reads all queues |
-| `prometheus.py` | a collector, and a server for scrapes |
+| `prometheus.py` | `MetricCollector`, which all collectors share; a server for scrapes |
 | `otel.py` | instruments for OpenTelemetry |
 """
 

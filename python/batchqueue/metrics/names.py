@@ -1,7 +1,7 @@
-"""`MetricSpec`: what the lists of metrics say of one metric."""
+"""`MetricSpec`: what the lists of metrics say of one metric. `QueueMetric`: the list for queues."""
 
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 
 class MetricSpec(NamedTuple):
@@ -117,34 +117,3 @@ MOST_TYPES = 100
 
 OTHER_TYPES = "(other)"
 """The label of what all further types have together."""
-
-
-# Families of Prometheus, from a list of metrics: what all collectors of this package share.
-
-
-M = TypeVar("M", bound=Enum)
-
-
-def families(metrics: type[M], labels: tuple[str, ...]) -> dict[M, Any]:
-    """Make an empty family for each metric of a list.
-
-    Args:
-        metrics: An enum, whose values have the fields `name`, `kind`, `labels` and `what`.
-        labels: The labels that all of them have before their own.
-    """
-    from prometheus_client.core import (
-        CounterMetricFamily,
-        GaugeMetricFamily,
-        HistogramMetricFamily,
-    )
-
-    known: dict[str, Any] = {
-        "counter": CounterMetricFamily,
-        "gauge": GaugeMetricFamily,
-        "histogram": HistogramMetricFamily,
-    }
-    made = {}
-    for metric in metrics:
-        spec = metric.value
-        made[metric] = known[spec.kind](spec.name, spec.what, labels=(*labels, *spec.labels))
-    return made

@@ -1,14 +1,16 @@
-"""The queues of a process as Prometheus metrics: a collector, and a server for scrapes."""
+"""Metrics for Prometheus: what every collector shares, that of all queues, a server for scrapes."""
 
 import logging
 import os
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchqueue.base.checks import check_whole, require
 from batchqueue.exceptions import ConfigError
-from batchqueue.metrics.names import QueueMetric, families
-from batchqueue.metrics.reading import Reading, read_queues
+from batchqueue.metrics.names import QueueMetric
+from batchqueue.metrics.reading import Buckets, read_queues
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -16,26 +18,79 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("batchqueue")
 
+Sample = tuple[Enum, tuple[str, ...], float | Buckets]
+"""A metric of a list, the values of all its labels, and its value: of a histogram its buckets."""
 
-class QueueCollector:
-    """A collector for `prometheus_client`, which reads all queues of the process at each scrape."""
+
+class MetricCollector(ABC):
+    """A collector for `prometheus_client`, which reads a list of metrics at each scrape.
+
+    Attributes:
+        metrics: The list: an enum, whose values are `MetricSpec`s.
+        labels: The labels that all of them have before their own.
+    """
+
+    metrics: ClassVar[type[Enum]]
+    labels: ClassVar[tuple[str, ...]]
+
+    def __init__(self) -> None:
+        """Check that there is a client.
+
+        Raises:
+            MissingPackageError: prometheus_client is not installed: the extra `metrics`.
+        """
+        require("prometheus_client.core", type(self).__name__, "metrics")
 
     def describe(self) -> "Iterable[Metric]":
         """Return the metrics without values; the registry calls this when it gets the collector."""
-        return _families_of(Reading())
+        return self._families(())
 
     def collect(self) -> "Iterable[Metric]":
-        """Read the queues."""
-        return _families_of(read_queues())
+        """Read the metrics."""
+        return self._families(self._samples())
+
+    @abstractmethod
+    def _samples(self) -> Iterable[Sample]:
+        """Read the samples. What is not known has none."""
+
+    def _families(self, samples: Iterable[Sample]) -> "Iterable[Metric]":
+        from prometheus_client.core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
+
+        family_of: dict[str, Any] = {
+            "counter": CounterMetricFamily,
+            "gauge": GaugeMetricFamily,
+            "histogram": HistogramMetricFamily,
+        }
+        found = {}
+        for metric in self.metrics:
+            spec = metric.value
+            found[metric] = family_of[spec.kind](
+                spec.name, spec.what, labels=(*self.labels, *spec.labels)
+            )
+        for metric, labels, value in samples:
+            if isinstance(value, Buckets):
+                found[metric].add_metric(labels, list(value.by_label()), value.sum)
+            else:
+                found[metric].add_metric(labels, float(value))
+        return found.values()
 
 
-def _families_of(reading: Reading) -> "Iterable[Metric]":
-    found: dict[QueueMetric, Any] = families(QueueMetric, ("queue",))
-    for (metric, queue), value in reading.values.items():
-        found[metric].add_metric((queue,), value)
-    for (metric, queue, kind), buckets in reading.histograms.items():
-        found[metric].add_metric((queue, kind), list(buckets.by_label()), buckets.sum)
-    return found.values()
+class QueueCollector(MetricCollector):
+    """The collector for every queue of the process."""
+
+    metrics = QueueMetric
+    labels = ("queue",)
+
+    def _samples(self) -> Iterator[Sample]:
+        reading = read_queues()
+        for (metric, queue), value in reading.values.items():
+            yield metric, (queue,), value
+        for (metric, queue, kind), buckets in reading.histograms.items():
+            yield metric, (queue, kind), buckets
 
 
 def collector() -> QueueCollector:

@@ -54,12 +54,12 @@ def test_every_metric_has_a_value_in_some_run(tmp_path):
         run.pause("numbers", "maintenance")
         eventually(lambda: "0" in run.get_partition_metrics("numbers"), "a check that reads it")
         found = list(samples_of_run(run))
-        seen.update(metric for _, metric, _, _ in found)
+        seen.update(metric for _, (metric, _, _) in found)
         run.resume("numbers", "maintenance")
-    causes = {labels for _, metric, labels, _ in found if metric is PipelineMetric.PAUSED_SECONDS}
+    causes = {labels for _, (metric, labels, _) in found if metric is PipelineMetric.PAUSED_SECONDS}
     assert {("Gated",), ("maintenance",)} <= causes
     assert seen == set(PipelineMetric)
-    for _, metric, labels, _ in found:
+    for _, (metric, labels, _) in found:
         assert len(labels) == len(metric.value.labels), metric
 
 

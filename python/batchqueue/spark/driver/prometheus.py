@@ -1,20 +1,15 @@
 """The metrics of a sink: the single list of their names, types, units, and when they change."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any
 
 from batchqueue.base.background_log import BackgroundLog
-from batchqueue.base.checks import require
-from batchqueue.metrics.names import MetricSpec, families
+from batchqueue.metrics.names import MetricSpec
+from batchqueue.metrics.prometheus import MetricCollector, Sample
 from batchqueue.outputs.base import FINAL_BEFORE
 from batchqueue.outputs.store import Epoch, StoreUnavailableError
 from batchqueue.spark.commit.summary import SinkTotals, latest_totals
 from batchqueue.spark.driver.progress import LedgerStore, checked_sink_ids
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
-
 
 _EPOCH = "each epoch"
 
@@ -160,11 +155,8 @@ class SinkMetric(Enum):
 
 _log = BackgroundLog("batchqueue.spark")
 
-Sample = tuple[SinkMetric, tuple[str, ...], float]
-"""A metric, the values of its labels without `sink`, and its value."""
 
-
-class LedgerCollector:
+class LedgerCollector(MetricCollector):
     """A collector for `prometheus_client`, which reads the ledger of its sinks at each scrape.
 
     It has no state, so it works in every process that can read the store: in the driver, or in an
@@ -179,6 +171,9 @@ class LedgerCollector:
         start_http_server(9108, addr="127.0.0.1")
     """
 
+    metrics = SinkMetric
+    labels = ("sink",)
+
     def __init__(self, store: LedgerStore, sink_ids: str | Sequence[str]) -> None:
         """Describe what to read; nothing is read yet.
 
@@ -190,20 +185,13 @@ class LedgerCollector:
             ConfigError: There is no sink id, or a sink id occurs twice.
             MissingPackageError: prometheus_client is not installed.
         """
-        require("prometheus_client.core", "LedgerCollector", "metrics")
+        super().__init__()
         self._store = store
         self._sink_ids = checked_sink_ids(sink_ids)
         self._unreadable: dict[str, str] = {}
 
-    def describe(self) -> "Iterable[Metric]":
-        """Return the metrics without values; the registry calls this when it gets the collector."""
-        return self._families([]).values()
-
-    def collect(self) -> "Iterable[Metric]":
+    def _samples(self) -> Iterator[Sample]:
         """Read the ledger. It never raises, because other collectors share the scrape."""
-        return self._families([(sink_id, sample) for sink_id, sample in self._samples()]).values()
-
-    def _samples(self) -> Iterator[tuple[str, Sample]]:
         unavailable: Exception | None = None
         for sink_id in self._sink_ids:
             try:
@@ -217,8 +205,8 @@ class LedgerCollector:
                 samples = [(SinkMetric.UP, (), 0)]
             else:
                 self._log_change(sink_id, None)
-            for sample in samples:
-                yield sink_id, sample
+            for metric, labels, value in samples:
+                yield metric, (sink_id, *labels), value
 
     def _log_change(self, sink_id: str, reason: str | None) -> None:
         """Log the moments when a sink becomes unreadable or readable, not every scrape."""
@@ -229,12 +217,6 @@ class LedgerCollector:
                 _log.warning("sink %s: its metrics cannot be read: %s", sink_id, reason)
         elif before is not None:
             _log.info("sink %s: its metrics can be read again", sink_id)
-
-    def _families(self, samples: Iterable[tuple[str, Sample]]) -> "Mapping[SinkMetric, Any]":
-        found = families(SinkMetric, ("sink",))
-        for sink_id, (metric, labels, value) in samples:
-            found[metric].add_metric((sink_id, *labels), value)
-        return found
 
 
 def read_samples(store: LedgerStore, sink_id: str) -> Iterator[Sample]:

@@ -241,15 +241,16 @@ def test_the_types_of_a_queue_have_a_limited_number_of_series(make_queue):
 
 def test_names_of_metrics_are_unique_and_complete():
     lists = (QueueMetric, GroupMetric, PipelineMetric, SinkMetric)
-    names = [metric.value.name for metrics in lists for metric in metrics]
-    assert len(names) == len(set(names))
+    specs = [metric.value for metrics in lists for metric in metrics]
+    assert len({spec.name for spec in specs}) == len(specs)
+    for spec in specs:
+        assert spec.unit
+        assert spec.what
+        assert spec.changes
     for metric in QueueMetric:
         spec = metric.value
         assert spec.name.startswith("batchqueue_queue_")
         assert spec.name.endswith("_total") == (spec.kind == "counter")
-        assert spec.unit
-        assert spec.what
-        assert spec.changes
         if spec.unit == "seconds":
             assert spec.name.endswith("_seconds")
 
