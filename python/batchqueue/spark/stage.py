@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
+from itertools import islice
 from types import MethodType, SimpleNamespace
 from typing import Any, Self
 
 from batchqueue import _core
-from batchqueue.aggregation import Aggregator
+from batchqueue.aggregation import Aggregator, Metrics
 from batchqueue.exceptions import BatchQueueError
 from batchqueue.queues.config import BatchQueueConfig
 from batchqueue.queues.handlers import (
@@ -302,6 +303,65 @@ class QueueStage:
         if first is not None:
             message += f"; first error: {type(first).__name__}: {first}"
         raise self._loss.error(message) from first
+
+
+class InlineStage:
+    """A stage without a queue: the thread that has the items calls the handler with them.
+
+    Attributes:
+        summary: The counts; set at the end.
+        drain_cpu_s: 0: there are no drain threads.
+    """
+
+    summary: StageSummary
+    drain_cpu_s = 0.0
+
+    def __init__(self, handler: Any) -> None:
+        """Make the stage.
+
+        Args:
+            handler: Takes metrics in `consume`; it may have `on_close`.
+        """
+        self._handler = handler
+        self._taken = 0
+
+    def produce_many(self, items: Iterable[Metrics]) -> int:
+        """Hand items over in lists, and return how many there were.
+
+        Raises:
+            SinkError: The handler has raised.
+        """
+        before, waiting = self._taken, iter(items)
+        while batch := list(islice(waiting, _ITEMS_AT_ONCE)):
+            try:
+                self._handler.consume(batch)
+            except SinkError:
+                raise  # of a stage behind this one
+            except Exception as error:
+                raise not_stored({item.name for item in batch}, error) from error
+            self._taken += len(batch)
+        return self._taken - before
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if error is None and hasattr(self._handler, "on_close"):
+            self._handler.on_close()
+        self.summary = StageSummary.total([]).with_merged(self._taken)
+
+
+_ITEMS_AT_ONCE = 10_000
+
+
+def not_stored(metrics: Iterable[str], error: BaseException) -> SinkError:
+    """Return the error of a commit in which metrics could not be stored."""
+    names = sorted(metrics)
+    what = f"metric {names[0]!r} was" if len(names) == 1 else f"one of {', '.join(names)} was"
+    return SinkError(
+        f"{what} not stored, so nothing of this epoch is committed; first error: "
+        f"{type(error).__name__}: {error}"
+    )
 
 
 # The process that a stage runs in: its CPU time and its garbage collector.

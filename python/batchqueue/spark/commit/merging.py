@@ -18,12 +18,12 @@ from batchqueue.presets import sql_batch
 from batchqueue.queues.handlers import SupportsConsume
 from batchqueue.spark.job import AggregationJob, Watermark
 from batchqueue.spark.options import SinkOptions
-from batchqueue.spark.requirements import SinkError
-from batchqueue.spark.stage import QueueStage, StageSummary
+from batchqueue.spark.stage import InlineStage, QueueStage, StageSummary, not_stored
 from batchqueue.spark.task.groups import (
     ColumnPartials,
     TaskGroups,
     are_within,
+    has_only_built_in_metrics,
     merged_groups,
     within,
 )
@@ -289,7 +289,7 @@ def merge_partials(
     """Merge the partials of all tasks, and write them.
 
     Those of declared metrics are merged in columns, and go to the store as rows where they can; the
-    others are merged as objects by the queue of L2.
+    others are merged as objects by L2, which has queues if the job has functions.
 
     Args:
         job: The job.
@@ -303,12 +303,8 @@ def merge_partials(
     groups = [of_task for message in messages for of_task in message.groups]
     stored = destination.stored
     # The L2 stage ends first, so the store writer still takes what its workers emit at close.
-    with QueueStage(f"{name}-persist", sql_batch(destination.writer, writers=1)) as persist:
-        workers: dict[type | str, SupportsConsume[Any]] = {
-            metric_type: L2PersistenceWorker(persist.produce_many)
-            for metric_type in job.stored_metrics
-        }
-        with QueueStage(f"{name}-l2", job.l2, workers) as l2:
+    with _persist_stage(job, name, destination) as persist:
+        with _l2_stage(job, name, persist) as l2:
             for message in messages:
                 l2.produce_many(stored(message.objects(job)))
             found = merged_groups(groups, job.arrow)
@@ -325,10 +321,7 @@ def merge_partials(
         try:
             destination.merge_rows(of_metric)
         except StoreError as error:
-            raise SinkError(
-                f"metric {of_metric.metric.name!r} was not stored, so nothing of this epoch is "
-                f"committed; first error: {type(error).__name__}: {error}"
-            ) from error
+            raise not_stored([of_metric.metric.name], error) from error
     merged = sum(of_task.partials for of_task in groups) + sum(map(len, columns))
     merged -= sum(map(len, found.unmerged))
     return MergeSummary(
@@ -336,3 +329,22 @@ def merge_partials(
         persist.summary.with_merged(sum(map(len, as_rows))),
         l2.drain_cpu_s + persist.drain_cpu_s,
     )
+
+
+def _persist_stage(
+    job: AggregationJob, name: str, destination: Destination
+) -> QueueStage | InlineStage:
+    if has_only_built_in_metrics(job.arrow) and job.items is None:
+        return InlineStage(destination.writer())
+    return QueueStage(f"{name}-persist", sql_batch(destination.writer, writers=1))
+
+
+def _l2_stage(
+    job: AggregationJob, name: str, persist: QueueStage | InlineStage
+) -> QueueStage | InlineStage:
+    if isinstance(persist, InlineStage):
+        return InlineStage(L2PersistenceWorker(persist.produce_many))
+    workers: dict[type | str, SupportsConsume[Any]] = {
+        metric_type: L2PersistenceWorker(persist.produce_many) for metric_type in job.stored_metrics
+    }
+    return QueueStage(f"{name}-l2", job.l2, workers)

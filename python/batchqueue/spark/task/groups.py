@@ -304,9 +304,7 @@ class _Merge:
         self._streams: list[bytes] = []
         self._aggregator = _aggregator(step)
         # Across tasks, a kind with its own way to combine is combined in that way.
-        self._is_built_in = all(
-            kind.combine.__module__.startswith("batchqueue.") for kind in step.types.values()
-        )
+        self._is_built_in = _is_built_in(step)
 
     def add(self, partials: pa.RecordBatch, stream: bytes) -> None:
         self._streams.append(stream)
@@ -330,6 +328,18 @@ class _Merge:
                 found.unmerged.extend(_columns_of(self._step, aggregator))
             except OverflowError as error:
                 raise overflow(error) from error
+
+
+def has_only_built_in_metrics(steps: Sequence[ArrowStep]) -> bool:
+    """Return whether all steps declare their metrics, and no kind has its own way to combine."""
+    return all(
+        isinstance(step, ArrowAggregation) and not callable(step.metrics) and _is_built_in(step)
+        for step in steps
+    )
+
+
+def _is_built_in(step: ArrowAggregation) -> bool:
+    return all(kind.combine.__module__.startswith("batchqueue.") for kind in step.types.values())
 
 
 def _aggregator(step: ArrowAggregation) -> Aggregator:

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import date
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -22,15 +22,17 @@ from batchqueue.aggregation import (
     Mean,
     Metrics,
     Min,
+    QuantileMetrics,
     Quantiles,
     Sum,
     SumMetrics,
     Window,
     metric_type,
 )
-from batchqueue.outputs import StoreError, StoreTransaction
+from batchqueue.outputs import BadRows, StoreError, StoreTransaction
 from batchqueue.outputs.sqlite_transaction import SqliteTransaction
-from batchqueue.spark import AggregationJob, ArrowAggregation, SinkError
+from batchqueue.queues.queue import live_stats
+from batchqueue.spark import AggregationJob, ArrowAggregation, DeadLetters, SinkError
 from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
@@ -217,4 +219,73 @@ def test_store_that_does_not_take_rows_fails_the_commit(store: Any) -> None:
     message = "'rows' was not stored, so nothing of this epoch is committed; first error: StoreErr"
     with pytest.raises(SinkError, match=message):
         apply_epoch(job(store, arrow=[counting]), 0)
+    assert store.summaries("rows") == []
+
+
+class Watching(CountMetrics):
+    """A kind that notes which queues of a commit there are when it is stored."""
+
+    __slots__ = ()
+    queues: ClassVar[set[str]] = set()
+
+    def to_rows(self) -> list[tuple[Any, ...]]:
+        names = {stats.name for _, stats in live_stats()}
+        self.queues.update(name for name in names if name.endswith(("-l2", "-persist")))
+        return super().to_rows()
+
+
+WATCHED = metric_type("watched", Watching)
+
+
+def watched(store: Any, **changes: Any) -> AggregationJob:
+    """A job whose metrics take all ways: rows, objects, objects of a single task, bad rows."""
+    by_name = ArrowAggregation(
+        keys=["name"], time=Window("at", 60), metrics={**MEASURES, WATCHED: Count()}
+    )
+    of = {"name": "watched", "arrow": [by_name, BY_KEYS], "on_bad_row": DeadLetters(), **changes}
+    return job(store, **of)
+
+
+def apply_watched(of: AggregationJob, number: int) -> dict[str, Any]:
+    """Commit three tasks, one of which has another type of column, and one a bad row."""
+    first, second = rows(number), rows(number + 1)
+    wide = rows(number + 2)
+    cents = wide.schema.get_field_index("cents")
+    wide = wide.set_column(cents, "cents", wide.column("cents").cast(pa.float64()))
+    name = second.schema.get_field_index("name")
+    names = ["nul\0", *second.column("name").to_pylist()[1:]]
+    second = second.set_column(name, "name", pa.array(names))
+    epoch = EpochId("q", number)
+    messages = [run_attempt(of, OPTIONS, [batch], epoch) for batch in (first, second, wide)]
+    return EpochCommit(of, OPTIONS, messages).apply_epoch(number)
+
+
+def test_commit_of_declared_metrics_starts_no_queue_and_has_the_same_result(
+    any_store: Any,
+) -> None:
+    store, found = any_store, []
+    # A job with a function has the queues, also if the function makes nothing.
+    for items in (None, lambda _: []):
+        with store.transaction("rows") as transaction:
+            transaction.clear()
+        Watching.queues.clear()
+        summaries = [apply_watched(watched(store, items=items), number) for number in range(2)]
+        assert {name.rpartition("-")[2] for name in Watching.queues} == (
+            set() if items is None else {"l2", "persist"}
+        )
+        assert (summaries[1]["commit_drain_cpu_s"] == 0) == (items is None)
+        bad_rows = [row for item in store.read(BadRows, "rows") for row in item.rows]
+        keys = [repr(item) for item in store.read(WATCHED, "rows")]
+        found.append((contents(store), keys, sorted(bad_rows), list(map(counts, summaries))))
+    assert found[0] == found[1]
+    assert found[0][3][0]["l2"] > 0
+
+
+def test_declared_metric_that_cannot_be_stored_fails_the_commit(store: Any) -> None:
+    with closing(sqlite3.connect(store.path)) as other:
+        other.execute(f"CREATE TABLE {QuantileMetrics.table} (value)")
+    spread = ArrowAggregation(keys=["name"], metrics={"spread": Quantiles("weight")})
+    message = "'spread' was not stored, so nothing of this epoch is committed; first error: Sto"
+    with pytest.raises(SinkError, match=message):
+        apply_epoch(job(store, arrow=[spread]), 0)
     assert store.summaries("rows") == []
