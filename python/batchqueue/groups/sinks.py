@@ -428,27 +428,22 @@ class MetricsSink:
             StoreError: The store cannot be written, for instance because its disk is full.
             StoreUnavailableError: It is busy or down; another attempt may succeed.
         """
-        from batchqueue.outputs.ledger import admit_metrics, admit_owner
+        from batchqueue.outputs.ledger import OwnedSink
 
         partials = self._merged(batch.records)  # before the lock: other writers need not wait
-        with self._store.transaction(self._sink_id) as transaction:
-            owner = {"kind": "group", "group": batch.group, "stream": batch.stream}
-            description = admit_owner(transaction, self._name, owner)
-            marks = _Marks.of(batch)
-            _pass_fence(transaction, batch, marks.token)
-            stored = transaction.last_batch(marks.offset)
-            if stored is not None and stored >= batch.last:
-                return
-            if stored is not None and stored >= batch.records[0].offset:
-                partials = self._merged([each for each in batch.records if each.offset > stored])
-            admit_metrics(transaction, self._name, description, partials)
-            if partials:
-                transaction.merge(partials)
-            transaction.raise_mark(marks.offset, batch.last)
+        marks = _Marks.of(batch)
 
-    @property
-    def _name(self) -> str:
-        return f"sink {self._sink_id!r} of {self._store!r}"
+        def unstored(transaction: "StoreTransaction", stored: int | None) -> "list[Metrics] | None":
+            _pass_fence(transaction, batch, marks.token)
+            if stored is None or stored < batch.records[0].offset:
+                return partials
+            if stored >= batch.last:
+                return None
+            return self._merged([each for each in batch.records if each.offset > stored])
+
+        owner = {"kind": "group", "group": batch.group, "stream": batch.stream}
+        sink = OwnedSink(self._store, self._sink_id, owner)
+        sink.write_once(marks.offset, batch.last, unstored)
 
     def _merged(self, records: "Sequence[Record[Any]]") -> "list[Metrics]":
         """L1: a partial per metric type and key."""

@@ -1,95 +1,166 @@
-"""Whose a sink of metrics is: what its description in a store says of those that write to it.
+"""What a sink has once: the protocol in which groups, pipelines and Spark write to a store.
+
+A write is a batch of a group, a cut of a pipeline, or an epoch of Spark. `write_once` makes all of
+its steps in one transaction, so that a store has either all of them or none:
+
+1. Another owner is refused. The description of the sink says whose it is.
+2. The mark of the write is compared: what the store has already is left out.
+3. What is left is merged with what is stored.
+4. The mark is raised, with a summary if the ledger keeps one.
 
 The store keeps one description for each sink. That of a Spark job is its fingerprint. Others have
 their `kind`, such as "group", the fields that name the owner, and `metrics`: the table, columns and
 limit of each metric by its name.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.layout import columns_of, shown
-from batchqueue.outputs.store import StoreTransaction
+from batchqueue.outputs.store import MetricsStore, StoreTransaction
+
+W = TypeVar("W")
+
+Summary = Mapping[str, Any]
+
+
+def write_once(
+    store: MetricsStore,
+    sink_id: str,
+    mark: str,
+    number: int,
+    *,
+    unstored: Callable[[StoreTransaction, int | None], W | None],
+    merge: Callable[[StoreTransaction, W], Summary | None],
+    marked: bool = True,
+) -> Summary | None:
+    """Write to a sink what its ledger does not have.
+
+    Args:
+        store: Where to write.
+        sink_id: The sink.
+        mark: The query id of the mark.
+        number: What the mark is raised to.
+        unstored: Gets the transaction and the mark as it is, None if there is none. It refuses what
+            may not be written, by raising, and returns what is not stored yet; None if nothing is
+            left, and the mark stays.
+        merge: Gets the transaction and what is not stored, merges it with what is, and returns the
+            summary that the ledger keeps; None if it keeps none.
+        marked: See `StoreTransaction.record`. Default: True.
+
+    Returns:
+        The summary; None without one, or if nothing was left.
+    """
+    with store.transaction(sink_id) as transaction:
+        left = unstored(transaction, transaction.last_batch(mark))
+        if left is None:
+            return None
+        summary = merge(transaction, left)
+        if summary is None:
+            transaction.raise_mark(mark, number)
+        else:
+            transaction.record(mark, number, summary, marked=marked)
+    return summary
+
+
+@dataclass(frozen=True)
+class OwnedSink:
+    """A sink of one group or pipeline; one of a Spark job has other guards.
+
+    Attributes:
+        store: Where it is.
+        sink_id: Its id.
+        owner: Its `kind`, and the fields that name the owner among those of its kind.
+    """
+
+    store: MetricsStore
+    sink_id: str
+    owner: Mapping[str, str]
+
+    def write_once(
+        self,
+        mark: str,
+        number: int,
+        unstored: Callable[[StoreTransaction, int | None], Sequence[Metrics] | None],
+        **notes: Any,
+    ) -> None:
+        """Merge partials that the sink does not have.
+
+        Args:
+            mark: See `write_once`, as are `number` and `unstored`, which returns partials.
+            number: What the mark is raised to.
+            unstored: Returns what is not stored yet.
+            notes: Further fields of the description.
+
+        Raises:
+            ConfigError: Another owner has written to the sink, or a metric has another table, other
+                columns or another limit than before.
+        """
+
+        def admitted(
+            transaction: StoreTransaction, last: int | None
+        ) -> tuple[Summary | None, Sequence[Metrics]] | None:
+            description = self.description(transaction)
+            partials = unstored(transaction, last)
+            return None if partials is None else (description, partials)
+
+        def merge(
+            transaction: StoreTransaction, admitted: tuple[Summary | None, Sequence[Metrics]]
+        ) -> None:
+            description, partials = admitted
+            now = {**self._described(description, partials), **notes}
+            if now != description:
+                transaction.describe(now)
+            if partials:
+                transaction.merge(partials)
+
+        write_once(self.store, self.sink_id, mark, number, unstored=admitted, merge=merge)
+
+    def description(self, transaction: StoreTransaction) -> Mapping[str, Any] | None:
+        """Return the description of the sink; None if it is new.
+
+        Raises:
+            ConfigError: Another owner has written to it.
+        """
+        found = transaction.description()
+        if found is None and not transaction.known_queries():
+            return None
+        if found is None or any(found.get(name) != value for name, value in self.owner.items()):
+            raise ConfigError(
+                f"{self} was written by {owner_text(found)}, and {owner_text(self.owner)} would "
+                "count its records beside those: give each group, stream, pipeline and job its own "
+                "sink_id"
+            )
+        return found
+
+    def _described(
+        self, description: Mapping[str, Any] | None, partials: Iterable[Metrics]
+    ) -> dict[str, Any]:
+        """Return the description of the sink with the metrics of partials."""
+        known = {} if description is None else description["metrics"]
+        now = {each.name: layout_of(each) for each in {type(partial) for partial in partials}}
+        for name, layout in sorted(now.items()):
+            before = known.get(name, layout)
+            if before != layout:
+                writer = "worker" if self.owner["kind"] == "group" else self.owner["kind"]
+                raise ConfigError(
+                    f"{self} has metric {name!r} as {layout_text(before)}, and now it is "
+                    f"{layout_text(layout)}, which cannot be merged: give the metric another name, "
+                    f"or this {writer} another sink_id"
+                )
+        return {**(description or self.owner), "metrics": {**known, **now}}
+
+    def __str__(self) -> str:
+        return f"sink {self.sink_id!r} of {self.store!r}"
+
 
 _KINDS = {
     "group": 'group "{group}" on stream "{stream}"',
     "pipeline": 'pipeline "{pipeline}"',
 }
-
-
-def check_owner(
-    transaction: StoreTransaction, sink: str, owner: Mapping[str, str]
-) -> Mapping[str, Any] | None:
-    """Return the description of a sink; None if it is new.
-
-    Args:
-        transaction: Of the sink.
-        sink: Names the sink in the message.
-        owner: Its `kind`, and the fields that name the owner among those of its kind.
-
-    Raises:
-        ConfigError: Another owner has written to the sink.
-    """
-    found = transaction.description()
-    if found is None and not transaction.known_queries():
-        return None
-    if found is None or any(found.get(name) != value for name, value in owner.items()):
-        raise ConfigError(
-            f"{sink} was written by {owner_text(found)}, and {owner_text(owner)} would count its "
-            "records beside those: give each group, stream, pipeline and job its own sink_id"
-        )
-    return found
-
-
-def admit_owner(
-    transaction: StoreTransaction, sink: str, owner: Mapping[str, str]
-) -> Mapping[str, Any]:
-    """Return the description of a sink; a new one gets its first.
-
-    Raises:
-        ConfigError: As `check_owner`.
-    """
-    found = check_owner(transaction, sink, owner)
-    if found is None:
-        found = {**owner, "metrics": {}}
-        transaction.describe(found)
-    return found
-
-
-def admit_metrics(
-    transaction: StoreTransaction,
-    sink: str,
-    description: Mapping[str, Any],
-    partials: Iterable[Metrics],
-) -> Mapping[str, Any]:
-    """Enter metrics that are new into the description of a sink, and return it.
-
-    Args:
-        transaction: Of the sink.
-        sink: Names the sink in the message.
-        description: What `admit_owner` returned.
-        partials: What is to be stored.
-
-    Raises:
-        ConfigError: A metric has another table, other columns or another limit than before.
-    """
-    known = description["metrics"]
-    now = {each.name: _layout(each) for each in {type(partial) for partial in partials}}
-    for name, layout in sorted(now.items()):
-        before = known.get(name, layout)
-        if before != layout:
-            raise ConfigError(
-                f"{sink} has metric {name!r} as {_text(before)}, and now it is {_text(layout)}, "
-                f"which cannot be merged: give the metric another name, or {_writer(description)} "
-                "another sink_id"
-            )
-    if now.keys() <= known.keys():
-        return description
-    entered = {**description, "metrics": {**known, **now}}
-    transaction.describe(entered)
-    return entered
 
 
 def owner_text(
@@ -101,26 +172,19 @@ def owner_text(
     return other if description is None or pattern is None else pattern.format(**description)
 
 
-def _writer(description: Mapping[str, Any]) -> str:
-    return "this worker" if description["kind"] == "group" else f"this {description['kind']}"
-
-
-def _layout(metric: type[Metrics]) -> dict[str, Any]:
+def layout_of(metric: type[Metrics]) -> dict[str, Any]:
+    """Return what a description says of a metric type."""
+    accuracy = getattr(metric, "accuracy", None)
     return {
         "table": metric.table,
         "columns": {name: shown(kind) for name, kind in columns_of(metric)},
         "limit": getattr(metric, "limit", None),
-        **accuracy_of(metric),
+        **({} if accuracy is None else {"accuracy": accuracy}),
     }
 
 
-def accuracy_of(metric: type[Metrics]) -> dict[str, float]:
-    """Return the accuracy of a metric type for its description; empty if it has none."""
-    accuracy = getattr(metric, "accuracy", None)
-    return {} if accuracy is None else {"accuracy": accuracy}
-
-
-def _text(layout: Mapping[str, Any]) -> str:
+def layout_text(layout: Mapping[str, Any]) -> str:
+    """Return what `layout_of` returned as a message shows it."""
     columns = ", ".join(f"{name} {kind}" for name, kind in layout["columns"].items())
     limit = "" if layout["limit"] is None else f", limit {layout['limit']}"
     accuracy = f", accuracy {layout['accuracy']}" if "accuracy" in layout else ""

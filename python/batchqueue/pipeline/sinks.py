@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from batchqueue.aggregation import MergeBuffer, Metrics
-    from batchqueue.outputs import MetricsStore
+    from batchqueue.outputs import MetricsStore, StoreTransaction
+    from batchqueue.outputs.ledger import OwnedSink
 
 
 __all__ = ["FunctionSink", "MetricsSink"]
@@ -213,23 +214,18 @@ class MetricsSink:
                 the store was replaced. Nothing was changed.
             StoreError: The store cannot be written.
         """
-        from batchqueue.outputs.ledger import admit_metrics, admit_owner
-
         partials = [] if self._buffer is None else self._buffer.drain()
-        with self._store.transaction(self._sink_id) as transaction:
-            description = admit_owner(transaction, self._name, self._owner)
-            stored = transaction.last_batch(_MARK) or 0
-            if stored != cut - 1:
+
+        def next_cut(_: "StoreTransaction", stored: int | None) -> "list[Metrics]":
+            if (stored or 0) != cut - 1:
                 raise CutError(
-                    f"{self._name} has cut {stored} and is to store cut {cut}, which must be the "
-                    f"next one: run pipeline {self._pipeline!r} once at a time, and give it the "
-                    "store that it has written"
+                    f"{self._sink} has cut {stored or 0} and is to store cut {cut}, which must be "
+                    f"the next one: run pipeline {self._pipeline!r} once at a time, and give it "
+                    "the store that it has written"
                 )
-            description = admit_metrics(transaction, self._name, description, partials)
-            if partials:
-                transaction.merge(partials)
-            transaction.describe({**description, _POSITIONS: dict(positions)})
-            transaction.raise_mark(_MARK, cut)
+            return partials
+
+        self._sink.write_once(_MARK, cut, next_cut, **{_POSITIONS: dict(positions)})
 
     def last_cut(self) -> tuple[int, Mapping[str, Position]] | None:
         """Return the newest cut that is stored, with its positions; None if there is none.
@@ -238,22 +234,19 @@ class MetricsSink:
             ConfigError: The sink id belongs to another pipeline, group or job.
             StoreError: The store cannot be used.
         """
-        from batchqueue.outputs.ledger import check_owner
-
         with self._store.transaction(self._sink_id) as transaction:
-            description = check_owner(transaction, self._name, self._owner)
+            description = self._sink.description(transaction)
             stored = transaction.last_batch(_MARK)
         if description is None or stored is None:
             return None
         return stored, description[_POSITIONS]
 
     @property
-    def _name(self) -> str:
-        return f"sink {self._sink_id!r} of {self._store!r}"
+    def _sink(self) -> "OwnedSink":
+        from batchqueue.outputs.ledger import OwnedSink
 
-    @property
-    def _owner(self) -> dict[str, str]:
-        return {"kind": "pipeline", "pipeline": self._pipeline}
+        owner = {"kind": "pipeline", "pipeline": self._pipeline}
+        return OwnedSink(self._store, self._sink_id, owner)
 
 
 def _checked(made: object) -> "Iterable[Metrics]":

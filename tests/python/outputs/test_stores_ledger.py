@@ -7,6 +7,7 @@ import pytest
 from batchqueue import ConfigError
 from batchqueue.aggregation import CountMetrics, metric_type
 from batchqueue.outputs import Epoch, StoreError
+from batchqueue.outputs.ledger import OwnedSink, write_once
 from batchqueue.outputs.store import UNMARKED
 
 COUNT = metric_type("test.count", CountMetrics)
@@ -218,3 +219,66 @@ def test_failed_transaction_without_writes_is_reported_too(store):
 
     with pytest.raises(StoreError, match="rolled back after an earlier error"):
         attempt()
+
+
+def counted(store):
+    return [(item.entity, item.count) for item in store.read(COUNT, "sink")]
+
+
+def new_offsets(last):
+    """What a sink that has offsets up to `last` lacks of 0 to 3."""
+    offsets = range(0 if last is None else last + 1, 4)
+    return [COUNT(str(offset), 0) for offset in offsets] or None
+
+
+@pytest.mark.parametrize("summary", [None, {"rows": 3}])
+def test_write_is_there_once_with_its_mark_and_summary(store, summary):
+    with store.transaction("sink") as transaction:
+        transaction.raise_mark("offset", 1)
+
+    def merge(transaction, partials):
+        transaction.merge(partials)
+        return summary
+
+    for expected in (summary, None):
+        found = write_once(
+            *(store, "sink", "offset", 3),
+            unstored=lambda _, last: new_offsets(last),
+            merge=merge,
+        )
+        assert found == expected
+    assert counted(store) == [("2", 1), ("3", 1)]
+    assert store.summaries("sink") == ([] if summary is None else [Epoch("offset", 3, summary)])
+    with store.transaction("sink") as transaction:
+        assert transaction.last_batch("offset") == 3
+
+
+def test_write_that_is_refused_or_fails_changes_nothing(store):
+    def refuse(transaction, _):
+        transaction.describe({"kind": "changed"})
+        raise ConfigError("another owner")
+
+    def fail(transaction, partials):
+        transaction.merge(partials)
+        raise ConfigError("half of it")
+
+    for unstored, merge in ((refuse, fail), (lambda _, last: new_offsets(last), fail)):
+        with pytest.raises(ConfigError, match=r"another owner|half of it"):
+            write_once(store, "sink", "offset", 3, unstored=unstored, merge=merge)
+    assert counted(store) == []
+    with store.transaction("sink") as transaction:
+        assert transaction.last_batch("offset") is None
+        assert transaction.description() is None
+
+
+def test_sink_of_one_owner_refuses_others_and_remembers_its_metrics(store):
+    pipelines = [OwnedSink(store, "sink", {"kind": "pipeline", "pipeline": name}) for name in "ab"]
+    for _ in range(2):
+        pipelines[0].write_once("cut", 3, lambda _, last: new_offsets(last), positions={"a": 1})
+    assert len(counted(store)) == 4
+    with pytest.raises(ConfigError, match='written by pipeline "a", and pipeline "b" would count'):
+        pipelines[1].write_once("cut", 4, lambda *_: [COUNT("b", 0)])
+    with store.transaction("sink") as transaction:
+        found = transaction.description()
+    assert found["metrics"].keys() == {COUNT.name}
+    assert found["positions"] == {"a": 1}

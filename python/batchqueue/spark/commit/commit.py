@@ -5,11 +5,12 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from batchqueue.base.background_log import BackgroundLog
 from batchqueue.base.words import counted
 from batchqueue.outputs.base import BadRows, ChangedKeys, final_before
+from batchqueue.outputs.ledger import write_once
 from batchqueue.outputs.store import StoreTransaction
 from batchqueue.spark.commit.guards import (
     BATCH,
@@ -30,6 +31,7 @@ from batchqueue.spark.commit.merging import (
     merge_partials,
 )
 from batchqueue.spark.commit.summary import (
+    SinkTotals,
     epoch_contents,
     epoch_summary,
     latest_totals,
@@ -235,26 +237,44 @@ class EpochCommit:
         def attempt() -> dict[str, Any]:
             nonlocal attempts
             attempts += 1
-            with self.job.store.transaction(sink_id) as transaction:
-                applied = transaction.applied(query_id, batch_id)
+            repeated: dict[str, Any] = {}
+
+            def unstored(transaction: StoreTransaction, last: int | None) -> _BeforeMerge | None:
+                applied = last is not None and batch_id <= last
                 if applied or attempts > 1:
                     recorded = _recorded_summary(transaction, query_id, batch_id)
                     # A write without a mark may be there as well: the store may have gone away just
                     # after it committed.
                     if applied or recorded is not None:
                         check_replay(recorded)
-                        self._log_repetition(query_id, batch_id, transaction.last_batch(query_id))
-                        return {**(recorded or {}), "applied": not applied}
+                        self._log_repetition(query_id, batch_id, last)
+                        repeated.update(recorded or {}, applied=not applied)
+                        return None
                 # Read first: the totals continue when `prepare` deletes the results.
-                before = latest_totals(transaction.summaries)
+                totals = latest_totals(transaction.summaries)
                 changes = Changes(self.job, transaction.summaries)
                 prepare(transaction, changes)
                 self._describe(transaction)
                 final = FinalBuckets(transaction, self.job.watermark, is_stream=is_stream)
-                merged = self._merge(transaction, query_id, batch_id, final, changes, marked=marked)
-                summary = with_totals(merged, before) | changes.save(transaction)
-                transaction.record(query_id, batch_id, summary, marked=marked)
-            loses = summary["bad_rows"] or (final.late and final.drops)
+                return _BeforeMerge(totals, changes, final)
+
+            def merge(transaction: StoreTransaction, before: _BeforeMerge) -> dict[str, Any]:
+                merged = self._merge(transaction, query_id, batch_id, before, marked=marked)
+                return with_totals(merged, before.totals) | before.changes.save(transaction)
+
+            summary = write_once(
+                self.job.store,
+                sink_id,
+                query_id,
+                batch_id,
+                unstored=unstored,
+                merge=merge,
+                marked=marked,
+            )
+            if summary is None:
+                return repeated
+            drops = self.job.watermark is not None and self.job.watermark.late == "drop"
+            loses = summary["bad_rows"] or (summary["late"] and drops)
             level = logging.WARNING if loses else logging.INFO
             _log.log(level, "sink %s: %s", sink_id, log_line(query_id, summary))
             return {**summary, "applied": True}
@@ -339,8 +359,7 @@ class EpochCommit:
         transaction: StoreTransaction,
         query_id: str,
         batch_id: int,
-        final: FinalBuckets,
-        changes: Changes,
+        before: "_BeforeMerge",
         *,
         marked: bool,
     ) -> dict[str, Any]:
@@ -353,7 +372,7 @@ class EpochCommit:
             self.job,
             f"{self.job.name}-{query_id}-{batch_id}",
             self.messages,
-            Destination(transaction, final, changes, self.options.replaced),
+            Destination(transaction, before.final, before.changes, self.options.replaced),
         )
         replaced = _interval(self.options)
         attempts = [message.summary for message in self.messages]
@@ -366,8 +385,16 @@ class EpochCommit:
             commit_cpu=meter.read(merged.drain_cpu_s),
             guarantee="exactly-once" if marked else "at-least-once",
             committed_at=time.time(),
-        ) | final.summary(attempts)
+        ) | before.final.summary(attempts)
         return summary if replaced is None else {**summary, "replaced": replaced}
+
+
+class _BeforeMerge(NamedTuple):
+    """What the ledger said before an epoch is merged: the totals, the changes, what is final."""
+
+    totals: SinkTotals
+    changes: Changes
+    final: FinalBuckets
 
 
 def _interval(options: SinkOptions) -> list[int] | None:

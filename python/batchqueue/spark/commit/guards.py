@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from batchqueue.base.words import counted
-from batchqueue.outputs.layout import columns_of, shown
-from batchqueue.outputs.ledger import accuracy_of, owner_text
+from batchqueue.outputs.ledger import layout_of, layout_text, owner_text
 from batchqueue.outputs.sqlite_store import SqliteStore
 from batchqueue.outputs.store import UNMARKED, StoreTransaction
 from batchqueue.spark.job import AggregationJob
@@ -328,15 +327,7 @@ def fingerprint(job: AggregationJob, shards: int | None) -> dict[str, Any]:
         `metrics`: table, columns and limit by name; `aggregations`: keys, window and measures of
         each; `shards`. It can be written as JSON.
     """
-    metrics = {
-        metric.name: {
-            "table": metric.table,
-            "columns": {name: shown(kind) for name, kind in columns_of(metric)},
-            "limit": getattr(metric, "limit", None),
-            **accuracy_of(metric),
-        }
-        for metric in job.metrics
-    }
+    metrics = {metric.name: layout_of(metric) for metric in job.metrics}
     aggregations = [_aggregation(step) for step in job.arrow if isinstance(step, ArrowAggregation)]
     return {"metrics": metrics, "aggregations": aggregations, "shards": shards}
 
@@ -408,11 +399,4 @@ def _aggregation_differences(before: list[str], now: list[str]) -> Iterator[str]
 
 
 def _change(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    return f"metric {name!r} was {_text(before)} and is {_text(now)}"
-
-
-def _text(metric: Mapping[str, Any]) -> str:
-    columns = ", ".join(f"{name} {kind}" for name, kind in metric["columns"].items())
-    limit = "" if metric["limit"] is None else f", limit {metric['limit']}"
-    accuracy = f", accuracy {metric['accuracy']}" if "accuracy" in metric else ""
-    return f"{metric['table']} ({columns}{limit}{accuracy})"
+    return f"metric {name!r} was {layout_text(before)} and is {layout_text(now)}"

@@ -280,7 +280,7 @@ CUT = (
     Mutant(
         "EffectsAndCutTogether",
         "pipeline/sinks.py",
-        "            if stored != cut - 1:",
+        "            if (stored or 0) != cut - 1:",
         "            if False:",
         ("pipeline/sinks/test_pipeline_metrics_sink.py -k not_the_next_one",),
     ),
