@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 from batchqueue.exceptions import ConfigError
 from batchqueue.spark.job import AggregationJob
@@ -14,6 +14,23 @@ DEFAULT_MAX_COMMIT_BYTES = 64 * 1024 * 1024
 
 Accept = Literal["accept"]
 Skip = Literal["skip"]
+
+L1Place = Literal["tasks", "spark"]
+
+
+class L1Choice(NamedTuple):
+    """Where the rows of a write become partials.
+
+    Attributes:
+        place: In Python in the "tasks", or in "spark", which is Spark SQL.
+        why: Why there.
+    """
+
+    place: L1Place
+    why: str
+
+
+IN_TASKS_OF_FORMAT = L1Choice("tasks", "a format has its rows in the tasks")
 
 _APPEND_ONE = re.compile(r"append:\S+")
 
@@ -38,6 +55,7 @@ class SinkOptions:
         replaced: Time buckets whose results a batch write replaces; None: it adds to all of them. A
             parameter of `write_batch`.
         is_named: Whether `sinkId` was given, and is not the name of the job by default.
+        l1: Where L1 runs. A parameter of `MetricsWriter`.
     """
 
     sink_id: str
@@ -50,6 +68,7 @@ class SinkOptions:
     on_changed_epoch: Skip | None = None
     replaced: range | None = None
     is_named: bool = field(default=True, compare=False)
+    l1: L1Choice = IN_TASKS_OF_FORMAT
 
     @classmethod
     def parse(

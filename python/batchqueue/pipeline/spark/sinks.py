@@ -116,7 +116,8 @@ def does_last_stage(sink: Any, options: SparkOptions) -> bool:
     """
     if isinstance(sink, FileSink):
         return False  # Spark itself writes the files
-    return not isinstance(sink, MetricsSink) or options.sink.get("l1", "tasks") == "tasks"
+    # Its metrics are made by functions, which are for the tasks unless the options say otherwise.
+    return not isinstance(sink, MetricsSink) or options.sink.get("l1") != "spark"
 
 
 @dataclass(frozen=True)

@@ -379,6 +379,7 @@ class EpochCommit:
         summary = epoch_summary(
             batch_id,
             attempts,
+            l1=self.options.l1,
             commit_bytes=commit_bytes,
             l2=merged.l2,
             persist=merged.persist,

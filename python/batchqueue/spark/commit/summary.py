@@ -14,6 +14,7 @@ from batchqueue.exceptions import BatchQueueError
 from batchqueue.outputs.store import Epoch, StoreUnavailableError
 from batchqueue.queues.config import RetryPolicy, wait_ms
 from batchqueue.spark.job import AggregationJob
+from batchqueue.spark.options import L1Choice
 from batchqueue.spark.requirements import SinkError
 from batchqueue.spark.stage import CpuSummary, StageSummary
 from batchqueue.spark.task.contents import Contents, total
@@ -24,6 +25,7 @@ def epoch_summary(
     batch_id: int,
     attempts: Sequence[AttemptSummary],
     *,
+    l1: L1Choice,
     commit_bytes: int,
     l2: StageSummary,
     persist: StageSummary,
@@ -38,6 +40,7 @@ def epoch_summary(
 
         - `batch_id`;
         - `guarantee`: "exactly-once" or "at-least-once";
+        - `l1_place`: "tasks" or "spark", where rows became partials, and `l1_why`: why there;
         - `rows`: rows from Spark;
         - `contents`: what they contained, see `Contents`, by which a replay is recognized, or null;
         - `skipped`: rows that a step left out because of a null key, counted for each step;
@@ -59,7 +62,7 @@ def epoch_summary(
         time buckets has also `replaced`: the first, and the one after them. It
         adds `changed_at`, the position of the newest lists of changed keys, or null.
     """
-    l1 = StageSummary.total([attempt.l1 for attempt in attempts])
+    in_tasks = StageSummary.total([attempt.l1 for attempt in attempts])
     rows = sum(attempt.rows for attempt in attempts)
     wall_s = [attempt.cpu.wall_s for attempt in attempts if attempt.cpu.wall_s] or [0.0]
     contents = epoch_contents(attempts)
@@ -67,6 +70,8 @@ def epoch_summary(
     return {
         "batch_id": batch_id,
         "guarantee": guarantee,
+        "l1_place": l1.place,
+        "l1_why": l1.why,
         "rows": rows,
         "contents": None if contents is None else str(contents),
         "skipped": sum(attempt.skipped for attempt in attempts),
@@ -74,10 +79,10 @@ def epoch_summary(
         "bad_row_error": next(
             (attempt.bad_row_error for attempt in attempts if attempt.bad_row_error), None
         ),
-        "items": l1.produced,
+        "items": in_tasks.produced,
         "partials": l2.produced,
-        "l1_ratio": l1_ratio(rows, l1.produced, l2.produced),
-        "stages": {"l1": asdict(l1), "l2": asdict(l2), "persist": asdict(persist)},
+        "l1_ratio": l1_ratio(rows, in_tasks.produced, l2.produced),
+        "stages": {"l1": asdict(in_tasks), "l2": asdict(l2), "persist": asdict(persist)},
         "l1_thread_items": [sum(items) for items in by_thread],
         "drain_cpu_s": sum(attempt.cpu.drain_s for attempt in attempts),
         "rest_cpu_s": sum(attempt.cpu.rest_s for attempt in attempts),

@@ -4,7 +4,7 @@ import json
 import logging
 import pickle
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace as replaced_in
 from datetime import datetime
@@ -22,15 +22,15 @@ from batchqueue.outputs.store import bucket_limit
 from batchqueue.spark.column_types import check_reaches_python, check_rows, spark_columns
 from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.commit.summary import open_store
-from batchqueue.spark.driver.pushdown import SqlPartials, collect_partials, pushdown_steps, quoted
+from batchqueue.spark.driver.pushdown import choose_l1, collect_partials, pushdown_steps, quoted
 from batchqueue.spark.driver.shards import ShardedWrite
 from batchqueue.spark.job import AggregationJob, check_dataframe, check_job
-from batchqueue.spark.options import OPTION_NAMES, SinkOptions
+from batchqueue.spark.options import OPTION_NAMES, L1Choice, L1Place, SinkOptions
 from batchqueue.spark.requirements import SinkError
 from batchqueue.spark.steps import ArrowAggregation
 from batchqueue.spark.task.arrow import cast_to_instants, map_in_arrow
 from batchqueue.spark.task.attempt import run_attempt
-from batchqueue.spark.task.message import QUERY_ID, AttemptMessage, EpochId, empty_message
+from batchqueue.spark.task.message import QUERY_ID, EpochId, empty_message
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,9 +42,6 @@ _log = logging.getLogger("batchqueue.spark")
 _MOST_SHARDS = 10_000
 
 
-L1Place = Literal["tasks", "spark"]
-
-
 class MetricsWriter:
     """Writes DataFrames and the micro-batches of streams into the store of a job, exactly once.
 
@@ -53,11 +50,11 @@ class MetricsWriter:
 
     - The commit runs where `write_epoch` is called: in the driver, or with Spark Connect in a
       process of the server.
-    - L1 can be pushed down into Spark SQL, with `l1="spark"`.
+    - L1 can run in Spark SQL, and does where that has the same results: see `l1` and `explain`.
     - It does not use a data source, so it works with pyspark 3.5 and later.
 
     Example:
-        writer = MetricsWriter(job, l1="spark")
+        writer = MetricsWriter(job)
         stream = df.writeStream.foreachBatch(writer.write_epoch)
         query = stream.option("checkpointLocation", path).start()
         summary = writer.write_batch(table, txn_id="orders-2026-01-31")
@@ -67,7 +64,7 @@ class MetricsWriter:
         self,
         job: AggregationJob,
         *,
-        l1: L1Place = "tasks",
+        l1: Literal["auto"] | L1Place = "auto",
         shards: int | None = None,
         checkpoint: str | None = None,
         **options: Any,
@@ -76,11 +73,12 @@ class MetricsWriter:
 
         Args:
             job: What to do with the rows.
-            l1: Where rows become partials. "tasks" (default): in the tasks, as the job says.
-                "spark": Spark SQL groups the rows in the JVM, and only the groups reach Python.
-                This is much faster, but the job may consist of `ArrowAggregation` only. Sums of
-                floats are then Spark's, without compensation; of rows with equal `by`, `First`
-                takes the smallest value and `Last` the largest.
+            l1: Where rows become partials. "auto" (default): in Spark SQL, which is the fastest, if
+                it has the same results as the tasks for these columns, else in the tasks; `explain`
+                says which, and why. "tasks": in the tasks, as the job says. "spark": Spark SQL
+                groups the rows in the JVM, and only the groups reach Python; the job may consist of
+                `ArrowAggregation` only. Sums of floats are then Spark's, without compensation; of
+                rows with equal `by`, `First` takes the smallest value and `Last` the largest.
             shards: None (default): L2 merges in one process, where this object is used. A number:
                 Spark's shuffle brings the partials of a key together, and tasks merge and commit
                 that many shards. Each shard is a separate sink, see `sink_ids`; the number, or
@@ -94,15 +92,15 @@ class MetricsWriter:
             ConfigError: A value is invalid, the job cannot be pickled, or Spark SQL cannot run it.
         """
         check_job(job, "MetricsWriter")
-        if l1 not in ("tasks", "spark"):
-            raise ConfigError(f"l1={l1!r}: use 'tasks' or 'spark'")
+        if l1 not in ("auto", "tasks", "spark"):
+            raise ConfigError(f"l1={l1!r}: use 'auto', 'tasks' or 'spark'")
         if l1 == "spark":
             pushdown_steps(job)
         if shards is not None:
             _check_shards(shards, job)
         job.check_pickles()
         self._job = job
-        self._l1 = l1
+        self._l1: Literal["auto"] | L1Place = l1
         self._checkpoint = checkpoint
         given = {name.lower(): str(value) for name, value in options.items() if value is not None}
         parsed = SinkOptions.parse(given, job, stream=True)
@@ -140,19 +138,18 @@ class MetricsWriter:
                 written in this run, or comes again with other rows, the job has changed, or an item
                 was lost.
         """
-        df = self._prepare(df)
+        df, options = self._prepare(df)
         epoch = EpochId(query_id_of(df, self._checkpoint), batch_id)
         place = EpochPlace(repr(self._job.store), self._options.sink_id)
         with written_once(place, epoch, run_of(df), self._job.name) as wrote:
             if wrote is None:
                 check_output_mode(df, epoch.query_id, self._options.sink_id)
-            if self._options.shards is not None:
-                self._write_shards(df, self._options, epoch, wrote=wrote)
+            if options.shards is not None:
+                self._write_shards(df, options, epoch, wrote=wrote)
                 return
             if wrote is None or wrote != batch_id - 1:  # else its last epoch was checked
-                EpochCommit(self._job, self._options, []).check_epoch(epoch, wrote)
-            messages = self._results(df, epoch)
-            EpochCommit(self._job, self._options, messages).apply_epoch(batch_id, wrote=wrote)
+                EpochCommit(self._job, options, []).check_epoch(epoch, wrote)
+            self._results(df, options, epoch).apply_epoch(batch_id, wrote=wrote)
 
     def write_batch(
         self,
@@ -200,8 +197,8 @@ class MetricsWriter:
         if replace is not None:
             replaced = _buckets(replace, overwrite=overwrite)
             _check_bucket_starts(replaced, self._job)
-        df = self._prepare(df)
-        options = replaced_in(self._options, txn_id=txn_id, replaced=replaced)
+        df, options = self._prepare(df)
+        options = replaced_in(options, txn_id=txn_id, replaced=replaced)
         if options.shards is not None:
             summaries = self._write_shards(df, options, None, overwrite=overwrite)
             return {
@@ -216,18 +213,41 @@ class MetricsWriter:
         found = EpochCommit(self._job, options, []).check_batch(overwrite=overwrite)
         if found is not None:
             return found
-        return EpochCommit(self._job, options, self._results(df, None)).apply_batch(
-            overwrite=overwrite
-        )
+        return self._results(df, options, None).apply_batch(overwrite=overwrite)
 
-    def _prepare(self, df: "DataFrame") -> "DataFrame":
+    def explain(self, df: "DataFrame") -> str:
+        """Return where L1 runs for such rows, and why, in one line; nothing runs.
+
+        The summary of each epoch says the same, as `l1_place` and `l1_why`.
+
+        Args:
+            df: The rows, or a stream of them.
+
+        Raises:
+            ConfigError: `df` is not a DataFrame of Spark, or lacks a column, or has one of a type
+                that the job does not take.
+        """
+        _, (place, why) = self._planned(df)
+        return f"L1 runs in {'Spark SQL' if place == 'spark' else 'the tasks'}: {why}"
+
+    def _planned(self, df: "DataFrame") -> "tuple[DataFrame, L1Choice]":
+        """Return the columns that are read, and where L1 runs."""
         check_dataframe(df, "MetricsWriter")
         check_rows(self._job, spark_columns(df.schema))
-        df = with_columns_read(df, self._job)
-        if self._l1 == "tasks":
-            check_reaches_python(spark_columns(df.schema), "the tasks")
+        columns = with_columns_read(df, self._job)
+        instants = self._with_instants(columns)
+        if self._l1 == "auto":
+            choice = choose_l1(instants, self._job)
+        else:
+            choice = L1Choice(self._l1, f"the writer has l1={self._l1!r}")
+        if choice.place == "tasks":
+            check_reaches_python(spark_columns(columns.schema), "the tasks")
+        return instants, choice
+
+    def _prepare(self, df: "DataFrame") -> "tuple[DataFrame, SinkOptions]":
+        df, choice = self._planned(df)
         open_store(self._job)
-        return self._with_instants(df)
+        return df, replaced_in(self._options, l1=choice)
 
     def _with_instants(self, df: "DataFrame") -> "DataFrame":
         return cast_to_instants(df)
@@ -245,17 +265,24 @@ class MetricsWriter:
         found = write.check(overwrite=overwrite, wrote=wrote)
         if found is not None:
             return found
-        partials = write.plan_in_spark(df) if self._l1 == "spark" else write.plan_in_tasks(df)
+        if options.l1.place == "spark":
+            partials = write.plan_in_spark(df, names_overflow=self._l1 == "auto")
+        else:
+            partials = write.plan_in_tasks(df)
         summaries = write.commit(partials, overwrite=overwrite)
         _warn_of_bad_rows(options.sink_id, summaries)
         return summaries
 
-    def _results(
-        self, df: "DataFrame", epoch: EpochId | None
-    ) -> Sequence[AttemptMessage | SqlPartials]:
-        if self._l1 == "spark":
-            return [collect_partials(df, self._job, self._options.sink_id, epoch)]
-        job, options = self._job, self._options
+    def _results(self, df: "DataFrame", options: SinkOptions, epoch: EpochId | None) -> EpochCommit:
+        """Run L1, and return the commit of what it leaves."""
+        job = self._job
+        if options.l1.place == "spark":
+            is_auto = self._l1 == "auto"
+            found = collect_partials(df, job, options.sink_id, epoch, names_overflow=is_auto)
+            if not is_auto or found.size <= options.max_commit_bytes:
+                return EpochCommit(job, options, [found])
+            why = f"the groups of Spark SQL take {found.size} bytes, more than maxCommitBytes"
+            options = replaced_in(options, l1=L1Choice("tasks", why))
 
         def attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             message = run_attempt(job, options, batches, epoch)
@@ -264,7 +291,8 @@ class MetricsWriter:
             )
 
         rows = map_in_arrow(df, attempt, "message binary").collect()
-        return [pickle.loads(row.message) for row in rows] or [empty_message(job, epoch)]
+        messages = [pickle.loads(row.message) for row in rows] or [empty_message(job, epoch)]
+        return EpochCommit(job, options, messages)
 
 
 def _warn_of_bad_rows(sink_id: str, summaries: Iterable[Mapping[str, Any]]) -> None:

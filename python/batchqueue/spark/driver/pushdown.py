@@ -29,6 +29,7 @@ from batchqueue.base.words import a_type, counted, with_article
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.base import BadRows
 from batchqueue.spark.job import AggregationJob, DeadLetters, Watermark
+from batchqueue.spark.options import L1Choice
 from batchqueue.spark.requirements import SinkError
 from batchqueue.spark.steps import ArrowAggregation
 from batchqueue.spark.task.arrow import to_arrow
@@ -39,6 +40,7 @@ from batchqueue.spark.task.groups import (
     ColumnPartials,
     TaskGroups,
     declared_partials,
+    has_only_built_in_metrics,
     record_batches,
     without_null_keys,
 )
@@ -162,20 +164,76 @@ def pushdown_steps(job: AggregationJob) -> list[ArrowAggregation]:
     return steps
 
 
+def choose_l1(df: "DataFrame", job: AggregationJob) -> L1Choice:
+    """Choose Spark SQL if it has the same results as the tasks, whatever the rows are.
+
+    Args:
+        df: The rows, with instants in place of times without a zone.
+        job: What to do with them.
+    """
+    for why in _reasons_for_tasks(df, job):
+        return L1Choice("tasks", why)
+    return L1Choice("spark", "Spark SQL has all measures of the job, with the same results")
+
+
+def _reasons_for_tasks(df: "DataFrame", job: AggregationJob) -> Iterator[str]:
+    """Yield what Spark SQL has not, or might have with other results."""
+    try:
+        steps = pushdown_steps(job)
+        for window in (step.aggregation.window for step in steps):
+            if window is not None:
+                bucket_in_sql(window, df.schema)
+    except ConfigError as error:
+        yield str(error).partition(": ")[0]
+        return
+    if len(steps) > 1:
+        yield f"Spark SQL would read the rows {len(steps)} times, once for each step"
+    if job.on_bad_row != "fail":
+        yield "on_bad_row limits and shows the bad rows of a task"
+    if job.l1.dead_letter is not None:
+        yield "the queue of l1 has a dead_letter"
+    for step in steps:
+        if callable(step.metrics):
+            yield "a function makes metrics of the groups of a task"
+        elif not has_only_built_in_metrics([step]):
+            yield "a metric has its own way to combine the groups of two tasks"
+        if step.aggregation.window is not None and step.aggregation.window.zone is not None:
+            yield "Spark SQL would take the rules of the window's zone from Java"
+        for name, measure in step.aggregation.measures.items():
+            if isinstance(measure, Sum | Mean) and _type_name(df, measure.column) in _FLOATS:
+                yield f"{name!r} is a sum of floats, which Spark SQL does not compensate"
+
+
+_FLOATS = ("float", "double")
+
+
 def collect_partials(
-    df: "DataFrame", job: AggregationJob, sink_id: str, epoch: EpochId | None = None
+    df: "DataFrame",
+    job: AggregationJob,
+    sink_id: str,
+    epoch: EpochId | None = None,
+    *,
+    names_overflow: bool = False,
 ) -> SqlPartials:
     """Run the aggregations of a job in Spark SQL, and collect the groups.
+
+    Args:
+        df: The rows.
+        job: What to do with them.
+        sink_id: The sink.
+        epoch: The micro-batch; None in a batch write.
+        names_overflow: See `plan_groups`.
 
     Raises:
         ConfigError: See `pushdown_steps`.
         SinkError: A row has a tag that its step does not name, or a key that the store cannot hold,
             and the job says that it fails; or a sum does not fit 64 bits.
-        ArithmeticException: A sum does not fit 64 bits, and Spark is in ANSI mode; with pyspark 3.5
-            a Py4JJavaError.
+        ArithmeticException: A sum does not fit 64 bits, Spark is in ANSI mode, and `names_overflow`
+            is not set; with pyspark 3.5 a Py4JJavaError.
     """
     steps = pushdown_steps(job)
-    tables = [to_arrow(groups) for groups in plan_groups(df, job, sink_id)]
+    plans = plan_groups(df, job, sink_id, names_overflow=names_overflow)
+    tables = [to_arrow(groups) for groups in plans]
     found = checked_partials(tables, steps, job, sink_id, epoch)
     check_bad_rows([found.summary], job)
     return found
@@ -237,10 +295,19 @@ def _newest(tables: Sequence[pa.Table], watermark: Watermark) -> int | None:
     return max((time for time in found if time is not None), default=None)
 
 
-def plan_groups(df: "DataFrame", job: AggregationJob, sink_id: str) -> list["DataFrame"]:
+def plan_groups(
+    df: "DataFrame", job: AggregationJob, sink_id: str, *, names_overflow: bool = False
+) -> list["DataFrame"]:
     """Plan each step as a `groupBy` with its keys, window, measures, and columns for the checks.
 
     Unless rows fail, the first step also has the bad rows, as groups without keys.
+
+    Args:
+        df: The rows.
+        job: What to do with them.
+        sink_id: The sink.
+        names_overflow: Whether the error of a sum that does not fit 64 bits names it in ANSI mode,
+            too, which costs time for each row. Default: False, it is Spark's.
     """
     steps = pushdown_steps(job)
     sets_apart = job.on_bad_row != "fail"
@@ -253,6 +320,7 @@ def plan_groups(df: "DataFrame", job: AggregationJob, sink_id: str) -> list["Dat
             _tags_beside(step, steps),
             job.watermark,
             bad_rows=("with" if step is steps[0] else "without") if sets_apart else None,
+            names_overflow=names_overflow,
         )
         for step in steps
     ]
@@ -282,6 +350,8 @@ def _plan(
     tags_beside: Sequence[str],
     watermark: Watermark | None,
     bad_rows: Literal["with", "without"] | None,
+    *,
+    names_overflow: bool,
 ) -> "DataFrame":
     fn, aggregation = _functions_for(df), step.aggregation
     if bad_rows == "without":
@@ -293,13 +363,15 @@ def _plan(
             of_others = of_others & fn.col(quoted(ERROR)).isNull()
         df = df.where(~of_others)
     sql = _SQL
-    if bad_rows or df.sparkSession.conf.get("spark.sql.ansi.enabled") != "true":
+    is_ansi = df.sparkSession.conf.get("spark.sql.ansi.enabled") == "true"
+    if bad_rows or names_overflow or not is_ansi:
         # `sum` would wrap above 64 bits; `try_sum` is null instead, and costs more. In ANSI mode
         # Spark raises, which the sum of bad rows must not.
         sql = {**_SQL, Sum: lambda fn, measure: fn.try_sum(quoted(measure.column))}
     keys = [fn.col(quoted(key)).alias(key) for key in aggregation.keys]
     if aggregation.window is not None:
-        keys.append(bucket(fn, aggregation.window, df.schema).alias(aggregation.window.output))
+        start = fn.expr(bucket_in_sql(aggregation.window, df.schema))
+        keys.append(start.alias(aggregation.window.output))
     if bad_rows == "with":
         names = [*step.key_columns]
         keys = [of_good_rows(fn, key).alias(name) for key, name in zip(keys, names, strict=True)]
@@ -482,11 +554,10 @@ _LAST, _STEP, _CHANGE = "`batchqueue last`", "`batchqueue step`", "`batchqueue c
 """Variables of lambdas, which would hide columns of the same name."""
 
 
-def bucket(fn: Any, window: Window, schema: "StructType") -> "Column":
+def bucket_in_sql(window: Window, schema: "StructType") -> str:
     """Return the start of a row's time bucket, in the type of the column; a long for integers.
 
     Args:
-        fn: Spark's functions, for the kind of session.
         window: The window.
         schema: The schema of the rows.
 
@@ -521,8 +592,7 @@ def bucket(fn: Any, window: Window, schema: "StructType") -> "Column":
             f"{window.column!r}, {with_article(kind.simpleString())}: use a timestamp with whole "
             "microseconds, a date with whole days or an integer with whole seconds, or l1='tasks'"
         )
-    made: Column = fn.expr(sql)
-    return made
+    return sql
 
 
 _MICRO, _DAY = timedelta(microseconds=1), timedelta(days=1)

@@ -117,8 +117,8 @@ class ShardedWrite:
 
         return map_in_arrow(df, attempt, _PARTIALS)
 
-    def plan_in_spark(self, df: "DataFrame") -> "DataFrame":
-        """Plan L1 in Spark SQL, and split its groups by shard."""
+    def plan_in_spark(self, df: "DataFrame", *, names_overflow: bool) -> "DataFrame":
+        """Plan L1 in Spark SQL, see `plan_groups`, and split its groups by shard."""
         steps = pushdown_steps(self.job)
 
         def split(step: ArrowAggregation) -> Callable[[Batches], Batches]:
@@ -138,7 +138,8 @@ class ShardedWrite:
 
             return groups
 
-        planned = zip(plan_groups(df, self.job, self._any_shard), steps, strict=True)
+        plans = plan_groups(df, self.job, self._any_shard, names_overflow=names_overflow)
+        planned = zip(plans, steps, strict=True)
         return reduce(
             lambda left, right: left.unionByName(right),
             (map_in_arrow(groups, split(step), _PARTIALS) for groups, step in planned),

@@ -223,7 +223,7 @@ def test_what_spark_sql_has_not_is_rejected_immediately(
 
 def test_options_are_checked_immediately(store: SqliteStore) -> None:
     job = flight_job(store)
-    with pytest.raises(ConfigError, match="l1='rust': use 'tasks' or 'spark'"):
+    with pytest.raises(ConfigError, match="l1='rust': use 'auto', 'tasks' or 'spark'"):
         MetricsWriter(job, l1="rust")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="option 'sinkid_' is not known: did you mean sinkId"):
         MetricsWriter(job, sinkid_="x")

@@ -24,7 +24,7 @@ from batchqueue.aggregation import (
 )
 from batchqueue.outputs import MetricsStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, MetricsWriter
-from batchqueue.spark.driver.pushdown import bucket
+from batchqueue.spark.driver.pushdown import bucket_in_sql
 from batchqueue.spark.task.arrow import to_arrow
 
 HITS = metric_type("hits", CountMetrics)
@@ -58,9 +58,10 @@ def test_spark_sql_makes_the_buckets_that_zoneinfo_says(
     columns = []
     for number, (width, offset) in enumerate(WIDTHS):
         column = ("second", "at")[number % 2]
-        start = bucket(fn, Window(column, width, zone=zone, offset_seconds=offset), rows.schema)
+        window = Window(column, width, zone=zone, offset_seconds=offset)
+        start = fn.expr(bucket_in_sql(window, rows.schema))
         columns.append((start if column == "second" else fn.unix_seconds(start)).alias(str(number)))
-    none = bucket(fn, Window("no", DAY, zone=zone), rows.schema)
+    none = fn.expr(bucket_in_sql(Window("no", DAY, zone=zone), rows.schema))
     found = to_arrow(rows.select(*columns, none.alias("none")))
     for number, case in enumerate(WIDTHS):
         start = found.column(str(number)).to_numpy()

@@ -138,9 +138,11 @@ def test_without_a_rule_the_write_fails_and_the_message_names_the_rule(
     assert stored(store) == {}
 
 
-def test_value_of_another_type_is_named(pages: DataFrame, store: SqliteStore) -> None:
-    with pytest.raises(PySparkException, match=r"null_keys has 'noon' for key 'at'.* int64: give"):
-        MetricsWriter(job(store, {"at": "noon"})).write_batch(pages)
+@pytest.mark.parametrize("l1", ["tasks", "spark"])
+def test_value_of_another_type_is_named(pages: DataFrame, store: SqliteStore, l1: Any) -> None:
+    message = r"null_keys has 'noon' for key 'at'.* int64: give"
+    with pytest.raises((SinkError, PySparkException), match=message):
+        MetricsWriter(job(store, {"at": "noon"}), l1=l1).write_batch(pages)
 
 
 def test_groups_without_rows_may_have_columns_without_a_type(store: SqliteStore) -> None:

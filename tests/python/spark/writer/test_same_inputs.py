@@ -40,9 +40,9 @@ Write = Callable[[DataFrame, AggregationJob], Any]
 TEXT = metric_type("text", MaxMetrics, columns={"value": str})
 
 WAYS: dict[str, Write] = {
-    "tasks": lambda df, job: MetricsWriter(job).write_batch(df),
+    "tasks": lambda df, job: MetricsWriter(job, l1="tasks").write_batch(df),
     "Spark SQL": lambda df, job: MetricsWriter(job, l1="spark").write_batch(df),
-    "shards": lambda df, job: MetricsWriter(job, shards=2).write_batch(df),
+    "shards": lambda df, job: MetricsWriter(job, shards=2, l1="tasks").write_batch(df),
     "shards of Spark SQL": lambda df, job: MetricsWriter(job, shards=2, l1="spark").write_batch(df),
     "format": lambda df, job: df.write.format(register(df.sparkSession, job)).mode("append").save(),
 }

@@ -85,7 +85,7 @@ def clock(spark: SparkSession) -> DataFrame:
 
 WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "items": ({"items": items}, {}),
-    "aggregation": ({"arrow": [DECLARED]}, {}),
+    "aggregation": ({"arrow": [DECLARED]}, {"l1": "tasks"}),
     "spark": ({"arrow": [DECLARED]}, {"l1": "spark"}),
     "items in shards": ({"items": items}, {"shards": 2}),
     "spark in shards": ({"arrow": [DECLARED]}, {"l1": "spark", "shards": 2}),
