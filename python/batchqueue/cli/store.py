@@ -102,7 +102,7 @@ def _report(arguments: argparse.Namespace) -> StoreReport:
     kind = kind_of(arguments.store)
     if kind == POSTGRES:
         from batchqueue.outputs.postgres import PostgresStore
-        from batchqueue.outputs.postgres.inspection import check_postgres
+        from batchqueue.outputs.postgres.store import check_postgres
 
         return check_postgres(PostgresStore(arguments.store, schema=arguments.schema))
     if kind == ICEBERG:

@@ -249,13 +249,13 @@ class IcebergStore(TableStore):
             StoreError: There is no such namespace, or the table cannot be read.
             StoreUnavailableError: The catalog is down or out of reach.
         """
-        from batchqueue.outputs.iceberg.reading import metrics_in
+        from batchqueue.outputs.iceberg.table import metrics_in
 
         return sorted(self._reading(sink_id, metrics_in), key=name_and_table)
 
     def tables(self, selection: Selection) -> "list[pa.Table]":
         """Return the rows of a selection as a table, as of one snapshot; or none."""
-        from batchqueue.outputs.iceberg.reading import read_selected
+        from batchqueue.outputs.iceberg.table import read_selected
 
         layout = table_layout(selection.metric_type)
         return self._reading(selection.sink_id, lambda sink: read_selected(sink, layout, selection))

@@ -44,6 +44,8 @@ from pyiceberg.types import (
 
 from batchqueue.base.exact_cast import exact_cast
 from batchqueue.outputs.layout import DECIMAL_DIGITS, DECIMAL_PLACES, Layout, shown
+from batchqueue.outputs.partitioned import in_order
+from batchqueue.outputs.reading import Selection, StoredMetric, stored_type
 from batchqueue.outputs.rows import ARROW_TYPES, schema_of
 from batchqueue.outputs.store import Epoch, StoreError
 
@@ -342,6 +344,52 @@ def within(buckets: range) -> list[BooleanExpression]:
 def all_of(conditions: Iterable[BooleanExpression]) -> BooleanExpression:
     """Return the condition that all of these are met."""
     return functools.reduce(_and, conditions, AlwaysTrue())
+
+
+# What is read of the table.
+
+
+def read_selected(sink: SinkTable, layout: Layout, selection: Selection) -> list[pa.Table]:
+    """Read the rows of a selection, in order, without the metric's name; none if there are none."""
+    if layout.table not in sink.layouts:
+        return []
+    stored = sink.stored_layout(layout)
+    columns = dict(zip((name for name, _ in layout.columns), stored.columns, strict=True))
+    buckets = range(
+        ALL.start if selection.since is None else selection.since,
+        ALL.stop if selection.before is None else selection.before,
+    )
+    files = sink.files(buckets, layout.table)
+    condition = _condition(selection, columns, buckets)
+    rows = sink.rows(stored, [file for some in files.values() for file in some], condition)
+    return [in_order(rows, layout).drop_columns(["metric"])]
+
+
+def _condition(selection: Selection, columns: dict[str, str], buckets: range) -> BooleanExpression:
+    conditions = [equal("metric", selection.metric_type.name), *within(buckets)]
+    if selection.entities is not None:
+        conditions.append(one_of("entity", selection.entities))
+    for column, wanted in selection.keys:
+        conditions.append(one_of(columns[column], wanted))
+    return all_of(conditions)
+
+
+def metrics_in(sink: SinkTable) -> list[StoredMetric]:
+    """Return the metrics of a sink, in no order."""
+    files: dict[str, Files] = {}
+    for (table, _), some in sink.files(ALL).items():
+        files.setdefault(table, []).extend(some)
+    found = []
+    for table, of_table in files.items():
+        grouped = (
+            sink.keys(of_table)
+            .group_by("metric")
+            .aggregate([("time_bucket", "count"), ("time_bucket", "min"), ("time_bucket", "max")])
+        )
+        layout = sink.layouts[table].layout
+        for name, *numbers in zip(*(each.to_pylist() for each in grouped.columns), strict=True):
+            found.append(StoredMetric(stored_type(name, layout), *numbers))
+    return found
 
 
 # The ledger of a sink in the snapshots of its Iceberg table.
