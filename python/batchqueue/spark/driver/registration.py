@@ -1,4 +1,7 @@
-"""The job as a data source for reads, writes and streams. Planned in the driver."""
+"""`register`: the job as a data source for reads, writes and streams.
+
+It can be imported with every pyspark, so that it can say which one it needs; `format` cannot.
+"""
 
 from typing import TYPE_CHECKING
 

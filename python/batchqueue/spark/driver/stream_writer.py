@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from batchqueue.exceptions import BatchQueueError
 from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.commit.summary import open_store
-from batchqueue.spark.driver.batch_writer import TaskMessage, attempt_messages
+from batchqueue.spark.driver.format import TaskMessage, attempt_messages
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.requirements import SinkError

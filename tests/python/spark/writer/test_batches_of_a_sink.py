@@ -107,7 +107,7 @@ def test_repeated_batch_is_not_applied_without_its_rows_after_an_overwrite(
     store: SqliteStore,
 ) -> None:
     """The overwrite comes between the plan, which leaves out the rows, and the commit."""
-    from batchqueue.spark.driver.batch_writer import BatchSinkWriter
+    from batchqueue.spark.driver.format import BatchSinkWriter
 
     job, options = flight_job(store), replace(OPTIONS, txn_id="load-1")
     EpochCommit(job, options, []).apply_batch(overwrite=False)
