@@ -172,6 +172,7 @@ lint: require-components $(VENV)/requirements ## format, lint, imports between r
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	PYTHONPATH=python $(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/python scripts/core_layers.py
 	$(BIN)/python scripts/prose.py
 	$(BIN)/python scripts/faults/switches.py
 

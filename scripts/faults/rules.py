@@ -90,12 +90,9 @@ RULES: dict[str, list[str]] = {
         "unit:control::register::tests::"
         "an_item_that_was_put_before_its_type_came_is_not_delivered_from_another_partition",
     ],
-    "StayAfterReturn": [
-        "unit:control::types::tests::a_type_with_a_handler_again_does_not_go"
-    ],
+    "StayAfterReturn": ["unit:control::types::tests::a_type_with_a_handler_again_does_not_go"],
     "GoWhenSettled": [
-        "unit:control::types::tests::"
-        "a_type_goes_when_its_partition_is_settled_up_to_its_removal",
+        "unit:control::types::tests::a_type_goes_when_its_partition_is_settled_up_to_its_removal",
         "unit:control::register::tests::a_type_stays_while_its_items_wait",
     ],
     "NotifyFlush": [
@@ -173,9 +170,7 @@ RULES: dict[str, list[str]] = {
         "it:p4_slow_handlers::slow_handlers_leave_one_thread_to_the_quick_ones",
         "loom:flow::blocking::loom_tests::loom_two_slow_handlers_beside_quick_work",
     ],
-    "RecallSlow": [
-        "loom:flow::blocking::loom_tests::loom_two_slow_handlers_beside_quick_work"
-    ],
+    "RecallSlow": ["loom:flow::blocking::loom_tests::loom_two_slow_handlers_beside_quick_work"],
     "SlowInTurn": [
         "unit:flow::handler::slow_calls::tests::slow_calls_are_made_in_the_order_in_which_their_jobs_came"
     ],
@@ -264,12 +259,8 @@ RULES: dict[str, list[str]] = {
         "loom:threads::loom_tests::loom_notify_while_a_step_goes_to_sleep",
         "unit:threads::pool::tests::a_notification_during_a_step_is_followed_by_another_step",
     ],
-    "OneWorkerPerTask": [
-        "loom:threads::loom_tests::loom_two_notifies_while_a_step_runs"
-    ],
-    "PassOn": [
-        "unit:threads::pool::tests::a_timer_fires_even_if_its_keeper_takes_a_long_step"
-    ],
+    "OneWorkerPerTask": ["loom:threads::loom_tests::loom_two_notifies_while_a_step_runs"],
+    "PassOn": ["unit:threads::pool::tests::a_timer_fires_even_if_its_keeper_takes_a_long_step"],
     "Compensate": [
         "loom:threads::loom_tests::loom_a_worker_blocks_until_another_task_has_run",
         "unit:threads::pool::tests::a_blocked_worker_is_replaced_up_to_twice_the_size_and_the_surplus_leaves",
