@@ -24,7 +24,6 @@ CONTENTS = {"__init__.py", "__main__.py", "mod.rs"}
 REASONS = {
     "base/iceberg_catalog.py": "needs an optional package",
     "base/words.py": "the lowest layer: errors use it, and the rest of the base uses errors",
-    "pipeline/errors.py": "a layer of its own",
     "pipeline/requirements.py": "runs before the imports that it explains",
     "pipeline/spark/busy_listener.py": "derives from a class of pyspark",
     "spark/driver/registration.py": "can be imported with every pyspark",

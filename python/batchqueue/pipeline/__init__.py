@@ -9,29 +9,27 @@ from batchqueue.pipeline.requirements import MissingPackageError  # isort: split
 
 from batchqueue.pipeline.chunks import ChunkOrigin, chunk_origin
 from batchqueue.pipeline.contract import (
-    Lag,
-    Limit,
-    Operator,
-    Plan,
-    Position,
-    Sink,
-    Source,
-    Split,
-    TransactionalSink,
-)
-from batchqueue.pipeline.errors import (
     CheckpointError,
     CutError,
     GraphError,
+    Lag,
+    Limit,
     NotOnSparkError,
+    Operator,
     PipelineError,
+    Plan,
+    Position,
     PositionError,
+    Sink,
     SinkError,
+    Source,
     SourceChangedError,
     SourceDataError,
     SourcePickleError,
+    Split,
     StageFailedError,
     StateError,
+    TransactionalSink,
 )
 from batchqueue.pipeline.file_sink import FileSink
 from batchqueue.pipeline.graph import Flow, StageConfig

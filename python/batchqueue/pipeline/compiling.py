@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from batchqueue.base.checks import is_whole
 from batchqueue.base.words import counted
-from batchqueue.pipeline.contract import Source
-from batchqueue.pipeline.errors import GraphError
+from batchqueue.pipeline.contract import GraphError, Source
 from batchqueue.pipeline.graph import (
     MAX_CHUNK_ROWS,
     AggregateStep,

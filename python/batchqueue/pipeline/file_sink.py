@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchqueue.base.checks import LocalPath, check_whole, local_path, require
 from batchqueue.exceptions import ConfigError
-from batchqueue.pipeline.contract import Position
-from batchqueue.pipeline.errors import CutError, SinkError
+from batchqueue.pipeline.contract import CutError, Position, SinkError
 
 if TYPE_CHECKING:
     import pyarrow as pa

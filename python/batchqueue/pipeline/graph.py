@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchqueue.base.checks import check_switch, check_whole
 from batchqueue.exceptions import ConfigError
-from batchqueue.pipeline.contract import Operator, Sink, Source, is_deferred
-from batchqueue.pipeline.errors import GraphError
+from batchqueue.pipeline.contract import GraphError, Operator, Sink, Source, is_deferred
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from batchqueue.aggregation.aggregator import Aggregation, Aggregator
 from batchqueue.base.words import a_type
 from batchqueue.pipeline.chunks import filtered
-from batchqueue.pipeline.errors import CutError, GraphError, OperatorError
+from batchqueue.pipeline.contract import CutError, GraphError, OperatorError
 from batchqueue.pipeline.graph import AggregateStep, FilterStep, MapStep, StatefulStep
 
 __all__ = ["Chain", "ChainStep", "MergeAggregateStep", "PartialAggregateStep"]

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
-from batchqueue.pipeline.contract import Position, check_written, is_deferred
-from batchqueue.pipeline.errors import CutError
+from batchqueue.pipeline.contract import CutError, Position, check_written, is_deferred
 
 if TYPE_CHECKING:
     import pyarrow as pa

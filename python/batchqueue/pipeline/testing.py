@@ -13,13 +13,13 @@ from batchqueue.pipeline.contract import (
     Limit,
     Plan,
     Position,
+    PositionError,
     Sink,
     Source,
     Split,
     TransactionalSink,
     checked_position,
 )
-from batchqueue.pipeline.errors import PositionError
 
 if TYPE_CHECKING:
     import pyarrow as pa

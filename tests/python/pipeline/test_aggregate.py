@@ -23,7 +23,7 @@ from batchqueue.aggregation import (
     Window,
 )
 from batchqueue.pipeline.chunks import ChunkCutter
-from batchqueue.pipeline.errors import OperatorError
+from batchqueue.pipeline.contract import OperatorError
 from batchqueue.pipeline.graph import AggregateStep, FilterStep
 from batchqueue.pipeline.operators import (
     Chain,

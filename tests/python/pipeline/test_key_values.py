@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from batchqueue.pipeline.errors import OperatorError
+from batchqueue.pipeline.contract import OperatorError
 from batchqueue.pipeline.runner.keying import Partitioner
 from pipeline_support.random_batches import of_each_type
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from batchqueue import _core
 from batchqueue.pipeline import PipelineError
-from batchqueue.pipeline.errors import OperatorError
+from batchqueue.pipeline.contract import OperatorError
 from batchqueue.pipeline.runner.keying import Partitioner
 from pipeline_support.random_batches import TYPES, batches, values_of
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from batchqueue.pipeline.errors import OperatorError
+from batchqueue.pipeline.contract import OperatorError
 from batchqueue.pipeline.graph import FilterStep
 from batchqueue.pipeline.operators import Chain
 from pipeline_support.chains import error_of, found, mapped, numbers

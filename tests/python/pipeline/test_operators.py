@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 from batchqueue.pipeline import GraphError
-from batchqueue.pipeline.errors import OperatorError
+from batchqueue.pipeline.contract import OperatorError
 from batchqueue.pipeline.graph import FilterStep, KeyByStep, StageStep
 from batchqueue.pipeline.operators import Chain
 from pipeline_support.chains import error_of, found, mapped, numbers, plus, stateful

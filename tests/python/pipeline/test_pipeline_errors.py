@@ -7,14 +7,15 @@ import pytest
 
 from batchqueue import BatchQueueError, ConfigError
 from batchqueue.pipeline import errors, pipeline
-from batchqueue.pipeline.contract import MAX_POSITION_BYTES, checked_position
-from batchqueue.pipeline.errors import (
+from batchqueue.pipeline.contract import (
+    MAX_POSITION_BYTES,
     GraphError,
     OperatorError,
     PipelineError,
     PositionError,
     SourcePickleError,
     StageFailedError,
+    checked_position,
 )
 
 ALL = [

@@ -10,7 +10,7 @@ import pytest
 
 from batchqueue.aggregation import Aggregation, Count
 from batchqueue.pipeline import CutError, GraphError
-from batchqueue.pipeline.errors import OperatorError
+from batchqueue.pipeline.contract import OperatorError
 from batchqueue.pipeline.graph import AggregateStep, FilterStep, MapStep, StatefulStep
 from batchqueue.pipeline.operators import Chain
 

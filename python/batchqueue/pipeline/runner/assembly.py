@@ -10,8 +10,15 @@ from typing import NoReturn
 from batchqueue.base.words import counted
 from batchqueue.exceptions import BatchQueueError
 from batchqueue.pipeline.compiling import CompiledGraph, StagePlan, compile_graph
-from batchqueue.pipeline.contract import Position, TransactionalSink, checked_position
-from batchqueue.pipeline.errors import CutError, GraphError, OperatorError, StageFailedError
+from batchqueue.pipeline.contract import (
+    CutError,
+    GraphError,
+    OperatorError,
+    Position,
+    StageFailedError,
+    TransactionalSink,
+    checked_position,
+)
 from batchqueue.pipeline.runner.checkpoint import (
     Checkpoint,
     Positions,

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from batchqueue import _core
-from batchqueue.pipeline.contract import Position
-from batchqueue.pipeline.errors import CheckpointError, CutError
+from batchqueue.pipeline.contract import CheckpointError, CutError, Position
 
 # Which cut a run continues from: decided by the checkpoint and the sinks. Pure.
 

@@ -14,8 +14,7 @@ from typing import NoReturn
 from batchqueue.base.background_log import BackgroundLog, ChangeLog
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.skew import SkewDetectionConfig
-from batchqueue.pipeline.contract import Lag, Position
-from batchqueue.pipeline.errors import GraphError
+from batchqueue.pipeline.contract import GraphError, Lag, Position
 from batchqueue.pipeline.runner.assembly import LEAVE_S, Assembly
 from batchqueue.pipeline.runner.pressure import (
     OPEN,

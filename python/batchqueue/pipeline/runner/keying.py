@@ -14,7 +14,7 @@ from pyarrow import types
 from batchqueue import _core
 from batchqueue.base.words import with_article
 from batchqueue.pipeline.chunks import taken
-from batchqueue.pipeline.errors import OperatorError
+from batchqueue.pipeline.contract import OperatorError
 from batchqueue.pipeline.operators import row_values
 
 pc: Any = pyarrow.compute  # untyped: it creates its functions on import

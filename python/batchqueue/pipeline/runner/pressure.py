@@ -19,8 +19,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple, Self
 
 from batchqueue.groups.skew import PartitionReading, partition_lag
-from batchqueue.pipeline.contract import Lag, Limit
-from batchqueue.pipeline.errors import GraphError
+from batchqueue.pipeline.contract import GraphError, Lag, Limit
 from batchqueue.pipeline.settings import BackpressureConfig, Gate
 
 

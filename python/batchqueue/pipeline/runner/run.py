@@ -17,8 +17,8 @@ from batchqueue.base.checks import LocalPath, check_finite, local_path
 from batchqueue.base.signals import Flag, signals, wait_for
 from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError, QueueForkedError
+from batchqueue.pipeline.contract import PipelineError, StageFailedError
 from batchqueue.pipeline.drawing import svg
-from batchqueue.pipeline.errors import PipelineError, StageFailedError
 from batchqueue.pipeline.graph import Graph
 from batchqueue.pipeline.runner.assembly import (
     LEAVE_S,

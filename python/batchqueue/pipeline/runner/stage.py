@@ -16,8 +16,14 @@ from batchqueue._core import (
 from batchqueue.base.signals import wait_for
 from batchqueue.pipeline.chunks import ChunkCutter, Origin, RowsMeter, SizedBatch, with_origin
 from batchqueue.pipeline.compiling import StagePlan, StageRoute
-from batchqueue.pipeline.contract import Limit, Sink, TransactionalSink, write_to
-from batchqueue.pipeline.errors import OperatorError, StageFailedError
+from batchqueue.pipeline.contract import (
+    Limit,
+    OperatorError,
+    Sink,
+    StageFailedError,
+    TransactionalSink,
+    write_to,
+)
 from batchqueue.pipeline.graph import StatefulStep
 from batchqueue.pipeline.operators import Chain
 from batchqueue.pipeline.runner.checkpoint import Positions, StoredCut

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
-from batchqueue.pipeline.errors import StateError
+from batchqueue.pipeline.contract import StateError
 
 
 class PartitionState(Enum):

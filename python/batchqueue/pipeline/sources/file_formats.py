@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from batchqueue.exceptions import ConfigError
-from batchqueue.pipeline.errors import SourceChangedError, SourceDataError
+from batchqueue.pipeline.contract import SourceChangedError, SourceDataError
 from batchqueue.pipeline.sources.file_scan import FileEntry, entry_of
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 from batchqueue.base.background_log import BackgroundLog
 from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError
-from batchqueue.pipeline.contract import Position
-from batchqueue.pipeline.errors import PositionError, SourceChangedError
+from batchqueue.pipeline.contract import Position, PositionError, SourceChangedError
 from batchqueue.pipeline.sources.file_formats import format_of
 from batchqueue.pipeline.sources.file_scan import FileEntry, scan
 

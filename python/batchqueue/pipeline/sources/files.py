@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchqueue.base.checks import LocalPath, check_finite, check_switch, local_path, require
 from batchqueue.exceptions import ConfigError
-from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
-from batchqueue.pipeline.errors import PositionError
+from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, PositionError, Split
 from batchqueue.pipeline.sources.file_formats import (
     FORMATS,
     ArrowFormat,

@@ -9,12 +9,16 @@ from batchqueue.base.checks import is_whole, require
 from batchqueue.base.iceberg_catalog import CatalogHandle
 from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError
-from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
-from batchqueue.pipeline.errors import (
+from batchqueue.pipeline.contract import (
+    Lag,
+    Limit,
+    Plan,
+    Position,
     PositionError,
     SourceChangedError,
     SourceDataError,
     SourcePickleError,
+    Split,
 )
 from batchqueue.pipeline.sources.splits import (
     OnChange,

@@ -13,8 +13,16 @@ import pyarrow.compute
 from batchqueue.base.checks import is_whole
 from batchqueue.base.words import a_type, counted
 from batchqueue.exceptions import ConfigError
-from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
-from batchqueue.pipeline.errors import PositionError, SourceChangedError, SourceDataError
+from batchqueue.pipeline.contract import (
+    Lag,
+    Limit,
+    Plan,
+    Position,
+    PositionError,
+    SourceChangedError,
+    SourceDataError,
+    Split,
+)
 
 _MOST_ROWS = 1_000_000
 _FIELD = "rows"

@@ -10,8 +10,16 @@ from batchqueue.base.background_log import BackgroundLog
 from batchqueue.base.checks import check_whole, require
 from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError
-from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
-from batchqueue.pipeline.errors import PositionError, SourceChangedError, SourceDataError
+from batchqueue.pipeline.contract import (
+    Lag,
+    Limit,
+    Plan,
+    Position,
+    PositionError,
+    SourceChangedError,
+    SourceDataError,
+    Split,
+)
 from batchqueue.pipeline.sources.splits import (
     OnChange,
     Step,

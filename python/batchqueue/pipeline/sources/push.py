@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchqueue.base.words import a_type, counted
 from batchqueue.exceptions import ConfigError
-from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
-from batchqueue.pipeline.errors import PipelineError
+from batchqueue.pipeline.contract import Lag, Limit, PipelineError, Plan, Position, Split
 from batchqueue.pipeline.sources.splits import within
 
 if TYPE_CHECKING:

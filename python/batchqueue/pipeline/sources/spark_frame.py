@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from batchqueue.base.checks import require
 from batchqueue.exceptions import ConfigError
-from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Split
-from batchqueue.pipeline.errors import (
+from batchqueue.pipeline.contract import (
+    Lag,
+    Limit,
+    Plan,
+    Position,
     PositionError,
     SourceChangedError,
     SourceDataError,
     SourcePickleError,
+    Split,
 )
 from batchqueue.pipeline.sources.splits import Step, check_position, until, within
 

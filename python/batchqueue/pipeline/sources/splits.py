@@ -5,8 +5,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from batchqueue.exceptions import ConfigError
-from batchqueue.pipeline.contract import Limit, Plan, Position, Split, checked_position
-from batchqueue.pipeline.errors import PositionError, SourceChangedError
+from batchqueue.pipeline.contract import (
+    Limit,
+    Plan,
+    Position,
+    PositionError,
+    SourceChangedError,
+    Split,
+    checked_position,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa

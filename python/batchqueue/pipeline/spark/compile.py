@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyspark
 
 from batchqueue.exceptions import ConfigError
-from batchqueue.pipeline.errors import NotOnSparkError
+from batchqueue.pipeline.contract import NotOnSparkError
 from batchqueue.pipeline.graph import (
     AggregateStep,
     FilterStep,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchqueue.base.checks import check_finite
 from batchqueue.exceptions import ConfigError
-from batchqueue.pipeline.errors import NotOnSparkError
+from batchqueue.pipeline.contract import NotOnSparkError
 from batchqueue.pipeline.graph import StageConfig
 from batchqueue.pipeline.settings import RunSettings, SparkOptions
 from batchqueue.pipeline.spark.control import LiveControl, RunControl

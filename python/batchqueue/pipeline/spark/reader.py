@@ -25,8 +25,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from batchqueue.base.exact_cast import exact_cast
-from batchqueue.pipeline.contract import Position, Split
-from batchqueue.pipeline.errors import SourceDataError
+from batchqueue.pipeline.contract import Position, SourceDataError, Split
 from batchqueue.pipeline.spark.control import DriverControl
 from batchqueue.pipeline.spark.epochs import Epochs, EpochSettings, all_splits, grouped
 from batchqueue.pipeline.spark.source import PickledSource

@@ -12,8 +12,7 @@ import pyarrow as pa
 from batchqueue.aggregation import Metrics
 from batchqueue.base.exact_cast import exact_cast_batch
 from batchqueue.base.words import a_type
-from batchqueue.pipeline.contract import Sink, write_to
-from batchqueue.pipeline.errors import NotOnSparkError, SinkError
+from batchqueue.pipeline.contract import NotOnSparkError, Sink, SinkError, write_to
 from batchqueue.pipeline.file_sink import FileSink, check_types
 from batchqueue.pipeline.graph import AggregateStep, SinkStep, StageStep
 from batchqueue.pipeline.operators import Chain

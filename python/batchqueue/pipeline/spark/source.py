@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from batchqueue.base.words import with_article
 from batchqueue.exceptions import ConfigError
-from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, Source, Split
-from batchqueue.pipeline.errors import PipelineError, SourcePickleError
+from batchqueue.pipeline.contract import (
+    Lag,
+    Limit,
+    PipelineError,
+    Plan,
+    Position,
+    Source,
+    SourcePickleError,
+    Split,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa

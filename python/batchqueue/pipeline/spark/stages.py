@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from batchqueue.aggregation import Aggregation, Aggregator
 from batchqueue.base.exact_cast import exact_cast_batch
 from batchqueue.pipeline.chunks import ChunkCutter
-from batchqueue.pipeline.errors import NotOnSparkError, OperatorError
+from batchqueue.pipeline.contract import NotOnSparkError, OperatorError
 from batchqueue.pipeline.graph import FilterStep, KeyByStep, MapStep, StatefulStep
 from batchqueue.pipeline.operators import Chain, ChainStep, FilterOperator, batches_of
 from batchqueue.spark.task.arrow import map_in_arrow

@@ -6,8 +6,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from batchqueue.pipeline.contract import Lag, Limit, Plan, Split
-from batchqueue.pipeline.errors import PositionError
+from batchqueue.pipeline.contract import Lag, Limit, Plan, PositionError, Split
 from batchqueue.pipeline.testing import check_source
 
 SIZES = [3, 0, 10, 1, 1, 6, 2]

@@ -11,8 +11,7 @@ import pytest
 from pyarrow import fs, ipc
 
 from batchqueue.pipeline import FileSource, Limit
-from batchqueue.pipeline.contract import Split
-from batchqueue.pipeline.errors import SourceChangedError
+from batchqueue.pipeline.contract import SourceChangedError, Split
 
 PIECES = 4
 ROWS = 3 * PIECES

@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from batchqueue.pipeline.errors import (
+from batchqueue.pipeline.contract import (
     SourceChangedError,
     SourceDataError,
 )

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchqueue import ConfigError
-from batchqueue.pipeline.contract import Limit
-from batchqueue.pipeline.errors import (
+from batchqueue.pipeline.contract import (
+    Limit,
     PositionError,
     SourceChangedError,
     SourceDataError,

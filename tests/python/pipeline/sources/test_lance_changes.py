@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from batchqueue.base.background_log import flush_log
-from batchqueue.pipeline.contract import Limit
-from batchqueue.pipeline.errors import SourceChangedError
+from batchqueue.pipeline.contract import Limit, SourceChangedError
 from batchqueue.pipeline.sources.lance import Fragment
 from core_support.waits import WAIT_S
 from pipeline_support.tables import (

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from batchqueue import ConfigError
-from batchqueue.pipeline.contract import Limit
-from batchqueue.pipeline.errors import PositionError, SourceChangedError, SourceDataError
+from batchqueue.pipeline.contract import Limit, PositionError, SourceChangedError, SourceDataError
 from batchqueue.pipeline.sources.lance import LanceSource
 from batchqueue.pipeline.testing import check_source
 from pipeline_support.tables import (

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from batchqueue import ConfigError
-from batchqueue.pipeline.contract import Limit
-from batchqueue.pipeline.errors import (
+from batchqueue.pipeline.contract import (
+    Limit,
     PositionError,
     SourceChangedError,
     SourceDataError,

@@ -5,7 +5,7 @@ import datetime
 import pyarrow as pa
 import pytest
 
-from batchqueue.pipeline.errors import OperatorError
+from batchqueue.pipeline.contract import OperatorError
 from batchqueue.pipeline.graph import AggregateStep, MapStep
 from batchqueue.pipeline.spark.sinks import write_task
 from batchqueue.pipeline.spark.stages import arrow_schema, run_chain, spark_schema
