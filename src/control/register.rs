@@ -360,9 +360,6 @@ impl<T: Item> Control<T> {
 /// How many of the types that are leaving, and of the partitions, a call checks.
 const CHECKS_IN_CALL: usize = if cfg!(loom) { 1 } else { 4 };
 
-/// How many types a drain thread checks that has nothing to do.
-pub(crate) const CHECKS_WHEN_IDLE: usize = 64;
-
 impl<T: Item> Control<T> {
     /// The type has lost its handler, and the jobs that wait for it were recalled.
     pub(crate) fn begin_departure(&self, state: &mut ControlState, key: TypeKey) {

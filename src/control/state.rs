@@ -8,7 +8,6 @@ use rustc_hash::FxHashMap;
 use crate::config::{Config, DrainBalancer};
 use crate::control::log_helper::{HostLog, LogHelper};
 use crate::control::meter::Meter;
-use crate::control::register::CHECKS_WHEN_IDLE;
 use crate::control::types::{Growth, KnownTypes};
 use crate::flow::handler::Host;
 use crate::flow::handler::dead_letters::DeadLetterBox;
@@ -119,6 +118,9 @@ impl<T: Item> fmt::Debug for Control<T> {
         f.debug_struct("Control").field("flow", &self.flow).finish_non_exhaustive()
     }
 }
+
+/// How many types a drain thread checks that has nothing to do.
+const CHECKS_WHEN_IDLE: usize = 64;
 
 /// How many types are leaving: written by the control side, under the control lock, read by drain
 /// threads after an empty cycle.

@@ -12,11 +12,12 @@ use crate::arrow::aggregate::column::{Column, Values};
 use crate::arrow::aggregate::description::{AggregateError, Aggregation, Measure};
 use crate::arrow::aggregate::extremes::{Extreme, FirstLast, TopN};
 use crate::arrow::aggregate::groups::{Groups, Mark};
-use crate::arrow::aggregate::partials::{EXACT, are_partials, metadata_of};
+use crate::arrow::aggregate::partials::{are_partials, metadata_of};
 use crate::arrow::aggregate::schema::{
     Bucketing, ColumnIndices, MeasureIndices, Types, in_partials, in_rows, type_error,
 };
 use crate::arrow::aggregate::sketches::{Distinct, QuantileBuckets, Quantiles};
+use crate::arrow::aggregate::state::EXACT;
 use crate::arrow::aggregate::state::{Input, State};
 use crate::arrow::aggregate::sums::{Counts, DecimalSums, FloatSums, IntegerSums};
 use crate::arrow::time::{BucketFinder, ClockReader};

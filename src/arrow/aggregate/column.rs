@@ -13,15 +13,15 @@ use arrow_array::types::{
     UInt32Type, UInt64Type,
 };
 use arrow_array::{
-    Array, ArrayRef, BinaryArray, BinaryViewArray, BooleanArray, GenericBinaryArray,
-    LargeBinaryArray, OffsetSizeTrait, PrimitiveArray, StringArray, downcast_dictionary_array,
+    Array, ArrayRef, BinaryArray, BinaryViewArray, BooleanArray, Decimal128Array,
+    GenericBinaryArray, LargeBinaryArray, OffsetSizeTrait, PrimitiveArray, StringArray,
+    downcast_dictionary_array,
 };
 use arrow_buffer::{ArrowNativeType, BooleanBuffer, NullBuffer, ScalarBuffer};
 use arrow_schema::{ArrowError, DataType, IntervalUnit, TimeUnit};
 use arrow_select::take::{TakeOptions, take};
 
 use crate::arrow::aggregate::description::AggregateError;
-use crate::arrow::aggregate::sums::{from_ordered, to_ordered};
 
 /// The type that a column's values have in results. Returns `None` if the type is not supported.
 ///
@@ -410,4 +410,20 @@ impl Code for f32 {
 /// Reverses the order of negative numbers, whose bits count backwards. It is its own inverse.
 fn flip(bits: i64) -> i64 {
     bits ^ ((bits >> 63).cast_unsigned() >> 1).cast_signed()
+}
+
+const SIGN: i128 = i128::MIN;
+
+/// Decimals of one scale as bytes, which compare as the decimals do.
+fn to_ordered(decimals: &Decimal128Array) -> BinaryArray {
+    let ordered = |value: i128| (value ^ SIGN).to_be_bytes();
+    decimals.iter().map(|value| value.map(ordered)).collect()
+}
+
+/// Decimals of a type from what [`to_ordered`] returned.
+fn from_ordered(ordered: &BinaryArray, data_type: &DataType) -> ArrayRef {
+    let value =
+        |bytes: &[u8]| bytes.try_into().map_or(0, |bytes| i128::from_be_bytes(bytes) ^ SIGN);
+    let values: Decimal128Array = ordered.iter().map(|bytes| bytes.map(value)).collect();
+    Arc::new(values.with_data_type(data_type.clone()))
 }

@@ -10,6 +10,7 @@ use arrow_schema::{DataType, Field, Fields, Schema};
 use crate::arrow::aggregate::column::{Column, value_type};
 use crate::arrow::aggregate::description::{AggregateError, Aggregation, Measure};
 use crate::arrow::aggregate::sketches;
+use crate::arrow::aggregate::state::EXACT;
 use crate::arrow::aggregate::sums::{kept_sum_type, sum_type};
 
 /// The metadata key of the description.
@@ -48,9 +49,6 @@ pub(super) fn are_partials(
     }
     Ok(true)
 }
-
-/// The type of an exact sum of integers: wide enough for 2^63 of the largest.
-pub(super) const EXACT: DataType = DataType::Decimal128(38, 0);
 
 /// The fields of a measure's partials, given the types of its columns.
 pub(super) fn kept_fields(

@@ -1,9 +1,13 @@
 //! The interface of a measure's state.
 
 use arrow_array::{ArrayRef, StructArray};
+use arrow_schema::DataType;
 
 use crate::arrow::aggregate::column::Column;
 use crate::arrow::aggregate::description::AggregateError;
+
+/// The type of an exact sum of integers: wide enough for 2^63 of the largest.
+pub(super) const EXACT: DataType = DataType::Decimal128(38, 0);
 
 /// The columns that a measure reads, for a range of rows.
 pub(super) struct Input {

@@ -8,15 +8,14 @@ use arrow_array::types::{
     Int64Type,
 };
 use arrow_array::{
-    Array, ArrayRef, BinaryArray, Decimal128Array, Decimal256Array, Float64Array, Int64Array,
-    PrimitiveArray, StructArray, downcast_integer_array,
+    Array, ArrayRef, Decimal128Array, Decimal256Array, Float64Array, Int64Array, PrimitiveArray,
+    StructArray, downcast_integer_array,
 };
 use arrow_buffer::i256;
 use arrow_schema::{DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION, DataType};
 
 use crate::arrow::aggregate::description::AggregateError;
-use crate::arrow::aggregate::partials::EXACT;
-use crate::arrow::aggregate::state::{Input, State};
+use crate::arrow::aggregate::state::{EXACT, Input, State};
 
 /// The number of rows, or of rows with a value.
 #[derive(Clone, Default)]
@@ -289,22 +288,6 @@ pub(super) fn sum_type(scale: i8) -> DataType {
 /// The type of such a sum in partials: wide enough for 2^63 of the largest.
 pub(super) fn kept_sum_type(scale: i8) -> DataType {
     DataType::Decimal256(DECIMAL256_MAX_PRECISION, scale)
-}
-
-const SIGN: i128 = i128::MIN;
-
-/// Decimals of one scale as bytes, which compare as the decimals do.
-pub(super) fn to_ordered(decimals: &Decimal128Array) -> BinaryArray {
-    let ordered = |value: i128| (value ^ SIGN).to_be_bytes();
-    decimals.iter().map(|value| value.map(ordered)).collect()
-}
-
-/// Decimals of a type from what [`to_ordered`] returned.
-pub(super) fn from_ordered(ordered: &BinaryArray, data_type: &DataType) -> ArrayRef {
-    let value =
-        |bytes: &[u8]| bytes.try_into().map_or(0, |bytes| i128::from_be_bytes(bytes) ^ SIGN);
-    let values: Decimal128Array = ordered.iter().map(|bytes| bytes.map(value)).collect();
-    Arc::new(values.with_data_type(data_type.clone()))
 }
 
 /// The values of decimals, rounded.
