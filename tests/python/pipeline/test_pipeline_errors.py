@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from batchqueue import BatchQueueError, ConfigError
-from batchqueue.pipeline import errors, pipeline
+from batchqueue.pipeline import contract, pipeline
 from batchqueue.pipeline.contract import (
     MAX_POSITION_BYTES,
     GraphError,
@@ -20,7 +20,7 @@ from batchqueue.pipeline.contract import (
 
 ALL = [
     error
-    for error in vars(errors).values()
+    for error in vars(contract).values()
     if isinstance(error, type) and issubclass(error, PipelineError)
 ]
 
