@@ -7,7 +7,7 @@ import pytest
 from batchqueue import AsyncBatchQueue, ConfigError
 from core_support.event_loop import run as run_loop
 from core_support.queues import config
-from core_support.scripts import FORK_IN_C, FORKS, run_script
+from core_support.scripts import FORKS, run_script
 
 FORK = """
 import warnings
@@ -84,8 +84,7 @@ say(child(body), queue.running, queue.stats().consumed, queue.flush(30))
 @pytest.mark.parametrize("call", ["queue.produce(2)", "queue.produce_many([2])", "queue.submit(2)"])
 def test_any_first_call_in_a_child_forked_without_the_hooks_of_python_restarts(call):
     out = run(
-        FORK_IN_C
-        + f"""
+        f"""
 def body():
     {call}
     say(queue.flush(30), queue.stats().produced, queue.shutdown(30))
@@ -94,7 +93,8 @@ fork_child = fork_in_c
 queue.produce(1)
 queue.flush(30)
 say(child(body))
-"""
+""",
+        how="c",
     )
     assert out == ["parent [1]", "child [2]", "True 1 0", "0"]
 

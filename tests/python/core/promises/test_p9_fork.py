@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from core_support.scripts import FORK_IN_C, FORKS, run_script
+from core_support.scripts import FORKS, run_script
 
 FORK = """
 class Handler:
@@ -92,8 +92,7 @@ say(queue.produce(2), queue.flush(30), handler.items)
 )
 def test_any_first_call_in_a_child_forked_without_the_hooks_of_python_raises(call):
     out = run(
-        FORK_IN_C
-        + f"""
+        f"""
 def body():
     say(name_of_error(lambda: {call}))
     fresh = BatchQueue("fresh", config())
@@ -101,7 +100,8 @@ def body():
     say(fresh.produce(2), fresh.flush(30), fresh.shutdown(30), handler.items)
 fork_child = fork_in_c
 say(child(body))
-"""
+""",
+        how="c",
     )
     assert out == ["QueueForkedError", "True True 0 [1, 2]", "0"]
 

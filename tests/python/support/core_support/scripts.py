@@ -13,24 +13,17 @@ STACKS_S = 30.0
 """How long it may take to print its stacks."""
 
 
-FORK_IN_C = """
-def fork_in_c():
-    # A thread that waits for the interpreter demands it after this interval. The child of such a
-    # fork would wait for that thread, before it comes to a queue.
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1_000)
-    try:
-        return ctypes.PyDLL(None).fork()
-    finally:
-        sys.setswitchinterval(interval)
-"""
-"""A fork without the hooks of Python, as of a host written in C. The child may hang if it releases
-the interpreter before it uses the package: its lock still knows the threads of the parent."""
-
 FORKS = {
     "python": "fork_child = os.fork",
-    "c": FORK_IN_C
-    + """
+    "c": """
+# A thread that waits for the interpreter demands it after this interval, and a child that inherits
+# the demand waits for a thread that does not exist there. Set before there are other threads: one
+# that already waits keeps the interval that it began with.
+sys.setswitchinterval(1_000)
+
+def fork_in_c():
+    return ctypes.PyDLL(None).fork()
+
 def fork_child():
     pid = fork_in_c()
     if pid == 0:
@@ -38,7 +31,9 @@ def fork_child():
     return pid
 """,
 }
-"""How a script forks: with the hooks of Python, or without them, which the package runs then."""
+"""How a script forks: with the hooks of Python, or without them, as a host written in C does. The
+child of such a host may hang if it releases the interpreter before it uses the package, which runs
+the hooks then: its lock still knows the threads of the parent."""
 
 SCRIPT_HEADER = """
 import atexit, ctypes, gc, os, signal, sys, threading, time
