@@ -4,7 +4,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use arrow_array::{RecordBatch, RecordBatchReader};
-use parking_lot::Mutex;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyString, PyTuple};
@@ -17,6 +16,7 @@ use crate::arrow::time::{BucketFinder, Buckets, Clock, ClockReader, Zone};
 use crate::python::errors::{BatchQueueError, ConfigError, QueueForkedError};
 use crate::python::interpreter::{GuardedRef, generation, guarded_call, release};
 use crate::python::item::{batches_of, has_pyarrow, to_pyarrow};
+use crate::sync::Mutex;
 
 /// A window as the facade describes it: column, name, width and offset in nanoseconds, zone.
 type WindowSpec = (String, String, i64, i64, Option<String>);
