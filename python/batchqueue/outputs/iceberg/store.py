@@ -11,7 +11,7 @@ from batchqueue.base.iceberg_catalog import CatalogHandle
 from batchqueue.base.words import a_type, counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.base import TableStore
-from batchqueue.outputs.iceberg.transaction import iceberg_errors
+from batchqueue.outputs.iceberg.errors import iceberg_errors
 from batchqueue.outputs.layout import table_layout
 from batchqueue.outputs.reading import Selection, StoredMetric, name_and_table
 from batchqueue.outputs.store import (

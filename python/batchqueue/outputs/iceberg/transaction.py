@@ -3,8 +3,7 @@
 import itertools
 import json
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -17,6 +16,7 @@ from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table import FileScanTask, Table, Transaction, WriteTask
 from pyiceberg.table.metadata import TableMetadata
 
+from batchqueue.outputs.iceberg.errors import iceberg_errors
 from batchqueue.outputs.iceberg.table import (
     ALL,
     ICEBERG_TYPES,
@@ -36,7 +36,7 @@ from batchqueue.outputs.iceberg.table import (
 from batchqueue.outputs.layout import Layout, shown
 from batchqueue.outputs.partitioned import PartitionedTransaction
 from batchqueue.outputs.rows import KEY_TYPES
-from batchqueue.outputs.store import Epoch, StoreError, StoreUnavailableError, to_json
+from batchqueue.outputs.store import Epoch, StoreUnavailableError, to_json
 
 # The commit of one snapshot, which replaces partitions of a sink's table.
 
@@ -391,89 +391,3 @@ class IcebergTransaction(PartitionedTransaction):
                 replacement.write(layout, start, rows)
         files = [file for some in replaced.values() for file in some]
         replacement.commit(self._ledger, files)
-
-
-# Errors of catalogs, files and Arrow become store errors: temporary or not, with a remedy.
-
-
-_LOST = "another writer has changed the table meanwhile: start another transaction"
-_DOWN = "the catalog or the file system is busy, down or out of reach: try again later"
-_UNKNOWN = "; this commit may have been applied: see what the store has before you write it again"
-_REFUSED = "check the properties of the catalog, and what this user may do"
-_METRICS = "check the metrics: values fit their columns, and text is valid Unicode"
-_FILES = (
-    "check the files of the table, which other programs may have removed, and what this user may "
-    "do; a full disk needs room"
-)
-
-_CATALOGS = (
-    "pyiceberg",
-    "requests",
-    "sqlalchemy",
-    "botocore",
-    "thrift",
-    "hive_metastore",
-    "google",
-    "pydantic_core",
-)
-"""Packages whose errors are those of a catalog."""
-
-_TEMPORARY = (
-    *("CommitStateUnknownException", "ServiceUnavailableError", "ServerError"),
-    *("TooManyRequestsError", "WaitingForLockException"),
-    *("OperationalError", "InterfaceError", "TimeoutError"),  # SQLAlchemy
-    *("ConnectionError", "Timeout", "TTransportException", "ServiceUnavailable"),
-    *("EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ThrottlingException"),
-)
-"""Classes of these packages, and the bases of others, that end when the catalog is back."""
-
-_OF_STORAGE = ("NETWORK_CONNECTION", "SLOW_DOWN", "SERVICE_UNAVAILABLE", "curlCode", "timed out")
-"""Parts of Arrow's messages about object storage that a retry may not repeat."""
-
-
-@contextmanager
-def iceberg_errors(store: str, *, committing: bool = False) -> Iterator[None]:
-    """Turn the errors of a block into those of the store with this name.
-
-    Args:
-        store: The store.
-        committing: Whether the block commits, so that the outcome of a lost connection is unknown;
-            False by default.
-    """
-    try:
-        yield
-    except StoreError:
-        raise
-    except Exception as error:
-        kind, remedy = _judge(error)
-        if kind is None:
-            raise
-        if committing and remedy == _DOWN:
-            remedy += _UNKNOWN
-        raise kind(f"cannot use the store {store}: {error}; {remedy}") from error
-
-
-def _judge(error: Exception) -> tuple[type[StoreError] | None, str]:
-    from pyiceberg import exceptions
-
-    if isinstance(error, exceptions.CommitFailedException | exceptions.TableAlreadyExistsError):
-        return StoreUnavailableError, _LOST
-    if isinstance(error, ConnectionError | TimeoutError) or _is_temporary(error):
-        return StoreUnavailableError, _DOWN
-    if isinstance(error, OverflowError | UnicodeError):
-        return StoreError, _METRICS
-    if isinstance(error, OSError | pa.ArrowException):
-        return StoreError, _FILES
-    return (StoreError, _REFUSED) if _package(type(error)) in _CATALOGS else (None, "")
-
-
-def _is_temporary(error: Exception) -> bool:
-    if isinstance(error, OSError) and any(part in str(error) for part in _OF_STORAGE):
-        return True
-    return any(
-        kind.__name__ in _TEMPORARY and _package(kind) in _CATALOGS for kind in type(error).__mro__
-    )
-
-
-def _package(kind: type) -> str:
-    return kind.__module__.partition(".")[0]
