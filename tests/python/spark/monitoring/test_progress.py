@@ -20,6 +20,7 @@ from batchqueue.spark import LedgerListener, MissingPackageError, show_progress
 from batchqueue.spark.commit.summary import SinkTotals, epoch_summary, latest_totals, with_totals
 from batchqueue.spark.driver.progress import EpochWatch, NewEpoch
 from batchqueue.spark.driver.progress_display import ProgressDisplay
+from batchqueue.spark.options import L1Choice
 from batchqueue.spark.stage import CpuSummary, StageSummary
 from batchqueue.spark.task.message import AttemptSummary
 from core_support.waits import WAIT_S
@@ -35,6 +36,7 @@ def summary(batch_id: int, rows: int, *, failed: int = 0, l1_use: float = 40.0) 
     return epoch_summary(
         batch_id,
         [AttemptSummary(rows, stage(6 * rows, l1_use, failed), (6 * rows,), cpu)],
+        l1=L1Choice("tasks", "a format has its rows in the tasks"),
         commit_bytes=1_000,
         l2=stage(rows, 5.0),
         persist=stage(rows // 2, 100.0),
