@@ -334,7 +334,8 @@ def merge_partials(
 def _persist_stage(
     job: AggregationJob, name: str, destination: Destination
 ) -> QueueStage | InlineStage:
-    if has_only_built_in_metrics(job.arrow) and job.items is None:
+    is_declared = has_only_built_in_metrics(job.arrow) and job.items is None
+    if is_declared and job.l2.dead_letter is None:
         return InlineStage(destination.writer())
     return QueueStage(f"{name}-persist", sql_batch(destination.writer, writers=1))
 

@@ -22,7 +22,13 @@ from batchqueue.outputs.store import bucket_limit
 from batchqueue.spark.column_types import check_reaches_python, check_rows, spark_columns
 from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.commit.summary import open_store
-from batchqueue.spark.driver.pushdown import choose_l1, collect_partials, pushdown_steps, quoted
+from batchqueue.spark.driver.pushdown import (
+    SqlPartials,
+    choose_l1,
+    collect_partials,
+    pushdown_steps,
+    quoted,
+)
 from batchqueue.spark.driver.shards import ShardedWrite
 from batchqueue.spark.job import AggregationJob, check_dataframe, check_job
 from batchqueue.spark.options import OPTION_NAMES, L1Choice, L1Place, SinkOptions
@@ -64,7 +70,7 @@ class MetricsWriter:
         self,
         job: AggregationJob,
         *,
-        l1: Literal["auto"] | L1Place = "auto",
+        l1: Literal["auto"] | L1Place = "tasks",
         shards: int | None = None,
         checkpoint: str | None = None,
         **options: Any,
@@ -73,12 +79,12 @@ class MetricsWriter:
 
         Args:
             job: What to do with the rows.
-            l1: Where rows become partials. "auto" (default): in Spark SQL, which is the fastest, if
-                it has the same results as the tasks for these columns, else in the tasks; `explain`
-                says which, and why. "tasks": in the tasks, as the job says. "spark": Spark SQL
-                groups the rows in the JVM, and only the groups reach Python; the job may consist of
-                `ArrowAggregation` only. Sums of floats are then Spark's, without compensation; of
-                rows with equal `by`, `First` takes the smallest value and `Last` the largest.
+            l1: Where rows become partials. "tasks" (default): in the tasks, as the job says.
+                "spark": Spark SQL groups the rows in the JVM, and only the groups reach Python; the
+                job may consist of `ArrowAggregation` only. Sums of floats are then Spark's, without
+                compensation; of rows with equal `by`, `First` takes the smallest value and `Last`
+                the largest. "auto": in Spark SQL if it has the same results as the tasks for these
+                columns, else in the tasks; `explain` says which, and why.
             shards: None (default): L2 merges in one process, where this object is used. A number:
                 Spark's shuffle brings the partials of a key together, and tasks merge and commit
                 that many shards. Each shard is a separate sink, see `sink_ids`; the number, or
@@ -101,6 +107,7 @@ class MetricsWriter:
         job.check_pickles()
         self._job = job
         self._l1: Literal["auto"] | L1Place = l1
+        self._why_not_sql: str | None = None
         self._checkpoint = checkpoint
         given = {name.lower(): str(value) for name, value in options.items() if value is not None}
         parsed = SinkOptions.parse(given, job, stream=True)
@@ -236,8 +243,10 @@ class MetricsWriter:
         check_rows(self._job, spark_columns(df.schema))
         columns = with_columns_read(df, self._job)
         instants = self._with_instants(columns)
-        if self._l1 == "auto":
-            choice = choose_l1(instants, self._job)
+        if self._l1 == "auto" and self._why_not_sql is not None:
+            choice = L1Choice("tasks", self._why_not_sql)
+        elif self._l1 == "auto":
+            choice = choose_l1(instants, self._job, in_shards=self._options.shards is not None)
         else:
             choice = L1Choice(self._l1, f"the writer has l1={self._l1!r}")
         if choice.place == "tasks":
@@ -277,12 +286,11 @@ class MetricsWriter:
         """Run L1, and return the commit of what it leaves."""
         job = self._job
         if options.l1.place == "spark":
-            is_auto = self._l1 == "auto"
-            found = collect_partials(df, job, options.sink_id, epoch, names_overflow=is_auto)
-            if not is_auto or found.size <= options.max_commit_bytes:
-                return EpochCommit(job, options, [found])
-            why = f"the groups of Spark SQL take {found.size} bytes, more than maxCommitBytes"
-            options = replaced_in(options, l1=L1Choice("tasks", why))
+            partials = self._in_spark(df, options, epoch)
+            if partials is not None:
+                return EpochCommit(job, options, [partials])
+            check_reaches_python(spark_columns(df.schema), "the tasks")
+            options = replaced_in(options, l1=L1Choice("tasks", str(self._why_not_sql)))
 
         def attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             message = run_attempt(job, options, batches, epoch)
@@ -293,6 +301,27 @@ class MetricsWriter:
         rows = map_in_arrow(df, attempt, "message binary").collect()
         messages = [pickle.loads(row.message) for row in rows] or [empty_message(job, epoch)]
         return EpochCommit(job, options, messages)
+
+    def _in_spark(
+        self, df: "DataFrame", options: SinkOptions, epoch: EpochId | None
+    ) -> SqlPartials | None:
+        """Run L1 in Spark SQL; return None if the tasks have to do it, from now on."""
+        job, sink_id = self._job, options.sink_id
+        if self._l1 == "spark":
+            return collect_partials(df, job, sink_id, epoch)
+        try:
+            found = collect_partials(df, job, sink_id, epoch, names_overflow=True)
+            found.columns(job)  # A sum that does not fit its column may fit in the parts of tasks.
+        except SinkError as error:
+            self._why_not_sql = f"Spark SQL refused an epoch: {str(error).partition(', so')[0]}"
+            return None
+        if found.size > options.max_commit_bytes:
+            self._why_not_sql = (
+                f"the groups of an epoch took {found.size} bytes in Spark SQL, more than "
+                "maxCommitBytes"
+            )
+            return None
+        return found
 
 
 def _warn_of_bad_rows(sink_id: str, summaries: Iterable[Mapping[str, Any]]) -> None:

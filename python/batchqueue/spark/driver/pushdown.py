@@ -164,19 +164,20 @@ def pushdown_steps(job: AggregationJob) -> list[ArrowAggregation]:
     return steps
 
 
-def choose_l1(df: "DataFrame", job: AggregationJob) -> L1Choice:
+def choose_l1(df: "DataFrame", job: AggregationJob, *, in_shards: bool) -> L1Choice:
     """Choose Spark SQL if it has the same results as the tasks, whatever the rows are.
 
     Args:
         df: The rows, with instants in place of times without a zone.
         job: What to do with them.
+        in_shards: Whether tasks commit. What Spark SQL refuses there cannot go to the tasks of L1.
     """
-    for why in _reasons_for_tasks(df, job):
+    for why in _reasons_for_tasks(df, job, in_shards=in_shards):
         return L1Choice("tasks", why)
     return L1Choice("spark", "Spark SQL has all measures of the job, with the same results")
 
 
-def _reasons_for_tasks(df: "DataFrame", job: AggregationJob) -> Iterator[str]:
+def _reasons_for_tasks(df: "DataFrame", job: AggregationJob, *, in_shards: bool) -> Iterator[str]:
     """Yield what Spark SQL has not, or might have with other results."""
     try:
         steps = pushdown_steps(job)
@@ -200,11 +201,24 @@ def _reasons_for_tasks(df: "DataFrame", job: AggregationJob) -> Iterator[str]:
         if step.aggregation.window is not None and step.aggregation.window.zone is not None:
             yield "Spark SQL would take the rules of the window's zone from Java"
         for name, measure in step.aggregation.measures.items():
-            if isinstance(measure, Sum | Mean) and _type_name(df, measure.column) in _FLOATS:
-                yield f"{name!r} is a sum of floats, which Spark SQL does not compensate"
+            why = _why_differs(measure, df, in_shards=in_shards)
+            if why is not None:
+                yield f"{name!r} {why}"
+
+
+def _why_differs(measure: Measure, df: "DataFrame", *, in_shards: bool) -> str | None:
+    """Return how Spark SQL might give another result for a measure; None if it does not."""
+    if isinstance(measure, Sum | Mean) and _type_name(df, measure.column) in _FLOATS:
+        return "is a sum of floats, which Spark SQL does not compensate"
+    if isinstance(measure, Sum | Mean) and in_shards:
+        return "is a sum, which may fit in the parts of tasks but not as a whole"
+    if isinstance(measure, DistinctSketch) and _type_name(df, measure.column) in _TEXTS:
+        return "counts texts, of which Spark SQL leaves out empty ones"
+    return None
 
 
 _FLOATS = ("float", "double")
+_TEXTS = ("string", "char", "varchar", "binary")
 
 
 def collect_partials(
@@ -291,7 +305,8 @@ def checked_partials(
 
 def _newest(tables: Sequence[pa.Table], watermark: Watermark) -> int | None:
     """Return the latest time in the rows of groups."""
-    found = [watermark.newest(table.column(_NEWEST)) for table in tables]
+    # On Spark 3.5 a table without rows does not know the types of its columns.
+    found = [watermark.newest(table.column(_NEWEST)) for table in tables if table.num_rows]
     return max((time for time in found if time is not None), default=None)
 
 

@@ -82,7 +82,8 @@ def to_arrow(df: "DataFrame") -> pa.Table:
         A table with the columns of `df`. On Spark 3.5 the columns of an empty table have type null.
     """
     if hasattr(df, "toArrow"):  # since Spark 4.0
-        return df.toArrow()
+        # It gives instants the zone UTC, and tasks the session's zone, in which keys are printed.
+        return _in_zone(df.toArrow(), str(df.sparkSession.conf.get(SESSION_ZONE)))
 
     def streams(batches: Batches) -> Batches:
         for batch in batches:
@@ -97,6 +98,17 @@ def to_arrow(df: "DataFrame") -> pa.Table:
     if not rows:
         return pa.Table.from_arrays([pa.nulls(0)] * len(df.columns), names=df.columns)
     return pa.concat_tables(pa.ipc.open_stream(row.stream).read_all() for row in rows)
+
+
+def _in_zone(table: pa.Table, zone: str) -> pa.Table:
+    """Name another zone in columns of instants, which stay the same instants."""
+    fields = [
+        field.with_type(pa.timestamp(field.type.unit, zone))
+        if pa.types.is_timestamp(field.type) and field.type.tz is not None
+        else field
+        for field in table.schema
+    ]
+    return table.cast(pa.schema(fields))
 
 
 # Times without a zone, Spark's TIMESTAMP_NTZ: read in the session's zone, as Spark's cast does.
