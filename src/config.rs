@@ -374,7 +374,7 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-// The choice of a queue's balancer. How each of them plans is in `control/balance`.
+// The choice of a queue's balancer. How each of them plans is in `balance`.
 
 /// The default skip ratio.
 pub(crate) const SKIP_RATIO: f64 = 1.15;

@@ -65,7 +65,7 @@
 //! | `python` | the bindings; they translate and do nothing else |
 //!
 //! Each module imports those below it: `queue` > `control` > `flow` > `threads` > `observe` >
-//! `balance`, `item`, `config`, `error` > `sync`. `flow/ownership/README.md` and
+//! `balance`, `item` > `config` > `error` > `sync`. `flow/ownership/README.md` and
 //! `threads/README.md` describe the protocols between threads.
 
 #[cfg(feature = "arrow")]

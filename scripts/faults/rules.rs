@@ -198,7 +198,7 @@ pub(crate) enum Rule {
     /// P1: the items of one class are spread over all partitions where the selector says so.
     SpreadForConsumers,
 
-    // What a stage of a pipeline admits; the tests are in `src/stages/tests.rs`.
+    // What a stage of a pipeline admits; the tests are in `src/stages.rs`.
     /// A stage that is empty admits any chunk.
     LargeChunkAlone,
     /// A stage holds no more bytes than its limit.

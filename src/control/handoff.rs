@@ -1,4 +1,5 @@
-//! Handoff: moves a partition from one drain thread to another (rules 8 and 9 of `README.md`).
+//! Handoff: moves a partition from one drain thread to another (rules 8 and 9
+//! of `flow/ownership/README.md`).
 //!
 //! ```text
 //!                                   assign: the mover, if a is not inside,

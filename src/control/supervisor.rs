@@ -4,7 +4,7 @@
 //! owns can move immediately. The supervisor, one thread of the process, visits each queue with
 //! several drain threads every `takeover_after` while it has turns. A thread that has made no
 //! progress since the last visit is *away*: its partitions that have something to do go to threads
-//! that are not, also while the queue closes (`supervisor.rs`). A thread that is about to call a
+//! that are not, also while the queue closes. A thread that is about to call a
 //! handler whose last call was slow is away from then on, and sees to this itself.
 //!
 //! A queue that has had no turn for a second is visited no more; its next turn asks for visits

@@ -83,7 +83,7 @@ pub(crate) struct Partition<T> {
     choke_after_ns: AtomicU64,
     slow: SlowCounts,
     segment_pool: Arc<SegmentPool<T>>,
-    /// How many items were put before the open segment, by weight: see `weighted.rs`.
+    /// How many items were put before the open segment, by weight.
     weighed: AtomicU64,
     /// Whether the known handlers of its types need no host: their thread then takes from here
     /// outside the host.
@@ -538,7 +538,7 @@ pub(crate) struct Gate<T> {
     pub(super) access: Access,
     /// Whether a type is choked here: each put checks its type then.
     pub(super) has_choked: bool,
-    /// Whether items may wait here for their batch to become full; see `linger.rs`.
+    /// Whether items may wait here for their batch to become full.
     pub(super) lingers: bool,
     /// In another cache line.
     pub(super) linger: Linger,

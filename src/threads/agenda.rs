@@ -1,6 +1,6 @@
 //! Threads of the process that come back to queues at set times: one runs balancers
 //! (`control/rebalancer.rs`), the supervisor lets other threads take over from one that is held
-//! up (`supervisor.rs`).
+//! up (`control/supervisor.rs`).
 //!
 //! Such a thread starts when its first queue asks for it, and ends with the last queue.
 //!

@@ -18,9 +18,9 @@
 //! | `rules.rs` | the rules that it can leave out |
 //! | `world.rs` | what a queue is asked to do |
 //! | `promises.rs` | the promises, and what a good end is |
-//! | `drain.rs`, `queue.rs`, `calls.rs`, `leave.rs` | the steps of a drain thread |
-//! | `linger.rs`, `py_handler.rs` | those where batches wait, and where items fail for good |
-//! | `producers.rs`, `route.rs`, `departures.rs`, `others.rs` | the steps of all others |
+//! | `drain.rs`, `submit.rs`, `calls.rs`, `leave.rs` | the steps of a drain thread |
+//! | `linger.rs`, `letters.rs` | those where batches wait, and where items fail for good |
+//! | `producers.rs`, `changes.rs`, `departures.rs`, `others.rs` | the steps of all others |
 //! | `worlds.rs`, `worlds_of_batches.rs`, `worlds_of_types.rs` | the worlds that are searched |
 //!
 //! `make loom` runs the tests, with optimisation. They stop at a limit of states; those of `make

@@ -1,4 +1,4 @@
-//! Put: one item. Many items under one lock are in `put.rs`.
+//! Put: one item, or many under one lock.
 
 use crate::flow::partition::{Attempt, Gate, Partition, Stop};
 use crate::flow::segments::Segment;

@@ -89,13 +89,15 @@ impl<T: Item> DrainTask<T> {
     /// The calling thread runs this task from here on, while the result lives. If it unwinds, the
     /// queue closes.
     pub(crate) fn run_here(&self) -> Running<T> {
+        // First: the host may panic, or run code that asks which queue this thread drains.
+        let running = Running {
+            _unwinding: CloseOnPanic(Arc::downgrade(&self.steering)),
+            _drains: DrainScope::of(&self.flow, &self.flow.log),
+        };
         if !cfg!(loom) {
             self.slot().set_runner(this_thread(|| self.flow.host.thread_number()));
         }
-        Running {
-            _unwinding: CloseOnPanic(Arc::downgrade(&self.steering)),
-            _drains: DrainScope::of(&self.flow, &self.flow.log),
-        }
+        running
     }
 
     /// What others see of the thread.
