@@ -438,6 +438,8 @@ class Control:
             if held is not None and held.phase is not Phase.DRAINING:
                 held.phase = Phase.DRAINING
                 self._order(OrderKind.DRAIN, held)
+        if self._given_up:
+            return  # What a reply grants late goes with the session.
         for partition, token in reply.grants.items():
             held = self.holdings[partition] = Holding(partition, token, Phase.OPENING)
             self._order(OrderKind.OPEN, held)

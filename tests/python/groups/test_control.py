@@ -190,6 +190,23 @@ class TestJoinAndLeave:
         assert pair.workers["a"].seat is Seat.LEFT
 
 
+def test_what_is_granted_after_it_has_given_up_is_not_opened(bench):
+    worker = bench.start("a")
+    while True:
+        call = worker.next_call(bench.now_ms)
+        if call is None:
+            bench.now_ms += 5
+            continue
+        reply = perform(bench.scripts, worker, worker.planned(call))
+        if call.kind is CallKind.SYNC and reply.grants:
+            break
+        worker.reply(call, reply, bench.now_ms)
+    worker.give_up()
+    worker.reply(call, reply, bench.now_ms)
+    assert worker.orders() == []
+    assert worker.holdings == {}
+
+
 class TestCrashAndStall:
     def test_others_take_over_when_the_lease_ends(self, pair):
         pair.run(300)

@@ -401,6 +401,7 @@ def test_waits_grow_up_to_the_longest_one():
     waits = [wait_ms(retry, tries) for tries in (1, 2, 3, 4, 1_000_000)]
     assert waits == [10, 30, 90, 100, 100]
     assert wait_ms(RetryPolicy(backoff_ms=10, max_backoff_ms=5), 1) == 5
+    assert wait_ms(RetryPolicy(attempts=None, backoff_ms=0), 1_000_000) == 0
 
 
 def test_chance_cuts_off_a_share_of_a_wait():
