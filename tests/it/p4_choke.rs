@@ -10,8 +10,8 @@ use batchqueue::{
 };
 
 use crate::support::{
-    Collector, Latch, Lines, PATIENCE, Sent, assert_conserved, config, key, sent, shut_down,
-    start_with, wait_until,
+    Collector, Latch, Lines, PATIENCE, Sent, assert_conserved, config, holding, key, sent,
+    shut_down, start_with, wait_until,
 };
 
 const BUFFER: usize = 64;
@@ -120,13 +120,16 @@ fn a_type_that_hangs_leaves_the_room_of_its_partition_to_others() {
 #[test]
 fn a_producer_that_waits_has_the_room_of_a_type_that_hangs() {
     let queue = start_with(&Lines::default(), shared(Selector::ByType, BufferStrategy::Blocking));
-    let (latch, healthy, late) = (Arc::default(), Collector::default(), Collector::default());
-    add_types(&queue, &healthy, held_by(&latch, &late));
-    // One batch is in hand, and a buffer waits behind it.
-    for number in 0..BUFFER + BATCH {
+    let (down, entered, latch) = holding();
+    let healthy = Collector::default();
+    add_types(&queue, &healthy, down);
+    // One item is in hand, and a buffer waits behind it.
+    assert!(put(&queue, sent(DOWN, 0, 0), Selector::ByType));
+    entered.wait();
+    for number in 1..=BUFFER {
         assert!(put(&queue, sent(DOWN, 0, number), Selector::ByType));
     }
-    let more = queue.try_produce(sent(DOWN, 0, BUFFER + BATCH), None, &|_| false);
+    let more = queue.try_produce(sent(DOWN, 0, BUFFER + 1), None, &|_| false);
     let Err(TryProduceError::Pending(pending)) = more else { panic!("it is full: {more:?}") };
     for number in 0..3 * BUFFER {
         assert!(put(&queue, sent(HEALTHY, 0, number), Selector::ByType));
