@@ -1,4 +1,4 @@
-//! A latch that opens once, with and without loom.
+//! Tests of threads, with and without loom: a latch that opens once, and tasks of a pool.
 
 use crate::sync::{Arc, Condvar, Deadline, Duration, Mutex, wait_for};
 use crate::threads::pool::{After, Live, Pool, PoolTask};
@@ -35,8 +35,6 @@ impl Latch {
         }
     }
 }
-
-// Helpers for the tests of the pool, with and without loom.
 
 /// A sleep that only a notification ends.
 pub(crate) const FOR_EVER: After = After::Sleep(Duration::MAX);

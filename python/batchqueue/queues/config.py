@@ -245,9 +245,9 @@ class RetryPolicy:
 def wait_ms(retry: RetryPolicy, tries: int) -> float:
     """Return how long to wait after so many attempts, at least one."""
     try:
-        wait = retry.backoff_ms and retry.backoff_ms * float(retry.factor) ** (tries - 1)
+        wait = retry.backoff_ms * float(retry.factor) ** (tries - 1)
     except OverflowError:
-        return longest_wait_ms(retry)
+        return longest_wait_ms(retry) if retry.backoff_ms > 0 else 0.0
     return min(wait, retry.max_backoff_ms) * _cut(retry)
 
 
