@@ -14,11 +14,11 @@
 //! partition. *Ready set*: which partitions have something to do. *Drain thread*: takes items and
 //! calls handlers. *Turn*: a drain thread enters a partition, takes, submits and leaves. *Lane*:
 //! what is taken of one type from one partition and not settled, in order. *Job*: the items of a
-//! lane that one call gets, with their tries. *Desk*: the right to enter a handler, and the list of
-//! those who wait for it. *Cycle*: one turn after the other, with their calls. *Quiescent point*:
-//! between two cycles, when nothing is in hand. *Batch*: the items of a job. *Owner*: the drain
-//! thread that may enter a partition. *Plan*: the wanted owners. *Move*: one partition that changes
-//! its owner. *Handoff*: how it changes, by a revoke and an assign. *Take-over*: a move
+//! lane that one call gets, with their tries. *Handler lock*: the right to enter a handler, and the
+//! list of those who wait for it. *Cycle*: one turn after the other, with their calls. *Quiescent
+//! point*: between two cycles, when nothing is in hand. *Batch*: the items of a job. *Owner*: the
+//! drain thread that may enter a partition. *Plan*: the wanted owners. *Move*: one partition that
+//! changes its owner. *Handoff*: how it changes, by a revoke and an assign. *Take-over*: a move
 //! away from a drain thread that is held up in a call. *Spare thread*: one that runs only while all
 //! others are held up. *Scheduler*: the threads that drain, a queue's own or a pool's.
 //!
@@ -95,7 +95,7 @@ pub use crate::config::{
 };
 pub use crate::error::{AddHandlerError, Closed, ConfigError, FlushError, ProduceError};
 pub use crate::flow::batch::{Batch, Cause, DeadLetters, Drain, Failure};
-pub use crate::flow::handler::desk::Desk;
+pub use crate::flow::handler::lock::HandlerLock;
 pub use crate::flow::handler::{Handler, HandlerRef, Handlers, Host, NoHost};
 pub use crate::flow::partition::space::Listener;
 pub use crate::flow::produce::pending::{Line, Listening, PendingItem, TryProduceError};

@@ -8,7 +8,7 @@ A test is named by its kind and its place:
 """
 
 RULES: dict[str, list[str]] = {
-    "HoldDesk": [
+    "HoldHandlerLock": [
         "loom:flow::loom_tests::loom_two_owners_meet_at_one_handler",
         "it:p1_exclusive::an_instance_for_many_types_is_entered_by_one_thread_at_a_time",
         "it:p1_exclusive::an_instance_on_two_queues_is_entered_by_one_thread_at_a_time",
@@ -184,7 +184,7 @@ RULES: dict[str, list[str]] = {
         "it:p9_retirement::a_removal_waits_for_the_batch_in_flight",
         "it:model::random_actions_keep_every_promise",
     ],
-    "ListAtDesk": [
+    "ListAtLock": [
         "loom:flow::ownership::loom_rules::loom_remove_while_the_owner_lists_idle_handlers"
     ],
     "RecallType": [
@@ -238,7 +238,7 @@ RULES: dict[str, list[str]] = {
         "loom_deadline_while_a_batch_of_a_closed_queue_waits_for_its_next_try",
         "loom:flow::host_loom_tests::loom_announced_deadline_while_a_batch_waits_for_its_next_try",
     ],
-    "LeaveHostAtDesk": [
+    "LeaveHostAtLock": [
         "loom:flow::host_loom_tests::loom_attached_owner_closes_a_handler_while_the_other_is_entered",
     ],
     # Failures of the queue that this one follows; failures 4 and 7 are in rows above.

@@ -6,11 +6,11 @@
 /// A rule that can be turned off. The names are the values of `BATCHQUEUE_RULE_OFF`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Rule {
-    /// P1: a handler is entered only by the thread that holds its desk.
-    HoldDesk,
-    /// P1: a thread that calls `on_idle` checks the list of handlers again at the desk.
-    ListAtDesk,
-    /// P4: a thread that releases a desk takes its next ticket.
+    /// P1: a handler is entered only by the thread that holds its lock.
+    HoldHandlerLock,
+    /// P1: a thread that calls `on_idle` checks the list of handlers again at the handler lock.
+    ListAtLock,
+    /// P4: a thread that releases a handler lock takes its next ticket.
     TicketsAtRelease,
     /// P3: items of a type that has a lane are appended to it.
     AppendToLane,
@@ -161,8 +161,8 @@ pub(crate) enum Rule {
     TryBeforeDeadline,
     /// P9: a thread does not sleep before it has seen the last deadline of a shutdown.
     AwakeForNews,
-    /// P9: a drain thread leaves its host while it waits at a desk for a last call.
-    LeaveHostAtDesk,
+    /// P9: a drain thread leaves its host while it waits at a handler lock for a last call.
+    LeaveHostAtLock,
     /// P9: a panic in a handler fails its batch and not its drain thread.
     CatchPanic,
     /// P9: an item that panics when it is dropped ends neither its drain thread nor other items.

@@ -15,9 +15,9 @@ impl<T: Item> Awaited for Flow<T> {
         &self.name
     }
 
-    fn handler_at(&self, desk: usize) -> Option<String> {
-        let keeper = || self.keeper_at(desk).then(|| "the handler of dead letters".to_owned());
-        self.registered_at(desk).map(|registered| registered.name.to_string()).or_else(keeper)
+    fn handler_at(&self, lock: usize) -> Option<String> {
+        let keeper = || self.keeper_at(lock).then(|| "the handler of dead letters".to_owned());
+        self.registered_at(lock).map(|registered| registered.name.to_string()).or_else(keeper)
     }
 
     fn may_come_true(&self, wish: Wish, stuck: &Stuck) -> bool {
@@ -30,22 +30,22 @@ impl<T: Item> Awaited for Flow<T> {
                 self.ending.running().is_empty()
                     || self.ending.is_expired()
                     || (stuck.threads_of(self.address()) == 0
-                        && !stuck.desks().any(|desk| self.calls_at(desk)))
+                        && !stuck.locks().any(|lock| self.calls_at(lock)))
             }
         }
     }
 
     fn needs(&self, wish: Wish, kept: Kept) -> bool {
-        let needs_desk = |desk| match wish {
+        let needs_lock = |lock| match wish {
             Wish::Room { partition, key } => {
                 let partition = self.route.partition(partition);
                 let lanes = lanes_of(partition);
-                let needs = |lane: &LaneView| self.needs_desk(desk, lane, partition);
+                let needs = |lane: &LaneView| self.needs_lock(lock, lane, partition);
                 needs(&self.lane_of(key, &lanes)) || lanes.iter().any(needs)
             }
-            Wish::End => self.calls_at(desk),
+            Wish::End => self.calls_at(lock),
         };
-        kept.thread_of == Some(self.address()) || kept.desk.is_some_and(needs_desk)
+        kept.thread_of == Some(self.address()) || kept.lock.is_some_and(needs_lock)
     }
 
     fn let_go(self: Arc<Self>) {
@@ -64,7 +64,7 @@ impl<T: Item> Flow<T> {
         }
         let lanes = lanes_of(partition);
         let is_stuck =
-            |lane: &LaneView| stuck.desks().any(|desk| self.needs_desk(desk, lane, partition));
+            |lane: &LaneView| stuck.locks().any(|lock| self.needs_lock(lock, lane, partition));
         if !is_stuck(&self.lane_of(key, &lanes)) {
             return true;
         }
@@ -88,10 +88,10 @@ impl<T: Item> Flow<T> {
         lane.copied().unwrap_or(LaneView::new(key))
     }
 
-    /// Whether the next call of a lane needs a desk, or the call that is running has it.
-    fn needs_desk(&self, desk: usize, lane: &LaneView, partition: &Partition<T>) -> bool {
+    /// Whether the next call of a lane needs this handler lock, or the call that is running has it.
+    fn needs_lock(&self, lock: usize, lane: &LaneView, partition: &Partition<T>) -> bool {
         if let Some(running_at) = lane.running_at {
-            return running_at == desk;
+            return running_at == lock;
         }
         let consumer = match self.consumption {
             // Any thread that is left calls its own.
@@ -100,23 +100,23 @@ impl<T: Item> Flow<T> {
             _ => 0,
         };
         let target = self.target_of(lane.key, partition.index, consumer);
-        target.is_some_and(|target| is_at(target.handler(), desk))
+        target.is_some_and(|target| is_at(target.handler(), lock))
     }
 
-    /// Whether the queue calls the handler with a desk.
-    pub(crate) fn calls_at(&self, desk: usize) -> bool {
-        self.registered_at(desk).is_some() || self.keeper_at(desk)
+    /// Whether the queue calls the handler with this lock.
+    pub(crate) fn calls_at(&self, lock: usize) -> bool {
+        self.registered_at(lock).is_some() || self.keeper_at(lock)
     }
 
-    /// Whether the handler of the queue's dead letters has a desk.
-    fn keeper_at(&self, desk: usize) -> bool {
-        self.dead_letters.of_queue.as_ref().is_some_and(|of_queue| is_at(&of_queue.handler, desk))
+    /// Whether the handler of the queue's dead letters has this lock.
+    fn keeper_at(&self, lock: usize) -> bool {
+        self.dead_letters.of_queue.as_ref().is_some_and(|of_queue| is_at(&of_queue.handler, lock))
     }
 
-    /// The handlers of a type, one of which has this desk.
-    fn registered_at(&self, desk: usize) -> Option<Arc<TypeHandlers<T>>> {
+    /// The handlers of a type, one of which has this handler lock.
+    fn registered_at(&self, lock: usize) -> Option<Arc<TypeHandlers<T>>> {
         let has = |registered: &Arc<TypeHandlers<T>>| {
-            registered.instances().any(|handler| is_at(handler, desk))
+            registered.instances().any(|handler| is_at(handler, lock))
         };
         match &self.consumption {
             Consumption::ByHandler => {
@@ -132,6 +132,6 @@ fn lanes_of<T>(partition: &Partition<T>) -> Vec<LaneView> {
     partition.lanes.lock().views().collect()
 }
 
-fn is_at<T>(handler: &HandlerRef<T>, desk: usize) -> bool {
-    Arc::as_ptr(&handler.desk) as usize == desk
+fn is_at<T>(handler: &HandlerRef<T>, lock: usize) -> bool {
+    Arc::as_ptr(&handler.lock) as usize == lock
 }

@@ -4,12 +4,12 @@
 //! a worker.
 
 use crate::flow::handler::HandlerRef;
-use crate::flow::handler::desk::{Desk, JobPlace};
+use crate::flow::handler::lock::{HandlerLock, JobPlace};
 use crate::flow::handler::slow_calls::{QUICK_WORK, SLOW_CALL, Scene};
 use crate::flow::state::Flow;
 use crate::item::Item;
 use crate::sync::{Arc, Instant};
-use crate::threads::context::{drained_queue, held_desk};
+use crate::threads::context::{drained_queue, held_lock};
 use crate::threads::pool::{Compensation, Limit};
 use crate::threads::slots::ThreadSlot;
 
@@ -26,7 +26,7 @@ impl<T: Item> Flow<T> {
     /// Whether the calling thread would wait for itself if it waited for space here: it drains this
     /// queue, or is inside a handler that this queue needs.
     pub(crate) fn would_wait_for_itself(self: &Arc<Self>) -> bool {
-        held_desk().is_some_and(|desk| self.calls_at(desk)) || self.on_own_drain_thread()
+        held_lock().is_some_and(|lock| self.calls_at(lock)) || self.on_own_drain_thread()
     }
 
     /// Called before the calling thread waits for a drain of this queue. If it is a worker of the
@@ -41,16 +41,16 @@ impl<T: Item> Flow<T> {
         }
     }
 
-    /// Enters a desk for `on_close`. If another queue is inside, the thread waits outside the host,
-    /// which that queue's thread may need to leave; on a shared pool another worker replaces it
-    /// meanwhile. Called inside the host.
-    pub(crate) fn enter_in_turn(&self, desk: &Desk) {
-        if desk.try_enter(self.address()) {
+    /// Enters a handler lock for `on_close`. If another queue is inside, the thread waits outside
+    /// the host, which that queue's thread may need to leave; on a shared pool another worker
+    /// replaces it meanwhile. Called inside the host.
+    pub(crate) fn enter_in_turn(&self, lock: &HandlerLock) {
+        if lock.try_enter(self.address()) {
             return;
         }
         let mut wait = || {
             let _compensation = self.compensate_without_limit();
-            desk.enter();
+            lock.enter();
         };
         self.host.leave(&mut wait);
     }
@@ -166,7 +166,7 @@ mod loom_tests {
             queue.flow.threads[0].note_quick_call(Duration::ZERO);
             for key in [ONE, TWO] {
                 let handler = seen.handler();
-                handler.desk.note_slow(true);
+                handler.lock.note_slow(true);
                 queue.add_handler(key, handler).unwrap();
             }
             queue.produce(Number(ONE, 1)).unwrap();

@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::flow::batch::{Batch, DeadLetters, DropPanics, Failure, message};
 use crate::flow::deadlines::{LastTry, reserve};
 use crate::flow::handler::dead_letters::DeadLetterBox;
-use crate::flow::handler::desk::{Desk, JobPlace};
 use crate::flow::handler::dispatch_log::Problem;
+use crate::flow::handler::lock::{HandlerLock, JobPlace};
 use crate::flow::handler::slow_calls::SLOW_CALL;
 use crate::flow::partition::Partition;
 use crate::flow::partition::lane::{Dead, Job, Piece};
@@ -24,8 +24,8 @@ use crate::sync::{Arc, Deadline, Duration, Instant, Ordering, fence, now, time_s
 use crate::threads::context::HandlerScope;
 use crate::threads::slots::SlowCall;
 
-/// How long a thread that has a desk serves the jobs of others there while its own partitions have
-/// work.
+/// How long a thread that has a handler lock serves the jobs of others there while its own
+/// partitions have work.
 const STAY: Duration = Duration::from_millis(1);
 
 /// The same limit in jobs, for loom, which has no clock.
@@ -56,7 +56,7 @@ impl Round {
     }
 }
 
-/// A job in the hand of a thread, which holds the desk of its handler, if it has one.
+/// A job in the hand of a thread, which holds the lock of its handler, if it has one.
 pub(crate) struct InHand<T> {
     pub(crate) target: Option<Target<T>>,
     pub(crate) job: Job<T>,
@@ -76,8 +76,8 @@ pub(crate) struct Caller<'a, T: Item> {
 }
 
 impl<'a, T: Item> Caller<'a, T> {
-    /// Calls the handler of a job; then serves the jobs that were posted at its desk meanwhile, for
-    /// a limited time if this thread has other work. Adds the calls to `round`.
+    /// Calls the handler of a job; then serves the jobs that were posted at its handler lock
+    /// meanwhile, for a limited time if this thread has other work. Adds the calls to `round`.
     pub(crate) fn call_all(
         &mut self,
         in_hand: InHand<T>,
@@ -89,26 +89,26 @@ impl<'a, T: Item> Caller<'a, T> {
         let Some(target) = target else {
             return self.in_host(|this| this.settle_without_handler(job, key));
         };
-        let desk = target.handler().desk.clone();
-        self.call_at(&desk, target, job);
+        let lock = target.handler().lock.clone();
+        self.call_at(&lock, target, job);
         let (mut served, mut began) = (0, None::<Instant>);
         loop {
             let stays = began.is_none_or(|began| served < MOST_SERVED && time_since(began) < STAY)
                 || !has_work();
-            let Some(place) = self.flow.release(&desk, stays) else { break };
+            let Some(place) = self.flow.release(&lock, stays) else { break };
             self.flow.notify_flushes();
             began.get_or_insert_with(Instant::now);
             served += 1;
-            if let Some((target, job)) = self.flow.take_posted(place, &desk) {
+            if let Some((target, job)) = self.flow.take_posted(place, &lock) {
                 round.count(&job);
-                self.call_at(&desk, target, job);
+                self.call_at(&lock, target, job);
             }
         }
     }
 
-    /// Calls at the desk that the thread holds, and holds afterwards.
-    fn call_at(&mut self, desk: &Desk, target: Target<T>, job: Job<T>) {
-        let leaves = LeaveOnUnwind { flow: self.flow, desk };
+    /// Calls at the handler lock that the thread holds, and holds afterwards.
+    fn call_at(&mut self, lock: &HandlerLock, target: Target<T>, job: Job<T>) {
+        let leaves = LeaveOnUnwind { flow: self.flow, lock };
         self.call_in_place(&target, job);
         // Before the release: until then, a removal of the handler keeps it.
         drop(target);
@@ -205,14 +205,14 @@ impl<'a, T: Item> Caller<'a, T> {
         let (handler, name) = (target.handler(), &target.registered.name);
         let _compensation = self.flow.compensate_for(handler);
         // Not in loom, where no call is slow.
-        let is_slow = !cfg!(loom) && handler.desk.is_slow();
+        let is_slow = !cfg!(loom) && handler.lock.is_slow();
         let _slow = is_slow.then(|| self.begin_slow_call());
         let start = now();
         let (number, partition) = (target.registered.number, job.place.partition);
         if !self.tally.begin_call(Calling::Batch { number, partition }, start) {
             return None;
         }
-        let holding = HandlerScope::of(&handler.desk);
+        let holding = HandlerScope::of(&handler.lock);
         let mut result = Ok(());
         let mut consume = || result = call(name, || handler.handler.consume(&mut job.batch));
         if self.inside_host && !handler.handler.needs_host() {
@@ -250,7 +250,7 @@ impl<'a, T: Item> Caller<'a, T> {
             slot.note_quick_call(start.saturating_duration_since(self.flow.started));
         }
         let is_slow = took > SLOW_CALL;
-        target.handler().desk.note_slow(is_slow);
+        target.handler().lock.note_slow(is_slow);
         self.flow.route.partition(place.partition).note_slow(is_slow);
     }
 
@@ -261,15 +261,15 @@ impl<'a, T: Item> Caller<'a, T> {
     }
 }
 
-/// Frees the desk if the thread unwinds: its handler may serve other queues.
+/// Frees the handler lock if the thread unwinds: its handler may serve other queues.
 struct LeaveOnUnwind<'a, T: Item> {
     flow: &'a Flow<T>,
-    desk: &'a Desk,
+    lock: &'a HandlerLock,
 }
 
 impl<T: Item> Drop for LeaveOnUnwind<'_, T> {
     fn drop(&mut self) {
-        self.flow.release(self.desk, false);
+        self.flow.release(self.lock, false);
     }
 }
 

@@ -1,14 +1,14 @@
 //! Handlers and their batches.
 
 pub(crate) mod dead_letters;
-pub(crate) mod desk;
 pub(crate) mod dispatch_log;
+pub(crate) mod lock;
 pub(crate) mod slow_calls;
 
 use std::fmt;
 
 use crate::flow::batch::{Batch, DeadLetters, Failure};
-use crate::flow::handler::desk::Desk;
+use crate::flow::handler::lock::HandlerLock;
 use crate::item::{Item, TypeKey};
 use crate::sync::Arc;
 use crate::threads::pool::ThreadBody;
@@ -110,22 +110,22 @@ impl<T> From<Vec<HandlerRef<T>>> for Handlers<T> {
     }
 }
 
-/// A handler instance with its desk. Clones refer to the same instance: even if it is
+/// A handler instance with its lock. Clones refer to the same instance: even if it is
 /// registered for several types or on several queues, only one thread is inside at a time.
 pub struct HandlerRef<T> {
     pub(crate) handler: Arc<dyn Handler<T>>,
-    pub(crate) desk: Arc<Desk>,
+    pub(crate) lock: Arc<HandlerLock>,
 }
 
 impl<T> HandlerRef<T> {
-    /// Creates an instance with a new desk.
+    /// Creates an instance with a lock of its own.
     pub fn new(handler: impl Handler<T> + 'static) -> Self {
-        Self::with_desk(Arc::new(handler), Arc::new(Desk::default()))
+        Self::with_lock(Arc::new(handler), Arc::new(HandlerLock::default()))
     }
 
-    /// Creates an instance that shares `desk` with others: only one of them is entered at a time.
-    pub fn with_desk(handler: Arc<dyn Handler<T>>, desk: Arc<Desk>) -> Self {
-        Self { handler, desk }
+    /// Creates an instance that shares `lock` with others: only one of them is entered at a time.
+    pub fn with_lock(handler: Arc<dyn Handler<T>>, lock: Arc<HandlerLock>) -> Self {
+        Self { handler, lock }
     }
 
     /// The instance's identity.
@@ -141,7 +141,7 @@ impl<T> HandlerRef<T> {
 
 impl<T> Clone for HandlerRef<T> {
     fn clone(&self) -> Self {
-        Self { handler: self.handler.clone(), desk: self.desk.clone() }
+        Self { handler: self.handler.clone(), lock: self.lock.clone() }
     }
 }
 

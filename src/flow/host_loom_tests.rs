@@ -151,7 +151,7 @@ fn loom_attached_owners_meet_at_one_handler() {
     });
 }
 
-/// Must be closed at its desk, unlike a function, which has nothing to close.
+/// Must be closed at its handler lock, unlike a function, which has nothing to close.
 struct Closing;
 
 impl Handler<Number> for Closing {
@@ -160,14 +160,15 @@ impl Handler<Number> for Closing {
     }
 }
 
-/// The same if the second thread brings no items, but closes a handler that shares the desk.
+/// The same if the second thread brings no items, but closes a handler that shares the handler
+/// lock.
 #[test]
 fn loom_attached_owner_closes_a_handler_while_the_other_is_entered() {
     model_by_turns(8, 1, || {
         let (seen, interpreter) = (Arc::new(Seen::default()), Attached::default());
         let queue = interpreter.queue(config(2));
         let slow = HandlerRef::new(slow_handler(&seen, &interpreter));
-        let other = HandlerRef::with_desk(Arc::new(Closing), slow.desk.clone());
+        let other = HandlerRef::with_lock(Arc::new(Closing), slow.lock.clone());
         queue.add_handler(ONE, slow).unwrap();
         queue.add_handler(TWO, other).unwrap();
         queue.produce(Number(ONE, 1)).unwrap();

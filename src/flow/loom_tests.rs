@@ -109,7 +109,8 @@ fn loom_space_while_a_producer_goes_to_wait() {
     });
 }
 
-/// The desk keeps the second owner out, and its job is served when the desk is released.
+/// The handler lock keeps the second owner out, and its job is served when the handler lock is
+/// released.
 #[test]
 fn loom_two_owners_meet_at_one_handler() {
     model_by_turns(3, 1, || {

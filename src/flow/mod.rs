@@ -24,11 +24,11 @@
 //!    sleep.rs             nothing left: rest, then sleep, as long as idle_policy.rs says
 //!     │
 //!  call.rs                call the handler, count the outcome, try again or give up
-//!    after_call.rs        the next job of the lane, and the next one at the desk
+//!    after_call.rs        the next job of the lane, and the next one at the handler lock
 //!     │
 //!  handler.rs             consume(batch), and the environment of the handlers, such as the
 //!  interpreter
-//!    desk.rs              who may enter a handler, and whose job is next there
+//!    lock.rs              who may enter a handler, and whose job is next there
 //!    slow_calls.rs        slow handlers leave one thread to quick ones
 //!    dead_letters.rs      what failed for good, on its way to the handler that keeps it
 //!    dispatch_log.rs      when a line about refused, failed or unhandled items is due

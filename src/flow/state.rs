@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 use crate::config::{Config, available_cores};
 use crate::flow::deadlines::Deadlines;
 use crate::flow::handler::dead_letters::{DeadLetterBox, DeadLetterBoxes};
-use crate::flow::handler::desk::Recall;
 use crate::flow::handler::dispatch_log::DispatchLog;
+use crate::flow::handler::lock::Recall;
 use crate::flow::handler::slow_calls::SlowCalls;
 use crate::flow::handler::{HandlerRef, Host};
 use crate::flow::partition::Partition;
@@ -111,7 +111,7 @@ impl<T: Item> Flow<T> {
         }
     }
 
-    /// By which threads, desks and waits know the queue.
+    /// By which threads, handler locks and waits know the queue.
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }
@@ -133,7 +133,7 @@ impl<T: Item> Flow<T> {
         if on_drain_thread() { self.warn(line) } else { self.host.log(&line) }
     }
 
-    /// The queue as a desk knows it, to call it back.
+    /// The queue as a handler lock knows it, to call it back.
     pub(crate) fn watcher(self: &Arc<Self>) -> Weak<dyn Recall> {
         Arc::<Self>::downgrade(self)
     }
@@ -355,7 +355,7 @@ impl<T> Ending<T> {
     ) -> Option<HandlerRef<T>> {
         let mut to_close = self.to_close.lock();
         let left = to_close.get_or_insert_with(instances);
-        let free = left.iter().position(|handler| !handler.desk.is_held());
+        let free = left.iter().position(|handler| !handler.lock.is_held());
         if left.is_empty() { None } else { Some(left.swap_remove(free.unwrap_or(0))) }
     }
 

@@ -11,7 +11,7 @@ mod timing_tests;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::flow::call::{Caller, InHand, Round};
-use crate::flow::handler::desk::{JobPlace, Recall, Submitted};
+use crate::flow::handler::lock::{JobPlace, Recall, Submitted};
 use crate::flow::partition::Partition;
 use crate::flow::partition::lane::Since;
 use crate::flow::partition::lanes::Lanes;
@@ -251,7 +251,8 @@ impl<T: Item> DrainTask<T> {
         taken
     }
 
-    /// Submits the ready lanes, up to the first whose desk is free: its job is in hand then.
+    /// Submits the ready lanes, up to the first whose handler lock is free: its job is in hand
+    /// then.
     fn submit(
         &mut self,
         flow: &Arc<Flow<T>>,
@@ -284,18 +285,18 @@ impl<T: Item> DrainTask<T> {
                 lanes.post(lane, flow.slow_calls.address(), None);
                 continue;
             }
-            let desk = &target.handler().desk;
+            let lock = &target.handler().lock;
             let queue = || {
                 let queue: Weak<dyn Recall> = Arc::<Flow<T>>::downgrade(flow);
                 queue
             };
-            match desk.submit(target.registered.purpose(), place, queue, flow.address()) {
+            match lock.submit(target.registered.purpose(), place, queue, flow.address()) {
                 Submitted::Entered => {
                     let most = target.registered.settings.max_batch_items;
-                    let job = lanes.take_job(partition, lane, most, desk.address());
+                    let job = lanes.take_job(partition, lane, most, lock.address());
                     return Some(InHand { target: Some(target), job, key });
                 }
-                Submitted::Posted(until) => lanes.post(lane, desk.address(), until),
+                Submitted::Posted(until) => lanes.post(lane, lock.address(), until),
             }
         }
         None
@@ -306,7 +307,7 @@ impl<T: Item> DrainTask<T> {
     #[inline]
     fn may_call(&mut self, target: &Target<T>, place: JobPlace) -> bool {
         let flow = &self.flow;
-        if !target.handler().desk.is_slow()
+        if !target.handler().lock.is_slow()
             || flow.threads.len() == 1
             || !matches!(flow.consumption, Consumption::ByHandler)
         {

@@ -1,6 +1,6 @@
 //! The context of a thread: the queue that it drains, and the handler that it is inside.
 //!
-//! Queues and desks are identified by their addresses: nothing here keeps them alive.
+//! Queues and handler locks are identified by their addresses: nothing here keeps them alive.
 
 use std::cell::{Cell, RefCell};
 
@@ -24,7 +24,7 @@ thread_local! {
     static LOG: RefCell<Option<Weak<dyn QueueLog>>> = RefCell::new(None);
 
     #[allow(clippy::missing_const_for_thread_local)]
-    /// The desk that this drain thread holds, as an address; 0: none.
+    /// The handler lock that this drain thread holds, as an address; 0: none.
     static HOLDS: Cell<usize> = Cell::new(0);
 
     #[allow(clippy::missing_const_for_thread_local)]
@@ -123,13 +123,13 @@ impl Drop for LogScope {
     }
 }
 
-/// While it lives, this thread is inside the handler with a desk.
+/// While it lives, this thread is inside the handler with this lock.
 #[derive(Debug)]
 pub(crate) struct HandlerScope(());
 
 impl HandlerScope {
-    pub(crate) fn of<K>(desk: &Arc<K>) -> Self {
-        HOLDS.with(|holds| holds.set(Arc::as_ptr(desk) as usize));
+    pub(crate) fn of<K>(lock: &Arc<K>) -> Self {
+        HOLDS.with(|holds| holds.set(Arc::as_ptr(lock) as usize));
         Self(())
     }
 }
@@ -151,9 +151,9 @@ pub(crate) fn drained_log() -> Option<Arc<dyn QueueLog>> {
     LOG.with(|log| log.borrow().as_ref().and_then(Weak::upgrade))
 }
 
-/// The desk that the calling thread holds as a drain thread, as an address.
-pub(crate) fn held_desk() -> Option<usize> {
-    Some(HOLDS.with(Cell::get)).filter(|&desk| desk != 0)
+/// The handler lock that the calling thread holds as a drain thread, as an address.
+pub(crate) fn held_lock() -> Option<usize> {
+    Some(HOLDS.with(Cell::get)).filter(|&lock| lock != 0)
 }
 
 /// On a thread that acts as a drain thread, a flag that is set when the call ends which it acts in.

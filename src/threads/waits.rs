@@ -1,9 +1,9 @@
 //! Waits of handlers for queues, and which of them would never end.
 //!
 //! A handler that puts an item into a full queue waits, and so does one that shuts a queue down.
-//! Meanwhile it holds its desk, and keeps a thread of the queue that called it. If what it waits
-//! for needs one of these, perhaps through the waits of other handlers, they all wait for ever. So
-//! these waits are recorded here, and checked while they last:
+//! Meanwhile it holds its handler lock, and keeps a thread of the queue that called it. If what it
+//! waits for needs one of these, perhaps through the waits of other handlers, they all wait for
+//! ever. So these waits are recorded here, and checked while they last:
 //!
 //! 1. assume that all of them are stuck;
 //! 2. free each whose wish may come true without what the stuck ones hold;
@@ -31,7 +31,7 @@ use slab::Slab;
 
 use crate::item::TypeKey;
 use crate::sync::{Arc, AtomicBool, Duration, Forgettable, Instant, Mutex, Ordering};
-use crate::threads::context::{KnownThread, call_has_ended, drained_queue, held_desk};
+use crate::threads::context::{KnownThread, call_has_ended, drained_queue, held_lock};
 
 /// How often a waiting handler checks whether its wait can end.
 pub(crate) const CHECK_EVERY: Duration = Duration::from_millis(50);
@@ -50,7 +50,7 @@ pub(crate) enum Wish {
 /// What a handler keeps from others while it waits, as addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kept {
-    pub(crate) desk: Option<usize>,
+    pub(crate) lock: Option<usize>,
     /// The queue that is short of a thread.
     pub(crate) thread_of: Option<usize>,
 }
@@ -60,7 +60,7 @@ pub(crate) struct Kept {
 pub(crate) struct Stuck(Vec<Kept>);
 
 impl Stuck {
-    /// A handler that waits for several queues keeps one desk and one thread.
+    /// A handler that waits for several queues keeps one handler lock and one thread.
     fn of(all: impl Iterator<Item = Kept>) -> Self {
         let mut stuck = Self::default();
         for kept in all {
@@ -76,8 +76,8 @@ impl Stuck {
         self.0.iter().filter(|kept| kept.thread_of == Some(queue)).count()
     }
 
-    pub(crate) fn desks(&self) -> impl Iterator<Item = usize> {
-        self.0.iter().filter_map(|kept| kept.desk)
+    pub(crate) fn locks(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().filter_map(|kept| kept.lock)
     }
 }
 
@@ -85,8 +85,8 @@ impl Stuck {
 pub(crate) trait Awaited: Send + Sync {
     fn name(&self) -> &str;
 
-    /// What the handler with a desk is called.
-    fn handler_at(&self, desk: usize) -> Option<String>;
+    /// What the handler with this lock is called.
+    fn handler_at(&self, lock: usize) -> Option<String>;
 
     /// Whether a wish may come true while `stuck` stays as it is.
     fn may_come_true(&self, wish: Wish, stuck: &Stuck) -> bool;
@@ -202,7 +202,7 @@ fn describe(records: &[Record], circle: &[usize]) -> String {
     let before = circle.iter().cycle().skip(circle.len() - 1);
     for (before, index) in before.zip(circle) {
         let (needed_by, record) = (&records[*before].queue, &records[*index]);
-        let handler = record.kept.desk.and_then(|desk| needed_by.handler_at(desk));
+        let handler = record.kept.lock.and_then(|lock| needed_by.handler_at(lock));
         let handler =
             handler.map_or_else(|| "a handler".to_owned(), |name| format!("the handler of {name}"));
         let what = match record.wish {
@@ -253,11 +253,11 @@ impl Table {
 pub(crate) struct Waiting(u64);
 
 impl Waiting {
-    /// Returns `None` if the calling thread holds no desk and drains no queue.
+    /// Returns `None` if the calling thread holds no handler lock and drains no queue.
     pub(crate) fn begin(queue: Arc<dyn Awaited>, wish: Wish) -> Option<Self> {
-        let kept = Kept { desk: held_desk(), thread_of: drained_queue() };
+        let kept = Kept { lock: held_lock(), thread_of: drained_queue() };
         // Not in loom: its locks cannot be in a static. The table changes under one lock.
-        let is_kept = kept.desk.is_some() || kept.thread_of.is_some();
+        let is_kept = kept.lock.is_some() || kept.thread_of.is_some();
         if !is_kept || cfg!(loom) {
             return None;
         }
@@ -431,7 +431,7 @@ pub(crate) fn shorter(first: Option<Duration>, second: Option<Duration>) -> Opti
 mod tests {
     use super::*;
 
-    /// A queue whose room and end need certain desks: all of them, or any.
+    /// A queue whose room and end need certain handler locks: all of them, or any.
     struct Fake {
         name: &'static str,
         all: &'static [usize],
@@ -443,17 +443,17 @@ mod tests {
             self.name
         }
 
-        fn handler_at(&self, desk: usize) -> Option<String> {
-            (self.all.contains(&desk) || self.any.contains(&desk)).then(|| format!("Type{desk}"))
+        fn handler_at(&self, lock: usize) -> Option<String> {
+            (self.all.contains(&lock) || self.any.contains(&lock)).then(|| format!("Type{lock}"))
         }
 
         fn may_come_true(&self, _wish: Wish, stuck: &Stuck) -> bool {
-            let is_held = |desk: &usize| stuck.desks().any(|held| held == *desk);
+            let is_held = |lock: &usize| stuck.locks().any(|held| held == *lock);
             !self.all.iter().any(is_held) && (self.any.is_empty() || !self.any.iter().all(is_held))
         }
 
         fn needs(&self, _wish: Wish, kept: Kept) -> bool {
-            kept.desk.is_some_and(|desk| self.handler_at(desk).is_some())
+            kept.lock.is_some_and(|lock| self.handler_at(lock).is_some())
         }
 
         fn let_go(self: Arc<Self>) {}
@@ -461,14 +461,14 @@ mod tests {
 
     const ROOM: Wish = Wish::Room { partition: 3, key: TypeKey(0) };
 
-    /// A handler with the desk waits for a queue that needs all these desks.
-    fn wait_for_all(table: &mut Table, desk: usize, wish: Wish, all: &'static [usize]) {
-        wait_for(table, desk, wish, Fake { name: "q", all, any: &[] });
+    /// A handler with this lock waits for a queue that needs all these handler locks.
+    fn wait_for_all(table: &mut Table, lock: usize, wish: Wish, all: &'static [usize]) {
+        wait_for(table, lock, wish, Fake { name: "q", all, any: &[] });
     }
 
-    fn wait_for(table: &mut Table, desk: usize, wish: Wish, queue: Fake) {
+    fn wait_for(table: &mut Table, lock: usize, wish: Wish, queue: Fake) {
         table.begun += 1;
-        let (number, kept) = (table.begun, Kept { desk: Some(desk), thread_of: None });
+        let (number, kept) = (table.begun, Kept { lock: Some(lock), thread_of: None });
         let queue = Arc::new(queue);
         table.records.push(Record {
             number,
@@ -523,8 +523,8 @@ mod tests {
     #[test]
     fn a_wait_behind_a_circle_does_not_give_up() {
         let mut table = Table::default();
-        for (desk, needs) in [(1, &[2][..]), (2, &[3]), (3, &[1]), (4, &[1])] {
-            wait_for_all(&mut table, desk, ROOM, needs);
+        for (lock, needs) in [(1, &[2][..]), (2, &[3]), (3, &[1]), (4, &[1])] {
+            wait_for_all(&mut table, lock, ROOM, needs);
         }
         assert_eq!(given_up(&mut table), [2]);
     }
@@ -532,8 +532,8 @@ mod tests {
     #[test]
     fn each_of_two_circles_has_a_wait_that_gives_up() {
         let mut table = Table::default();
-        for (desk, needs) in [(1, &[2][..]), (2, &[1]), (3, &[4]), (4, &[3])] {
-            wait_for_all(&mut table, desk, ROOM, needs);
+        for (lock, needs) in [(1, &[2][..]), (2, &[1]), (3, &[4]), (4, &[3])] {
+            wait_for_all(&mut table, lock, ROOM, needs);
         }
         assert_eq!(given_up(&mut table), [3]);
         table.records.remove(3);
@@ -585,8 +585,8 @@ mod tests {
 
     #[test]
     fn a_handler_that_waits_for_several_queues_keeps_one_thread() {
-        let kept = |desk| Kept { desk: Some(desk), thread_of: Some(7) };
+        let kept = |lock| Kept { lock: Some(lock), thread_of: Some(7) };
         let stuck = Stuck::of([kept(1), kept(1), kept(2)].into_iter());
-        assert_eq!((stuck.threads_of(7), stuck.threads_of(8), stuck.desks().count()), (2, 0, 2));
+        assert_eq!((stuck.threads_of(7), stuck.threads_of(8), stuck.locks().count()), (2, 0, 2));
     }
 }

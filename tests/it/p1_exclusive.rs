@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use batchqueue::{Batch, BatchQueue, Desk, Failure, Handler, HandlerRef, Selector};
+use batchqueue::{Batch, BatchQueue, Failure, Handler, HandlerLock, HandlerRef, Selector};
 
 use crate::support::{Sent, assert_conserved, config, key, sent, shut_down, start};
 
@@ -87,7 +87,7 @@ fn an_instance_for_many_types_is_entered_by_one_thread_at_a_time() {
 #[test]
 fn an_instance_on_two_queues_is_entered_by_one_thread_at_a_time() {
     let guarded = Arc::new(Guarded::default());
-    let desk = Arc::new(Desk::default());
+    let lock = Arc::new(HandlerLock::default());
     let queues: Vec<_> = (0..2)
         .map(|_| {
             let queue = start(batchqueue::Config {
@@ -95,7 +95,7 @@ fn an_instance_on_two_queues_is_entered_by_one_thread_at_a_time() {
                 max_batch_items: 16,
                 ..config(2)
             });
-            let handler = HandlerRef::with_desk(Arc::new(Guard(guarded.clone())), desk.clone());
+            let handler = HandlerRef::with_lock(Arc::new(Guard(guarded.clone())), lock.clone());
             queue.add_handler(key(0), handler).unwrap();
             queue
         })

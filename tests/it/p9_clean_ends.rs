@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use batchqueue::{
-    Batch, BatchQueue, Config, Desk, Failure, FlushError, Handler, HandlerRef, Item, ProduceError,
-    ThreadPolicy, TypeKey, Wait,
+    Batch, BatchQueue, Config, Failure, FlushError, Handler, HandlerLock, HandlerRef, Item,
+    ProduceError, ThreadPolicy, TypeKey, Wait,
 };
 
 use crate::support::{
@@ -173,13 +173,13 @@ fn a_produce_that_would_wait_for_its_own_thread_is_refused() {
 }
 
 #[test]
-fn a_produce_that_would_wait_for_its_own_desk_is_refused() {
+fn a_produce_that_would_wait_for_its_own_lock_is_refused() {
     // One instance on two queues: while it is inside the first, no thread can drain the second.
-    let desk = Arc::new(Desk::default());
+    let lock = Arc::new(HandlerLock::default());
     let second = Arc::new(start(Config { buffer_size: 1, ..config(1) }));
     let emptied = Collector::default();
     second
-        .add_handler(key(0), HandlerRef::with_desk(Arc::new(emptied.clone()), desk.clone()))
+        .add_handler(key(0), HandlerRef::with_lock(Arc::new(emptied.clone()), lock.clone()))
         .unwrap();
     let first = start(config(1));
     let (target, refused) = (second.clone(), Arc::new(AtomicUsize::new(0)));
@@ -192,7 +192,7 @@ fn a_produce_that_would_wait_for_its_own_desk_is_refused() {
             }
         }
     };
-    first.add_handler(key(0), HandlerRef::with_desk(Arc::new(feed), desk)).unwrap();
+    first.add_handler(key(0), HandlerRef::with_lock(Arc::new(feed), lock)).unwrap();
     first.produce(sent(0, 0, 0)).unwrap();
     shut_down(&first);
     shut_down(&second);

@@ -148,7 +148,7 @@ fn a_batch_with_an_item_that_does_not_say_its_weight_fails() {
     let stats = world.queue.stats();
     assert_eq!((stats.consumed, stats.failed), (1, 9), "{stats:?}");
     assert_eq!(*world.sizes.lock().unwrap(), [1], "no batch is larger than its limit");
-    // The desk of the handler is free.
+    // The handler lock is free.
     let other = start(&world.lines, config(1));
     other.add_handler(key(0), world.handler.clone()).unwrap();
     let panics = world.panics.clone();

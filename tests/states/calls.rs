@@ -116,8 +116,8 @@ impl World {
     /// Where types come and go: each item is of the handler's type, and newer than those of its
     /// producer and type in the batches before.
     fn check_types(&self, state: &mut State, thread: Index, of: usize, kind: usize) {
-        let desk = state.threads[usize::from(thread)].in_hand.and_then(|in_hand| in_hand.desk);
-        let is_its = desk.is_some_and(|desk| self.is_desk_of(kind, desk));
+        let lock = state.threads[usize::from(thread)].in_hand.and_then(|in_hand| in_hand.lock);
+        let is_its = lock.is_some_and(|lock| self.is_lock_of(kind, lock));
         let lane = state.partitions[of].lanes[kind].as_ref().expect("its job runs");
         let (items, is_first) = (lane.job.clone(), lane.tries == 0);
         let registry = state.registry.as_mut().expect("types come and go");
@@ -142,7 +142,7 @@ impl World {
         let lane = state.partitions[of].lanes[kind].as_ref().expect("its job runs");
         if counts {
             let items: Vec<u8> = lane.job[first..].iter().map(|item| item.position).collect();
-            let has_handler = me.in_hand.is_some_and(|in_hand| in_hand.desk.is_some());
+            let has_handler = me.in_hand.is_some_and(|in_hand| in_hand.lock.is_some());
             for position in items {
                 if !has_handler && state.partitions[of].owed & 1 << position != 0 {
                     state.break_promise("a handler that was removed did not get what lingered");
@@ -160,7 +160,7 @@ impl World {
         let at = usize::from(thread);
         let in_hand = state.threads[at].in_hand.expect("a job ends");
         let is_expired = state.is_expired;
-        let is_current = self.has_consumers || self.handler_of(state, kind, of) == in_hand.desk;
+        let is_current = self.has_consumers || self.handler_of(state, kind, of) == in_hand.lock;
         let partition = &mut state.partitions[of];
         let lane = partition.lanes[kind].as_mut().expect("its job runs");
         let retries = in_hand.fails && !is_expired;
@@ -220,19 +220,19 @@ impl World {
         }
     }
 
-    /// The lane has been seen to: the desk is next.
+    /// The lane has been seen to: the handler lock is next.
     fn end_call(&self, state: &mut State, thread: Index) {
         let me = &mut state.threads[usize::from(thread)];
-        if let Some(desk) = me.in_hand.take().and_then(|in_hand| in_hand.desk) {
-            me.desk = desk;
+        if let Some(lock) = me.in_hand.take().and_then(|in_hand| in_hand.lock) {
+            me.lock = lock;
             me.at = At::Release;
         } else {
-            self.continue_without_desk(state, thread);
+            self.continue_without_lock(state, thread);
         }
     }
 
-    /// After the call, with no desk: the other lanes of the partition, or a search.
-    fn continue_without_desk(&self, state: &mut State, thread: Index) {
+    /// After the call, with no handler lock: the other lanes of the partition, or a search.
+    fn continue_without_lock(&self, state: &mut State, thread: Index) {
         if !self.is_off(Rule::NotifyFlush) {
             state.notify_flush();
         }
@@ -248,44 +248,44 @@ impl World {
 
     fn release(&self, state: &State, thread: Index, each: Each<'_>) {
         let at = usize::from(thread);
-        let number = state.threads[at].desk;
-        let desk = usize::from(number);
+        let number = state.threads[at].lock;
+        let lock = usize::from(number);
         let mut next = state.clone();
         if self.is_off(Rule::TicketsAtRelease) {
-            next.desks[desk].is_held = false;
-            self.continue_without_desk(&mut next, thread);
-            return each(Step("thread", thread, "forgets the tickets at desk", number), next);
+            next.locks[lock].is_held = false;
+            self.continue_without_lock(&mut next, thread);
+            return each(Step("thread", thread, "forgets the tickets at lock", number), next);
         }
-        let was_watched = std::mem::take(&mut next.desks[desk].is_watched);
+        let was_watched = std::mem::take(&mut next.locks[lock].is_watched);
         if was_watched {
             next.wake_all();
         }
         let may_serve = !was_watched && state.threads[at].after_letters.is_none();
-        if may_serve && let Some(&first) = state.desks[desk].tickets.first() {
+        if may_serve && let Some(&first) = state.locks[lock].tickets.first() {
             let mut next = next.clone();
-            next.desks[desk].tickets.remove(0);
+            next.locks[lock].tickets.remove(0);
             next.threads[at].recalls = [first].into_iter().collect();
             next.threads[at].at = At::Serve;
             if !self.is_off(Rule::NotifyFlush) {
                 next.notify_flush();
             }
-            each(Step("thread", thread, "serves the next at desk", number), next);
+            each(Step("thread", thread, "serves the next at lock", number), next);
         }
-        next.desks[desk].is_held = false;
-        next.threads[at].recalls = std::mem::take(&mut next.desks[desk].tickets);
+        next.locks[lock].is_held = false;
+        next.threads[at].recalls = std::mem::take(&mut next.locks[lock].tickets);
         if next.threads[at].recalls.is_empty() {
-            self.continue_without_desk(&mut next, thread);
+            self.continue_without_lock(&mut next, thread);
         } else {
             next.threads[at].at = At::Recall;
         }
-        each(Step("thread", thread, "frees desk", number), next);
+        each(Step("thread", thread, "frees lock", number), next);
     }
 
-    /// Submits the jobs of a desk again that was freed.
+    /// Submits the jobs of a handler lock again that was freed.
     fn recall(&self, mut next: State, thread: Index, each: Each<'_>) {
         let at = usize::from(thread);
         let (partition, kind) = next.threads[at].recalls[0];
-        let (of, desk) = (usize::from(partition), next.threads[at].desk);
+        let (of, lock) = (usize::from(partition), next.threads[at].lock);
         let mut is_over = false;
         match next.threads[at].at {
             At::Recall => {
@@ -293,7 +293,7 @@ impl World {
                     return;
                 }
                 let lane = next.partitions[of].lanes[usize::from(kind)].as_mut();
-                if let Some(lane) = lane.filter(|lane| lane.state == LaneState::Posted(desk)) {
+                if let Some(lane) = lane.filter(|lane| lane.state == LaneState::Posted(lock)) {
                     lane.state = LaneState::Ready;
                     next.threads[at].at = At::RecallBit;
                 } else {
@@ -312,7 +312,7 @@ impl World {
         if is_over {
             next.threads[at].recalls.remove(0);
             if next.threads[at].recalls.is_empty() {
-                self.continue_without_desk(&mut next, thread);
+                self.continue_without_lock(&mut next, thread);
             } else {
                 next.threads[at].at = At::Recall;
             }
@@ -320,28 +320,28 @@ impl World {
         each(Step("thread", thread, "recalls a job of", partition), next);
     }
 
-    /// Takes the job of a ticket in hand, at the desk that the thread holds.
+    /// Takes the job of a ticket in hand, at the handler lock that the thread holds.
     fn serve(&self, mut next: State, thread: Index, each: Each<'_>) {
         let at = usize::from(thread);
         let (partition, kind) = next.threads[at].recalls[0];
-        let (of, desk) = (usize::from(partition), next.threads[at].desk);
+        let (of, lock) = (usize::from(partition), next.threads[at].lock);
         match next.threads[at].at {
             At::Serve => {
                 if next.partitions[of].is_locked {
                     return;
                 }
                 let lane = next.partitions[of].lanes[usize::from(kind)].as_ref();
-                let posted = lane.filter(|lane| lane.state == LaneState::Posted(desk));
+                let posted = lane.filter(|lane| lane.state == LaneState::Posted(lock));
                 let target = posted.map(|lane| {
-                    // A job that no consumer has tried goes to the one of this desk.
-                    let mine = if self.has_consumers { desk } else { thread };
+                    // A job that no consumer has tried goes to the one of this handler lock.
+                    let mine = if self.has_consumers { lock } else { thread };
                     self.target(&next, (of, usize::from(kind)), lane, mine)
                 });
                 let lane = next.partitions[of].lanes[usize::from(kind)].as_mut();
-                if target == Some(Some(desk)) {
+                if target == Some(Some(lock)) {
                     self.take_job(lane.expect("it is posted"));
                     self.make_room(&mut next, of, true);
-                    next.threads[at].in_hand = Some(InHand::new(partition, kind, Some(desk)));
+                    next.threads[at].in_hand = Some(InHand::new(partition, kind, Some(lock)));
                     next.threads[at].recalls.clear();
                     next.threads[at].at = At::BeginCall;
                 } else if target.is_some() {

@@ -10,7 +10,8 @@ use super::world::{Step, World};
 /// What the caller does with the handler of a type.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
-    /// The type gets the handler with this desk. The caller waits for the end of the one before.
+    /// The type gets the handler with this handler lock. The caller waits for the end of the one
+    /// before.
     Add(Index, Index),
     /// The caller waits until the handler has gone.
     Remove(Index),
@@ -25,10 +26,10 @@ impl Change {
         }
     }
 
-    /// The desk that the type gets.
-    pub fn desk(self) -> Option<Index> {
+    /// The handler lock that the type gets.
+    pub fn lock(self) -> Option<Index> {
         match self {
-            Self::Add(_, desk) => Some(desk),
+            Self::Add(_, lock) => Some(lock),
             Self::Remove(_) | Self::RemoveSoon(_) => None,
         }
     }
@@ -62,10 +63,10 @@ impl World {
                 each(step("publishes type", change.kind()), next);
             }
             RemoverAt::PublishNew => {
-                let desk = change.desk().expect("a new type has a handler");
+                let lock = change.lock().expect("a new type has a handler");
                 let registry = next.registry.as_mut().expect("types come and go");
                 let home = registry.known[kind].expect("it has a home").home;
-                *registry.place_of(kind) = Some(Registered { kind: change.kind(), home, desk });
+                *registry.place_of(kind) = Some(Registered { kind: change.kind(), home, lock });
                 next.remover = RemoverAt::ListNew;
                 each(step("publishes the handler of type", change.kind()), next);
             }
@@ -84,10 +85,10 @@ impl World {
                 Self::pend(next, change, step("retires a handler of", change.kind()), each);
             }
             RemoverAt::Wait => {
-                let desk = 1 << state.before.expect("a handler that is retired");
+                let lock = 1 << state.before.expect("a handler that is retired");
                 let waits = !self.is_off(Rule::WaitForRetired);
-                if !waits || state.retires & desk == 0 || state.is_expired {
-                    next.retired |= if state.is_expired { 0 } else { desk };
+                if !waits || state.retires & lock == 0 || state.is_expired {
+                    next.retired |= if state.is_expired { 0 } else { lock };
                     Self::end_change(&mut next, false);
                     each(step("returns, without a handler of type", change.kind()), next);
                 }
@@ -95,10 +96,10 @@ impl World {
         }
     }
 
-    /// Whether a handler of a type has this desk.
-    pub fn is_desk_of(&self, kind: usize, desk: Index) -> bool {
+    /// Whether a handler of a type has this handler lock.
+    pub fn is_lock_of(&self, kind: usize, lock: Index) -> bool {
         let mut added = self.changes.iter().filter(|change| usize::from(change.kind()) == kind);
-        self.desks[kind] == desk || added.any(|change| change.desk() == Some(desk))
+        self.locks[kind] == lock || added.any(|change| change.lock() == Some(lock))
     }
 
     fn begin_change(&self, state: &mut State, change: Change) {
@@ -107,12 +108,12 @@ impl World {
             None => state.handlers[kind],
             Some(registry) => registry.known[kind]
                 .and_then(|known| registry.places[usize::from(known.number)])
-                .map(|registered| registered.desk),
+                .map(|registered| registered.lock),
         };
         state.is_controlled = true;
         state.before = before;
         let is_new = state.registry.as_ref().is_some_and(|it| it.known[kind].is_none());
-        let removes = change.desk().is_none();
+        let removes = change.lock().is_none();
         if state.closer != CloserAt::Begin || removes && before.is_none() {
             // Refused, or there is nothing to do.
             Self::end_change(state, true);
@@ -128,18 +129,18 @@ impl World {
 
     /// Publishes another handler of a type that has not gone, or none.
     fn publish(&self, state: &mut State, change: Change) {
-        let (kind, desk) = (usize::from(change.kind()), change.desk());
+        let (kind, lock) = (usize::from(change.kind()), change.lock());
         if let Some(registry) = &mut state.registry {
             let home = registry.known[kind].expect("it has a home").home;
-            let registered = desk.map(|desk| Registered { kind: change.kind(), home, desk });
+            let registered = lock.map(|lock| Registered { kind: change.kind(), home, lock });
             *registry.place_of(kind) = registered;
-            registry.note_handler(kind, desk.is_some());
-            let stays = desk.is_some() && !self.is_off(Rule::StayAfterReturn);
+            registry.note_handler(kind, lock.is_some());
+            let stays = lock.is_some() && !self.is_off(Rule::StayAfterReturn);
             if let Some(known) = registry.known[kind].as_mut().filter(|_| stays) {
                 known.goal = None;
             }
         } else {
-            state.handlers[kind] = desk;
+            state.handlers[kind] = lock;
         }
         if state.before.is_some() {
             state.remover = RemoverAt::Recall(Self::first_partition(state, change.kind()));
@@ -205,21 +206,21 @@ impl World {
     /// The handler is retired; its type is leaving, if it has no other.
     fn pend(mut next: State, change: Change, step: Step, each: Each<'_>) {
         let kind = usize::from(change.kind());
-        let desk = 1 << next.before.expect("a handler that is retired");
-        next.retires |= desk;
+        let lock = 1 << next.before.expect("a handler that is retired");
+        next.retires |= lock;
         next.is_controlled = false;
         if let Some(registry) = &mut next.registry
-            && change.desk().is_none()
+            && change.lock().is_none()
             && let Some(known) = &mut registry.known[kind]
         {
             let put = next.partitions[usize::from(known.home)].put.len();
             known.goal = Some(Index::try_from(put).expect("few items"));
         }
         let mut at_once = next.clone();
-        if Self::quiet_handlers(&mut at_once) & desk != 0 {
+        if Self::quiet_handlers(&mut at_once) & lock != 0 {
             // Without an `on_close`.
-            at_once.retires &= !desk;
-            at_once.retired |= desk;
+            at_once.retires &= !lock;
+            at_once.retired |= lock;
             Self::end_change(&mut at_once, false);
             each(step, at_once);
         }

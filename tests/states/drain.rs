@@ -20,7 +20,7 @@ impl World {
             | At::Take
             | At::Submit
             | At::ReadPlace { .. }
-            | At::Desk(_)
+            | At::HandlerLock(_)
             | At::BeforeLeave => self.turn_steps(state, thread, each),
             At::CountDown
             | At::WakeAll
@@ -133,12 +133,12 @@ impl World {
             At::Submit => self.submit(next, thread, step("submits from"), each),
             At::ReadPlace { kind, number } => {
                 let registry = next.registry.as_ref().expect("types come and go");
-                let desk = self.read_place(registry, number, usize::from(kind), of);
-                self.submit_to(&mut next, thread, usize::from(kind), desk);
+                let lock = self.read_place(registry, number, usize::from(kind), of);
+                self.submit_to(&mut next, thread, usize::from(kind), lock);
                 each(step("reads the place of a type in"), next);
             }
-            At::Desk(kind) => {
-                self.enter_desk(next, thread, usize::from(kind), step("is at a desk for"), each);
+            At::HandlerLock(kind) => {
+                self.enter_lock(next, thread, usize::from(kind), step("is at a lock for"), each);
             }
             At::BeforeLeave => {
                 self.end_turn(&mut next, thread);

@@ -49,7 +49,7 @@ impl World {
             At::Assign => {
                 let seen = next.threads[at].seen.take();
                 let to = state.partitions[of].owner.wanted();
-                next.threads[at].desk = to;
+                next.threads[at].lock = to;
                 if seen != Some(state.partitions[of].owner) {
                     next.threads[at].at = At::ReadWord;
                 } else if self.is_off(Rule::CompareExchange) {
@@ -61,7 +61,7 @@ impl World {
                 each(step("assigns"), next);
             }
             At::StoreWord => {
-                next.partitions[of].owner = Owner::Owned(me.desk);
+                next.partitions[of].owner = Owner::Owned(me.lock);
                 next.threads[at].at = At::Announce;
                 each(step("stores the owner word of"), next);
             }
@@ -71,7 +71,7 @@ impl World {
                 each(step("announces the new owner of"), next);
             }
             At::Wake => {
-                self.wake_owner(&mut next, of, me.desk);
+                self.wake_owner(&mut next, of, me.lock);
                 next.threads[at].after_leave();
                 each(step("wakes the new owner of"), next);
             }

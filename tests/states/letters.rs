@@ -11,7 +11,7 @@ use super::world::{Step, World};
 /// The handler of dead letters.
 #[derive(Clone, Copy, Debug)]
 pub struct Keeper {
-    pub desk: Index,
+    pub lock: Index,
     /// After so many tries a job has failed for good.
     pub attempts: u8,
     /// The most items in its box.
@@ -41,8 +41,8 @@ impl World {
         let at = usize::from(thread);
         let me = &state.threads[at];
         let keeper = self.keeper.expect("there are letters");
-        let is_held = state.desks[usize::from(keeper.desk)].is_held;
-        let step = |what| Step("thread", thread, what, keeper.desk);
+        let is_held = state.locks[usize::from(keeper.lock)].is_held;
+        let step = |what| Step("thread", thread, what, keeper.lock);
         let mut next = state.clone();
         match me.at {
             At::Letters => {
@@ -52,7 +52,7 @@ impl World {
                 } else {
                     self.serve_letters(&mut next, thread, quiet);
                 }
-                each(step("turns to the letters for desk"), next);
+                each(step("turns to the letters for lock"), next);
             }
             At::LettersAtEnd => {
                 if !state.letters.is_listed {
@@ -62,7 +62,7 @@ impl World {
                 } else {
                     self.serve_letters(&mut next, thread, At::Ended);
                 }
-                each(step("turns to the last letters for desk"), next);
+                each(step("turns to the last letters for lock"), next);
             }
             At::TakeLetters => {
                 let count = state.letters.items.len().min(self.batch);
@@ -72,9 +72,9 @@ impl World {
                 me.at = if me.recalls.is_empty() { At::CallWithLetters } else { At::RecallRefused };
                 if count == 0 && me.recalls.is_empty() {
                     next.letters.is_listed = false;
-                    (me.desk, me.at) = (keeper.desk, At::Release);
+                    (me.lock, me.at) = (keeper.lock, At::Release);
                 }
-                each(step("takes letters for desk"), next);
+                each(step("takes letters for lock"), next);
             }
             At::RecallRefused => {
                 let (partition, kind) = me.recalls[0];
@@ -94,22 +94,22 @@ impl World {
                     let is_empty = me.letters.is_empty();
                     me.at = if is_empty { At::TakeLetters } else { At::CallWithLetters };
                 }
-                each(step("recalls a lane that waits for desk"), next);
+                each(step("recalls a lane that waits for lock"), next);
             }
             At::CallWithLetters => {
                 next.threads[at].at = At::SettleLetters;
-                each(step("calls with letters at desk"), next);
+                each(step("calls with letters at lock"), next);
             }
             _ => {
                 Self::settle_letters(&mut next, thread);
-                each(step("counts the letters for desk"), next);
+                each(step("counts the letters for lock"), next);
             }
         }
     }
 
     fn serve_letters(&self, state: &mut State, thread: Index, after: At) {
-        let desk = self.keeper.expect("there are letters").desk;
-        state.desks[usize::from(desk)].is_held = true;
+        let lock = self.keeper.expect("there are letters").lock;
+        state.locks[usize::from(lock)].is_held = true;
         let me = &mut state.threads[usize::from(thread)];
         (me.at, me.after_letters) = (At::TakeLetters, Some(after));
     }
@@ -180,9 +180,9 @@ impl World {
         if self.is_off(Rule::AwakeForDeadLetters) {
             return false;
         }
-        let desk = &mut state.desks[usize::from(keeper.desk)];
-        desk.is_watched |= desk.is_held;
-        !desk.is_held
+        let lock = &mut state.locks[usize::from(keeper.lock)];
+        lock.is_watched |= lock.is_held;
+        !lock.is_held
     }
 }
 

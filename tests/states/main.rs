@@ -5,9 +5,9 @@
 //! real code without that assumption). A rest is a sleep, and pressure wakes no thread. A search
 //! reads all partitions in one step, and a wake-up is one step with the read of the owner word. The
 //! side calls of handlers, weights, spare threads, permits for slow calls, hosts and growth are
-//! missing; there is one queue, whose desks are reserved for no other. Waits for each other are
-//! missing as well: they all change under one lock (`threads/waits.rs`). A type that comes or goes
-//! has one partition. The versions of the table of types are left to loom
+//! missing; there is one queue, whose handler locks are reserved for no other. Waits for each other
+//! are missing as well: they all change under one lock (`threads/waits.rs`). A type that comes or
+//! goes has one partition. The versions of the table of types are left to loom
 //! (`flow/route/type_table.rs`).
 //!
 //! | file | holds |
@@ -95,8 +95,8 @@ fn without_each_rule_a_promise_breaks() {
 /// The rules of the model, and for each a world that needs it. `AppendToLane` is missing, because
 /// the model cannot have a second lane of a type.
 const RULES: [(Rule, &str); 45] = [
-    (Rule::HoldDesk, "two threads at one desk"),
-    (Rule::TicketsAtRelease, "two threads at one desk, a close"),
+    (Rule::HoldHandlerLock, "two threads at one lock"),
+    (Rule::TicketsAtRelease, "two threads at one lock, a close"),
     (Rule::FailedToHead, "a close, a retry"),
     (Rule::DropConsumed, "a retry of a part"),
     (Rule::ResultBit, "a retry"),

@@ -23,7 +23,7 @@ pub enum At {
         kind: Index,
         number: Index,
     },
-    Desk(Index),
+    HandlerLock(Index),
     BeforeLeave,
     /// Has finished a partition.
     CountDown,
@@ -170,7 +170,7 @@ pub struct InHand {
     pub partition: Index,
     pub kind: Index,
     /// `None`: its type has no handler.
-    pub desk: Option<Index>,
+    pub lock: Option<Index>,
     pub fails: bool,
     /// Whether all but the first item of the job that fails were counted as consumed.
     pub is_counted_in_part: bool,
@@ -181,11 +181,11 @@ pub struct InHand {
 }
 
 impl InHand {
-    pub fn new(partition: Index, kind: Index, desk: Option<Index>) -> Self {
+    pub fn new(partition: Index, kind: Index, lock: Option<Index>) -> Self {
         Self {
             partition,
             kind,
-            desk,
+            lock,
             fails: false,
             is_counted_in_part: false,
             is_dead: false,
@@ -223,8 +223,8 @@ pub struct Thread {
     pub seen: Option<Owner>,
     /// Jobs that are submitted again.
     pub recalls: SmallVec<[(Index, Index); 4]>,
-    /// The desk of a ticket that is being served or recalled.
-    pub desk: Index,
+    /// The handler lock of a ticket that is being served or recalled.
+    pub lock: Index,
     /// Whether the time of a shutdown was over before its call ended.
     pub is_cut_off: bool,
     /// The dead letters in its hand: partition, position.
@@ -251,7 +251,7 @@ impl Thread {
             is_patient: None,
             seen: None,
             recalls: SmallVec::new(),
-            desk: 0,
+            lock: 0,
             is_cut_off: false,
             letters: SmallVec::new(),
             after_letters: None,
@@ -260,7 +260,7 @@ impl Thread {
 
     pub fn after_leave(&mut self) {
         self.at = match self.in_hand {
-            Some(in_hand) if in_hand.desk.is_none() => At::Settle,
+            Some(in_hand) if in_hand.lock.is_none() => At::Settle,
             Some(_) => At::BeginCall,
             None => At::Search,
         };
@@ -273,7 +273,7 @@ impl Thread {
             At::Take
                 | At::Submit
                 | At::ReadPlace { .. }
-                | At::Desk(_)
+                | At::HandlerLock(_)
                 | At::BeforeLeave
                 | At::CountDown
         )

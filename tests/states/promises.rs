@@ -25,15 +25,15 @@ impl World {
             .threads
             .iter()
             .filter_map(|thread| match thread.at {
-                At::Call => thread.in_hand?.desk,
-                At::CallWithLetters => self.keeper.map(|keeper| keeper.desk),
+                At::Call => thread.in_hand?.lock,
+                At::CallWithLetters => self.keeper.map(|keeper| keeper.lock),
                 _ => None,
             })
             .collect();
         if (1..inside.len()).any(|at| inside[at..].contains(&inside[at - 1])) {
             return Some("two threads are inside one handler");
         }
-        if inside.iter().any(|&desk| state.retired & 1 << desk != 0) {
+        if inside.iter().any(|&lock| state.retired & 1 << lock != 0) {
             return Some("a thread is inside a removed handler");
         }
         // A batch may come back to its lane when producers have filled the room that it had left.

@@ -22,7 +22,7 @@ pub struct Entry {
 pub struct Registered {
     pub kind: Index,
     pub home: Index,
-    pub desk: Index,
+    pub lock: Index,
 }
 
 /// A type that has not gone.
@@ -106,7 +106,7 @@ impl Registry {
     /// With the types that have a home. One of them may have lost its handler.
     pub fn new(
         homes: [Option<Index>; TYPES],
-        desks: [Index; TYPES],
+        locks: [Index; TYPES],
         leaving: Option<Index>,
     ) -> Self {
         let mut registry = Self {
@@ -129,14 +129,14 @@ impl Registry {
             let Some(home) = home else { continue };
             let number = registry.give_place(kind, home);
             registry.table[kind] = Some(Entry { number, home });
-            let desk = desks[kind];
+            let lock = locks[kind];
             let kind = Index::try_from(kind).expect("few types");
             let goal = (leaving == Some(kind)).then_some(0);
             let is_handled = goal.is_none();
             registry.known[usize::from(kind)] = Some(Known { number, home, goal });
             registry.has_handler[usize::from(kind)] = is_handled;
             registry.places[usize::from(number)] =
-                is_handled.then_some(Registered { kind, home, desk });
+                is_handled.then_some(Registered { kind, home, lock });
         }
         registry
     }
@@ -220,7 +220,7 @@ impl World {
         }
     }
 
-    /// The desk of the handler at a place, for items of a type in a partition.
+    /// The handler lock of the handler at a place, for items of a type in a partition.
     pub fn read_place(
         &self,
         registry: &Registry,
@@ -231,10 +231,10 @@ impl World {
         let registered = registry.places[usize::from(number)]?;
         let is_its = usize::from(registered.kind) == kind || self.is_off(Rule::KeyOfPlace);
         let is_home = usize::from(registered.home) == of || self.is_off(Rule::OnlyAtHome);
-        (is_its && is_home).then_some(registered.desk)
+        (is_its && is_home).then_some(registered.lock)
     }
 
-    /// The desk of a type's handler, for items in a partition, in one step.
+    /// The lock of a type's handler, for items in a partition, in one step.
     pub fn handler_of(&self, state: &State, kind: usize, of: usize) -> Option<Index> {
         match &state.registry {
             None => state.handlers[kind],

@@ -4,7 +4,7 @@
 /// The name of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    HoldDesk,
+    HoldHandlerLock,
     TicketsAtRelease,
     FailedToHead,
     ResultBit,

@@ -10,7 +10,7 @@ pub const PARTITIONS: usize = 2;
 pub const THREADS: usize = 3;
 pub const TYPES: usize = 2;
 
-/// A partition, a drain thread, a type, a desk: small numbers.
+/// A partition, a drain thread, a type, a handler lock: small numbers.
 pub type Index = u8;
 
 /// An item: its type, and how many were put into its partition before it.
@@ -102,10 +102,10 @@ pub struct Lane {
     pub is_dead: bool,
     /// Whether its next batch has waited for as long as it may.
     pub has_waited: bool,
-    /// How many items the handler that was removed still gets, and its desk.
+    /// How many items the handler that was removed still gets, and its lock.
     pub owed: u8,
     pub owed_to: Index,
-    /// If the job consists of such items: the desk of their handler.
+    /// If the job consists of such items: the lock of their handler.
     pub debt_to: Option<Index>,
 }
 
@@ -126,7 +126,7 @@ impl Lane {
         }
     }
 
-    /// The desk of the removed handler that still gets its next job.
+    /// The lock of the removed handler that still gets its next job.
     pub fn is_owed_to(&self) -> Option<Index> {
         (self.owed > 0 && self.job.is_empty()).then_some(self.owed_to)
     }
@@ -276,7 +276,7 @@ impl Partition {
 }
 
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
-pub struct Desk {
+pub struct HandlerLock {
     pub is_held: bool,
     /// Partition and type.
     pub tickets: SmallVec<[(Index, Index); 4]>,
@@ -288,8 +288,8 @@ pub struct Desk {
 pub struct State {
     pub partitions: SmallVec<[Partition; PARTITIONS]>,
     pub threads: SmallVec<[Thread; THREADS]>,
-    pub desks: SmallVec<[Desk; THREADS]>,
-    /// The desk of each type's handler.
+    pub locks: SmallVec<[HandlerLock; THREADS]>,
+    /// The lock of each type's handler.
     pub handlers: [Option<Index>; TYPES],
     pub producers: SmallVec<[Producer; 2]>,
     /// Who holds the control lock.
@@ -317,9 +317,10 @@ pub struct State {
     pub remover: RemoverAt,
     /// How many of the planned changes of handlers were made.
     pub changes: u8,
-    /// The desk of the handler that the change takes away.
+    /// The lock of the handler that the change takes away.
     pub before: Option<Index>,
-    /// One bit for the desk of each handler that is retired, and whose retirement has not ended.
+    /// One bit for the handler lock of each handler that is retired, and whose retirement has not
+    /// ended.
     pub retires: u8,
     /// The same where it has ended.
     pub retired: u8,

@@ -1,4 +1,4 @@
-//! The steps of a drain thread that looks up the handler of a job, and goes to its desk.
+//! The steps of a drain thread that looks up the handler of a job, and goes to its handler lock.
 
 use super::drain::Each;
 use super::positions::{At, InHand};
@@ -29,20 +29,20 @@ impl World {
             }
             return each(step, next);
         }
-        let desk = if self.has_consumers {
+        let lock = if self.has_consumers {
             Some(lane.tried_by.unwrap_or(thread))
         } else {
             next.handlers[kind]
         };
-        self.submit_to(&mut next, thread, kind, desk);
+        self.submit_to(&mut next, thread, kind, lock);
         each(step, next);
     }
 
     /// To the handler that was found, if any, or to one that was removed and still gets the job.
-    pub fn submit_to(&self, state: &mut State, thread: Index, kind: usize, desk: Option<Index>) {
+    pub fn submit_to(&self, state: &mut State, thread: Index, kind: usize, lock: Option<Index>) {
         let of = usize::from(state.threads[usize::from(thread)].partition);
         let lane = state.partitions[of].lanes[kind].as_ref().expect("it is ready");
-        let Some(desk) = desk.or_else(|| lane.is_owed_to()) else {
+        let Some(lock) = lock.or_else(|| lane.is_owed_to()) else {
             self.check_unhandled(state, of, kind);
             return self.take_in_hand(state, thread, of, kind, None);
         };
@@ -50,8 +50,8 @@ impl World {
         me.at = At::Submit;
         if !self.leave_to_linger(state, thread, of, kind) {
             let me = &mut state.threads[usize::from(thread)];
-            me.desk = desk;
-            me.at = At::Desk(Index::try_from(kind).expect("few types"));
+            me.lock = lock;
+            me.at = At::HandlerLock(Index::try_from(kind).expect("few types"));
         }
     }
 
@@ -66,8 +66,8 @@ impl World {
         }
     }
 
-    /// Under the locks of the lanes and of the desk.
-    pub fn enter_desk(
+    /// Under the locks of the lanes and of the handler lock.
+    pub fn enter_lock(
         &self,
         mut next: State,
         thread: Index,
@@ -76,15 +76,15 @@ impl World {
         each: Each<'_>,
     ) {
         let me = &mut next.threads[usize::from(thread)];
-        let (of, number) = (usize::from(me.partition), me.desk);
-        let desk = &mut next.desks[usize::from(number)];
-        if desk.is_held && !self.is_off(Rule::HoldDesk) {
-            desk.tickets.push((me.partition, Index::try_from(kind).expect("few types")));
+        let (of, number) = (usize::from(me.partition), me.lock);
+        let lock = &mut next.locks[usize::from(number)];
+        if lock.is_held && !self.is_off(Rule::HoldHandlerLock) {
+            lock.tickets.push((me.partition, Index::try_from(kind).expect("few types")));
             me.at = At::Submit;
             let lane = next.partitions[of].lanes[kind].as_mut().expect("it is ready");
             lane.state = LaneState::Posted(number);
         } else {
-            desk.is_held = true;
+            lock.is_held = true;
             self.take_in_hand(&mut next, thread, of, kind, Some(number));
         }
         each(step, next);
@@ -96,14 +96,14 @@ impl World {
         thread: Index,
         of: usize,
         kind: usize,
-        desk: Option<Index>,
+        lock: Option<Index>,
     ) {
         let lane = state.partitions[of].lanes[kind].as_mut().expect("it is ready");
         self.take_job(lane);
         let me = &mut state.threads[usize::from(thread)];
         let kind = Index::try_from(kind).expect("few types");
         let partition = me.partition;
-        me.in_hand = Some(InHand::new(partition, kind, desk));
+        me.in_hand = Some(InHand::new(partition, kind, lock));
         me.at = At::BeforeLeave;
     }
 }

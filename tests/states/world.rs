@@ -8,7 +8,9 @@ use super::letters::{Keeper, Letters};
 use super::positions::{CloserAt, DeadlineAt, FlusherAt, MoverAt, Producer, RemoverAt, Thread};
 use super::registry::Registry;
 use super::rules::Rule;
-use super::state::{Desk, Index, Lane, LaneState, Owner, PARTITIONS, Partition, State, TYPES};
+use super::state::{
+    HandlerLock, Index, Lane, LaneState, Owner, PARTITIONS, Partition, State, TYPES,
+};
 
 /// What a handler does that does not simply return.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -42,8 +44,8 @@ pub struct World {
     pub is_mixed: bool,
     /// Each thread has a consumer, which gets all types.
     pub has_consumers: bool,
-    /// The desk of each type's handler.
-    pub desks: [Index; TYPES],
+    /// The lock of each type's handler.
+    pub locks: [Index; TYPES],
     /// What each producer puts in: partition, type.
     pub puts: &'static [&'static [(Index, Index)]],
     pub bound: usize,
@@ -88,7 +90,7 @@ impl World {
             partitions: 1,
             is_mixed: false,
             has_consumers: false,
-            desks: [0, 1],
+            locks: [0, 1],
             puts,
             bound: 8,
             batch: 8,
@@ -124,7 +126,7 @@ impl World {
         }
     }
 
-    /// The desk of the handler that a lane's next job goes to.
+    /// The lock of the handler that a lane's next job goes to.
     pub fn target(
         &self,
         state: &State,
@@ -179,13 +181,13 @@ impl World {
     /// watched.
     pub fn quiet_handlers(state: &mut State) -> u8 {
         let mut quiet = 0;
-        for (at, desk) in (0..).zip(&mut state.desks).filter(|(at, _)| state.retires & 1 << at != 0)
+        for (at, lock) in (0..).zip(&mut state.locks).filter(|(at, _)| state.retires & 1 << at != 0)
         {
             let mut lanes = state.partitions.iter().flat_map(Partition::lanes);
             let is_owed =
                 lanes.any(|lane| lane.owed > 0 && lane.owed_to == at || lane.debt_to == Some(at));
-            let is_quiet = !desk.is_held && !is_owed;
-            desk.is_watched |= !is_quiet;
+            let is_quiet = !lock.is_held && !is_owed;
+            lock.is_watched |= !is_quiet;
             quiet |= if is_quiet { 1 << at } else { 0 };
         }
         quiet
@@ -197,10 +199,10 @@ impl System for World {
     type Step = Step;
 
     fn start(&self) -> State {
-        let mut desks = self.threads.max(*self.desks.iter().max().unwrap_or(&0) + 2);
-        let added = self.changes.iter().filter_map(|change| change.desk());
-        let keeper = self.keeper.map(|keeper| keeper.desk);
-        desks = added.chain(keeper).map(|desk| desk + 1).fold(desks, Index::max);
+        let mut locks = self.threads.max(*self.locks.iter().max().unwrap_or(&0) + 2);
+        let added = self.changes.iter().filter_map(|change| change.lock());
+        let keeper = self.keeper.map(|keeper| keeper.lock);
+        locks = added.chain(keeper).map(|lock| lock + 1).fold(locks, Index::max);
         let producer = Producer {
             at: self.first_step(),
             next: 0,
@@ -213,8 +215,8 @@ impl System for World {
                 .map(|partition| Partition::new(partition % self.threads))
                 .collect(),
             threads: (0..self.threads).map(|_| Thread::new()).collect(),
-            desks: smallvec![Desk::default(); usize::from(desks)],
-            handlers: self.desks.map(Some),
+            locks: smallvec![HandlerLock::default(); usize::from(locks)],
+            handlers: self.locks.map(Some),
             producers: self.puts.iter().map(|_| producer.clone()).collect(),
             is_controlled: false,
             mover: MoverAt::Idle,
@@ -240,7 +242,7 @@ impl System for World {
             retired: 0,
             registry: self
                 .homes
-                .map(|homes| Box::new(Registry::new(homes, self.desks, self.leaving))),
+                .map(|homes| Box::new(Registry::new(homes, self.locks, self.leaving))),
             broken: None,
         };
         if self.is_early {

@@ -185,22 +185,22 @@ fn moves() -> [World; 14] {
 
 fn shared_handlers() -> [World; 5] {
     [
-        World { desks: [0, 0], ..two("two threads at one desk", &[&[(0, 0), (0, 0)], &[(1, 1)]]) },
+        World { locks: [0, 0], ..two("two threads at one lock", &[&[(0, 0), (0, 0)], &[(1, 1)]]) },
         World {
-            desks: [0, 0],
+            locks: [0, 0],
             closes: true,
-            ..two("two threads at one desk, a close", &[&[(0, 0)], &[(1, 1)]])
+            ..two("two threads at one lock, a close", &[&[(0, 0)], &[(1, 1)]])
         },
         World {
-            desks: [0, 0],
+            locks: [0, 0],
             flushes: true,
-            ..two("two threads at one desk, a flush", &[&[(0, 0)], &[(1, 1)]])
+            ..two("two threads at one lock, a flush", &[&[(0, 0)], &[(1, 1)]])
         },
-        World { desks: [0, 0], ..mixed("two types at one desk", &[&[(0, 0), (0, 1), (0, 0)]]) },
+        World { locks: [0, 0], ..mixed("two types at one lock", &[&[(0, 0), (0, 1), (0, 0)]]) },
         World {
-            desks: [0, 0],
+            locks: [0, 0],
             moves: &[(1, 0)],
-            ..two("two threads at one desk, a move", &[&[(0, 0)], &[(1, 1)]])
+            ..two("two threads at one lock, a move", &[&[(0, 0)], &[(1, 1)]])
         },
     ]
 }

@@ -75,16 +75,16 @@ pub fn lingering() -> [World; 14] {
         World {
             threads: 2,
             partitions: 2,
-            desks: [0, 0],
+            locks: [0, 0],
             flushes: true,
-            ..patient("batches that wait, two threads at one desk", &[&[(0, 0)], &[(1, 1)]])
+            ..patient("batches that wait, two threads at one lock", &[&[(0, 0)], &[(1, 1)]])
         },
     ]
 }
 
 /// Batches of one item, of which those of the first type fail for good, and a box for one item.
 fn failing(name: &'static str, puts: &'static [&'static [(u8, u8)]]) -> World {
-    let keeper = Some(Keeper { desk: 2, attempts: 1, most: 1 });
+    let keeper = Some(Keeper { lock: 2, attempts: 1, most: 1 });
     World { failures: [1, 0], keeper, batch: 1, ..World::new(name, puts) }
 }
 
@@ -100,7 +100,7 @@ pub fn dead_letters() -> [World; 12] {
         },
         World {
             failures: [3, 0],
-            keeper: Some(Keeper { desk: 2, attempts: 3, most: 1 }),
+            keeper: Some(Keeper { lock: 2, attempts: 3, most: 1 }),
             has_long_waits: true,
             closes: true,
             has_deadline: true,
@@ -114,7 +114,7 @@ pub fn dead_letters() -> [World; 12] {
         World {
             threads: 2,
             partitions: 2,
-            keeper: Some(Keeper { desk: 1, attempts: 1, most: 1 }),
+            keeper: Some(Keeper { lock: 1, attempts: 1, most: 1 }),
             failures: [1, 1],
             ..failing("dead letters from two threads", &[&[(0, 0)], &[(1, 1)]])
         },

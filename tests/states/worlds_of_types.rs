@@ -72,7 +72,7 @@ pub fn types_that_return() -> Vec<World> {
         },
         World {
             failures: [1, 0],
-            keeper: Some(Keeper { desk: 3, attempts: 1, most: 1 }),
+            keeper: Some(Keeper { lock: 3, attempts: 1, most: 1 }),
             batch: 1,
             changes: &[RemoveSoon(0), Add(0, 2)],
             ..alone("a type that comes back behind its dead letters", &[&[(0, 0), (0, 0)]])

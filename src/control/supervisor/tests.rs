@@ -121,7 +121,7 @@ fn a_thread_that_calls_a_slow_handler_leaves_its_partitions_before() {
         let shut = release.lock();
         queue.produce(Number(HOLD)).unwrap();
         wait_until(|| queue.stats().in_flight == 1);
-        slow.desk.note_slow(true);
+        slow.lock.note_slow(true);
         queue.produce(Number(SLOW)).unwrap();
         queue.produce(Number(QUICK)).unwrap();
         drop(shut);

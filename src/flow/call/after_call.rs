@@ -1,8 +1,8 @@
 //! What comes after a call: the lane of the job, the owner of its partition, and the next job at
-//! the desk.
+//! the handler lock.
 
 use crate::config::Selector;
-use crate::flow::handler::desk::{Desk, JobPlace, Next, Recall, address};
+use crate::flow::handler::lock::{HandlerLock, JobPlace, Next, Recall, address};
 use crate::flow::partition::Partition;
 use crate::flow::partition::lane::Job;
 use crate::flow::partition::lanes::Lanes;
@@ -14,18 +14,18 @@ use crate::sync::{Arc, Deadline, Duration, Ordering, fence};
 use crate::threads::park::Signal;
 
 impl<T: Item> Flow<T> {
-    /// Releases a desk after a call. Returns the place of the next job there, for which the caller
-    /// still holds the desk, if it `stays`.
-    pub(crate) fn release(&self, desk: &Desk, stays: bool) -> Option<JobPlace> {
-        match desk.release(self.address(), stays) {
+    /// Releases a handler lock after a call. Returns the place of the next job there, for which the
+    /// caller still holds the handler lock, if it `stays`.
+    pub(crate) fn release(&self, lock: &HandlerLock, stays: bool) -> Option<JobPlace> {
+        match lock.release(self.address(), stays) {
             Next::Nothing => None,
             Next::Serve(place) => Some(place),
             Next::Recall(jobs) => {
                 for (queue, place) in jobs {
                     if address(&queue) == self.address() {
-                        self.recall_job(place, desk.address());
+                        self.recall_job(place, lock.address());
                     } else if let Some(queue) = queue.upgrade() {
-                        queue.recall(Some((place, desk.address())));
+                        queue.recall(Some((place, lock.address())));
                     }
                 }
                 None
@@ -33,41 +33,41 @@ impl<T: Item> Flow<T> {
         }
     }
 
-    /// Takes a job in hand that was posted at a desk which the caller holds. Returns `None` if it
-    /// is not for this desk any more.
+    /// Takes a job in hand that was posted at a handler lock which the caller holds. Returns `None`
+    /// if it is not for this handler lock any more.
     pub(crate) fn take_posted(
         &self,
         place: JobPlace,
-        desk: &Arc<Desk>,
+        lock: &Arc<HandlerLock>,
     ) -> Option<(Target<T>, Job<T>)> {
         let partition = self.route.partition(place.partition);
         let mut lanes = partition.lanes.lock();
-        if !lanes.is_posted(place.lane, desk.address()) {
+        if !lanes.is_posted(place.lane, lock.address()) {
             return None;
         }
         let (key, tried_by) = (lanes.key(place.lane), lanes.tried_by(place.lane));
         let target = match &self.consumption {
             Consumption::PerThread(consumers) if tried_by.is_none() => {
-                let at_this_desk = |consumer: &&Arc<TypeHandlers<T>>| {
-                    Arc::ptr_eq(&consumer.handlers[0].desk, desk)
+                let at_this_lock = |consumer: &&Arc<TypeHandlers<T>>| {
+                    Arc::ptr_eq(&consumer.handlers[0].lock, lock)
                 };
-                consumers.iter().find(at_this_desk).cloned().map(Target::only)
+                consumers.iter().find(at_this_lock).cloned().map(Target::only)
             }
             _ => self.target_of(key, place.partition, tried_by.unwrap_or(0)),
         };
         let target = target
             .or_else(|| Self::owed_target(&lanes, place.lane, place.partition))
-            .filter(|target| Arc::ptr_eq(&target.handler().desk, desk));
+            .filter(|target| Arc::ptr_eq(&target.handler().lock, lock));
         let Some(target) = target else {
-            lanes.recall(place.lane, desk.address());
+            lanes.recall(place.lane, lock.address());
             partition.note_lanes(lanes.lane_use());
             drop(lanes);
             self.call_owner(partition, None);
             return None;
         };
-        desk.continue_with(target.registered.purpose());
+        lock.continue_with(target.registered.purpose());
         let most = target.registered.settings.max_batch_items;
-        let job = lanes.take_job(place.partition, place.lane, most, desk.address());
+        let job = lanes.take_job(place.partition, place.lane, most, lock.address());
         partition.make_room(&mut lanes, true);
         Some((target, job))
     }
@@ -187,9 +187,9 @@ impl<T: Item> Flow<T> {
     }
 
     /// A posted job is submitted again.
-    pub(crate) fn recall_job(&self, place: JobPlace, desk: usize) {
+    pub(crate) fn recall_job(&self, place: JobPlace, lock: usize) {
         let partition = self.route.partition(place.partition);
-        if partition.change_lanes(|lanes| lanes.recall(place.lane, desk)) {
+        if partition.change_lanes(|lanes| lanes.recall(place.lane, lock)) {
             self.call_owner(partition, None);
         }
     }
@@ -198,7 +198,7 @@ impl<T: Item> Flow<T> {
 impl<T: Item> Recall for Flow<T> {
     fn recall(self: Arc<Self>, posted: Option<(JobPlace, usize)>) {
         match posted {
-            Some((place, desk)) => self.recall_job(place, desk),
+            Some((place, lock)) => self.recall_job(place, lock),
             None => self.threads.wake_all(),
         }
         Self::let_go(self);

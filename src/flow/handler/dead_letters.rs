@@ -1,9 +1,10 @@
 //! Dead letters: items that failed for good, on their way to a handler that keeps them.
 //!
-//! A handler of dead letters is called like any other: at its desk, by one thread at a time. Until
-//! then the letters are in its box, which takes as many items as a partition. The thread whose call
-//! failed puts them there, and serves the box when it has nothing else in hand, unless another
-//! thread does so before. The lane they came from is not held up, unless the box is full.
+//! A handler of dead letters is called like any other: under its lock, by one thread at a
+//! time. Until then the letters are in its box, which takes as many items as a partition. The
+//! thread whose call failed puts them there, and serves the box when it has nothing else in hand,
+//! unless another thread does so before. The lane they came from is not held up, unless the box is
+//! full.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
@@ -18,7 +19,7 @@ use rustc_hash::FxHashSet;
 
 use crate::flow::batch::DeadLetters;
 use crate::flow::handler::HandlerRef;
-use crate::flow::handler::desk::JobPlace;
+use crate::flow::handler::lock::JobPlace;
 use crate::observe::CallTime;
 use crate::sync::{Arc, AtomicUsize, Duration, Mutex, Ordering, QuickMutex};
 
@@ -71,7 +72,7 @@ impl<T> DeadLetterBox<T> {
         Arc::new(Self { handler, name, most_items, waits, state: QuickMutex::new(state) })
     }
 
-    /// What stands for the box where a desk would.
+    /// What stands for the box where a handler lock would.
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }

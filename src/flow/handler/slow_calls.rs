@@ -18,7 +18,7 @@
 
 use std::collections::VecDeque;
 
-use crate::flow::handler::desk::JobPlace;
+use crate::flow::handler::lock::JobPlace;
 use crate::sync::{AtomicUsize, Duration, Instant, Mutex, Ordering};
 
 /// A handler whose last call took longer is slow.
@@ -80,7 +80,7 @@ impl SlowCalls {
         Self { state: Mutex::new(state), waiting: AtomicUsize::new(0) }
     }
 
-    /// Where jobs with a ticket are posted: no desk has this address.
+    /// Where jobs with a ticket are posted: no handler lock has this address.
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }

@@ -230,8 +230,8 @@ impl Handler<Number> for Idle {
 }
 
 /// Rule 12: the owner of a removed handler's partition does not call `on_idle` from a list that it
-/// read before: it checks the list again at the desk. One cycle of each drain thread is enough;
-/// that of the other one, which ends the removal, is run by the thread that removes.
+/// read before: it checks the list again at the handler lock. One cycle of each drain thread is
+/// enough; that of the other one, which ends the removal, is run by the thread that removes.
 #[test]
 fn loom_remove_while_the_owner_lists_idle_handlers() {
     model(2, || {

@@ -1,10 +1,11 @@
 //! Handoff under loom: the real queue, two drain threads, and a control side that moves a partition
 //! between them.
 //!
-//! Each drain thread has its own consumer, so that no desk keeps two threads apart: the owner word
-//! and the lanes alone do, and loom reports two threads in `Seen::inside`. Bounds: one preemption,
-//! because with two a model of two drain threads and a third party runs for many minutes; two where
-//! there is one drain thread. The races of single rules that lie deeper are in `loom_rules`.
+//! Each drain thread has its own consumer, so that no handler lock keeps two threads apart: the
+//! owner word and the lanes alone do, and loom reports two threads in `Seen::inside`. Bounds: one
+//! preemption, because with two a model of two drain threads and a third party runs for many
+//! minutes; two where there is one drain thread. The races of single rules that lie deeper are in
+//! `loom_rules`.
 
 use loom::thread;
 

@@ -4,10 +4,10 @@
 //! handler, and behind it the tail, which later jobs are made of.
 //!
 //! ```text
-//!              add          submit: the desk is free
+//!              add          submit: the handler lock is free
 //!   (no lane) ─────▶ ready ──────────────────────────▶ running ──end, no tail──▶ (no lane)
 //!                     ▲ │                               │   │
-//!                     │ └─submit: the desk is held─▶ posted │──end, a tail──▶ ready
+//!                     │ └─submit: the handler lock is held─▶ posted │──end, a tail──▶ ready
 //!                     │                  │  └─the holder serves it─▶ running
 //!                     ├──────recall──────┘                  │
 //!                     ├──────────due───── backing off ◀─────┘ failed, to be tried again
@@ -20,7 +20,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::flow::batch::{Batch, Failure};
 use crate::flow::handler::dead_letters::DeadLetterBox;
-use crate::flow::handler::desk::JobPlace;
+use crate::flow::handler::lock::JobPlace;
 use crate::flow::segments::PutTime;
 use crate::item::{Item, TypeKey};
 use crate::observe::CallFigures;
@@ -70,10 +70,10 @@ pub(crate) struct Piece<T> {
 pub(crate) enum State {
     /// In the list of ready lanes.
     Ready,
-    /// A ticket for it is at the desk with this address. With a deadline, it is submitted again
-    /// when that has come.
+    /// A ticket for it is at the handler lock with this address. With a deadline, it is submitted
+    /// again when that has come.
     Posted(usize, Option<Deadline>),
-    /// A thread has its job in hand, and the desk with this address; 0 without a handler.
+    /// A thread has its job in hand, and the handler lock with this address; 0 without a handler.
     Running(usize),
     BackingOff(Deadline),
     /// Its batch has fewer than `full` items, and waits for more until the deadline.

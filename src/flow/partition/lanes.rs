@@ -10,7 +10,7 @@ use slab::Slab;
 
 use crate::flow::batch::Batch;
 use crate::flow::deadlines::LastTry;
-use crate::flow::handler::desk::JobPlace;
+use crate::flow::handler::lock::JobPlace;
 use crate::flow::partition::lane::{CHOKE_AFTER, Job, Lane, Owed, Since, State};
 use crate::flow::segments::PutTime;
 use crate::item::{Item, TypeKey};
@@ -202,24 +202,25 @@ impl<T> Lanes<T> {
         self.all[lane].failed.as_ref().and_then(|job| job.tried_by)
     }
 
-    /// Its job has a ticket at a desk. With a deadline, it is submitted again when that has come.
-    pub(crate) fn post(&mut self, lane: usize, desk: usize, until: Option<Deadline>) {
-        self.set_state(lane, State::Posted(desk, until));
+    /// Its job has a ticket at a handler lock. With a deadline, it is submitted again when that has
+    /// come.
+    pub(crate) fn post(&mut self, lane: usize, lock: usize, until: Option<Deadline>) {
+        self.set_state(lane, State::Posted(lock, until));
     }
 
-    pub(crate) fn is_posted(&self, lane: usize, desk: usize) -> bool {
+    pub(crate) fn is_posted(&self, lane: usize, lock: usize) -> bool {
         let state = self.all.get(lane).map(|lane| lane.state);
-        matches!(state, Some(State::Posted(at, _)) if at == desk)
+        matches!(state, Some(State::Posted(at, _)) if at == lock)
     }
 
     pub(crate) fn is_ready(&self, lane: usize) -> bool {
         self.all.get(lane).is_some_and(|lane| lane.state == State::Ready)
     }
 
-    /// Submits a job again that was posted at a desk. Returns `false` if it does not wait there any
-    /// more.
-    pub(crate) fn recall(&mut self, lane: usize, desk: usize) -> bool {
-        let is_posted = self.is_posted(lane, desk);
+    /// Submits a job again that was posted at a handler lock. Returns `false` if it does not wait
+    /// there any more.
+    pub(crate) fn recall(&mut self, lane: usize, lock: usize) -> bool {
+        let is_posted = self.is_posted(lane, lock);
         if is_posted {
             self.make_ready(lane);
         }
@@ -258,19 +259,19 @@ impl<T> Lanes<T> {
     }
 
     /// Takes the job of a lane in hand: what is to be tried again, or else up to `most` items of
-    /// the tail. `desk`: the address of the handler's, or 0.
+    /// the tail. `lock`: the address of the handler's, or 0.
     #[inline]
     pub(crate) fn take_job(
         &mut self,
         partition: usize,
         index: usize,
         most: usize,
-        desk: usize,
+        lock: usize,
     ) -> Job<T>
     where
         T: Item,
     {
-        self.set_state(index, State::Running(desk));
+        self.set_state(index, State::Running(lock));
         let lane = &mut self.all[index];
         let failed = lane.failed.take().map(|failed| *failed);
         let job = failed.unwrap_or_else(|| {
@@ -542,7 +543,7 @@ impl<T> Drop for Sorter<'_, T> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LaneView {
     pub(crate) key: TypeKey,
-    /// The desk at which its job is running, as an address.
+    /// The handler lock at which its job is running, as an address.
     pub(crate) running_at: Option<usize>,
     /// The drain thread whose consumer has tried its job, with one consumer for each thread.
     pub(crate) tried_by: Option<usize>,
@@ -575,7 +576,7 @@ impl<T> Lanes<T> {
         self.all.iter().map(|(_, lane)| LaneView {
             key: lane.key,
             running_at: match lane.state {
-                State::Running(desk) => Some(desk),
+                State::Running(lock) => Some(lock),
                 _ => None,
             },
             tried_by: lane.failed.as_ref().and_then(|job| job.tried_by),

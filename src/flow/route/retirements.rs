@@ -7,7 +7,7 @@
 
 use crate::flow::batch::DropPanics;
 use crate::flow::handler::HandlerRef;
-use crate::flow::handler::desk::Recall;
+use crate::flow::handler::lock::Recall;
 use crate::flow::partition::lane::Debt;
 use crate::flow::route::type_handlers::TypeHandlers;
 use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, Weak, wait_for};
@@ -89,7 +89,7 @@ impl<T> Retirement<T> {
         }
         let is_owed = self.debt.as_ref().is_some_and(|debt| Arc::strong_count(debt) > 1);
         let is_quiet = |handler: &HandlerRef<T>| {
-            handler.desk.is_quiet(purpose, !serves(handler), is_owed, watcher)
+            handler.lock.is_quiet(purpose, !serves(handler), is_owed, watcher)
         };
         self.registered.handlers.iter().chain(keeper.map(|keeper| &keeper.handler)).all(is_quiet)
     }

@@ -6,7 +6,7 @@ use crate::config::{Config, LONGEST, MAX_BUFFER_SIZE, RetryPolicy, check_delay, 
 use crate::error::ConfigError;
 use crate::flow::handler::HandlerRef;
 use crate::flow::handler::dead_letters::DeadLetterBox;
-use crate::flow::handler::desk::Purpose;
+use crate::flow::handler::lock::Purpose;
 use crate::item::{HandledType, TypeKey};
 use crate::observe::HandlerTally;
 use crate::sync::{Arc, Duration};
@@ -66,7 +66,7 @@ impl<T> TypeHandlers<T> {
         self.handlers.iter().chain(keeper)
     }
 
-    /// What a call of them is at a desk.
+    /// What a call of them is under a handler lock.
     pub(crate) fn purpose(&self) -> Purpose {
         Purpose::Batch(std::ptr::from_ref(self) as usize)
     }

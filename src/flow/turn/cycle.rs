@@ -256,7 +256,8 @@ impl<T: Item> DrainTask<T> {
                     if flow.retirements.are_pending() {
                         self.retire_handlers(false);
                     }
-                    // At the desk: a removal sees this thread there, or has changed the list.
+                    // At the handler lock: a removal sees this thread there, or has changed the
+                    // list.
                     let is_listed = || flow.route.lists_idle(&idle.handler);
                     self.call_on_idle_of(&idle.handler, is_listed);
                 }
@@ -295,10 +296,10 @@ impl<T: Item> DrainTask<T> {
 
     /// Calls `on_idle` if no thread is inside the handler, and it `is_listed` still.
     fn call_on_idle_of(&mut self, handler: &HandlerRef<T>, is_listed: impl FnOnce() -> bool) {
-        if !handler.desk.try_enter(self.flow.address()) {
+        if !handler.lock.try_enter(self.flow.address()) {
             return; // Another thread is inside, so the handler is not idle.
         }
-        // Another thread that held the desk before may have closed the handler.
+        // Another thread that held the handler lock before may have closed the handler.
         if !self.flow.ending.is_expired() && is_listed() {
             self.call_alone(handler, SideCall::OnIdle);
         }
@@ -307,7 +308,7 @@ impl<T: Item> DrainTask<T> {
 
     /// Calls `on_close`. Waits for a thread that is inside the handler for another queue.
     fn call_on_close_of(&mut self, handler: &HandlerRef<T>) {
-        self.flow.enter_in_turn(&handler.desk);
+        self.flow.enter_in_turn(&handler.lock);
         self.serve_letters_of(handler);
         self.call_alone(handler, SideCall::OnClose);
         self.leave(handler);
@@ -315,16 +316,16 @@ impl<T: Item> DrainTask<T> {
 
     /// After a side call. Jobs that were posted meanwhile are submitted again.
     fn leave(&self, handler: &HandlerRef<T>) {
-        self.flow.release(&handler.desk, false);
+        self.flow.release(&handler.lock, false);
     }
 
-    /// At the handler's desk.
+    /// Under the handler lock.
     fn call_alone(&mut self, handler: &HandlerRef<T>, method: SideCall) {
         let name = handler.handler.name();
         let tally = &self.slot().tally;
         tally.side_call(Some((Calling::Named(name.as_str().into()), Instant::now())));
         self.steering.watch_side_call();
-        let holding = HandlerScope::of(&handler.desk);
+        let holding = HandlerScope::of(&handler.lock);
         let _compensation = self.flow.compensate_for(handler);
         let result = call(&name, || match method {
             SideCall::OnIdle => handler.handler.on_idle(),
@@ -358,28 +359,28 @@ impl<T: Item> DrainTask<T> {
         let is_expired = flow.ending.is_expired();
         flow.host.enter(&mut || {
             for letter_box in boxes.with_letters() {
-                let desk = &letter_box.handler.desk;
+                let lock = &letter_box.handler.lock;
                 if is_expired {
                     // They were counted as abandoned.
-                    self.serve_at_desk(&letter_box);
-                } else if desk.try_enter(flow.address()) {
-                    self.serve_at_desk(&letter_box);
-                    flow.release(desk, false);
+                    self.serve_at_lock(&letter_box);
+                } else if lock.try_enter(flow.address()) {
+                    self.serve_at_lock(&letter_box);
+                    flow.release(lock, false);
                 }
             }
         });
     }
 
-    /// Before the last call of a handler, at its desk: the letters that are left for it.
+    /// Before the last call of a handler, at its handler lock: the letters that are left for it.
     pub(super) fn serve_letters_of(&mut self, handler: &HandlerRef<T>) {
         for letter_box in self.flow.dead_letters.with_letters() {
             if letter_box.handler.is(handler) {
-                self.serve_at_desk(&letter_box);
+                self.serve_at_lock(&letter_box);
             }
         }
     }
 
-    fn serve_at_desk(&mut self, letter_box: &Arc<DeadLetterBox<T>>) {
+    fn serve_at_lock(&mut self, letter_box: &Arc<DeadLetterBox<T>>) {
         let flow = self.flow.clone();
         loop {
             let (letters, refused) = letter_box.take(flow.config.max_batch_items);
@@ -403,7 +404,7 @@ impl<T: Item> DrainTask<T> {
         let (handler, tally, start) = (&to.handler, &self.slot().tally, Instant::now());
         if tally.begin_call(Calling::Named(to.name.clone()), start) {
             flow.watch_turn();
-            let holding = HandlerScope::of(&handler.desk);
+            let holding = HandlerScope::of(&handler.lock);
             let _compensation = flow.compensate_for(handler);
             let result = call(&to.name, || handler.handler.consume_dead_letters(&mut letters));
             drop(holding);
@@ -451,6 +452,6 @@ impl<T: Item> Flow<T> {
                 .dead_letters
                 .with_letters()
                 .iter()
-                .any(|letter_box| letter_box.handler.desk.is_free(&self.watcher()))
+                .any(|letter_box| letter_box.handler.lock.is_free(&self.watcher()))
     }
 }

@@ -12,7 +12,7 @@ use pyo3::types::{PyBool, PyInt, PyList, PyTuple, PyType};
 
 use crate::flow::batch::{Batch, Cause, DeadLetters, Failure};
 use crate::flow::handler::Handler;
-use crate::flow::handler::desk::Desk;
+use crate::flow::handler::lock::HandlerLock;
 use crate::item::{Item, TypeKey};
 use crate::python::aggregator::Aggregating;
 use crate::python::errors::{BatchFailed, BatchQueueError, ConfigError};
@@ -44,7 +44,7 @@ pub(crate) struct PyHandler {
     /// Whether the handler runs on an event loop while the drain thread waits.
     pub(crate) works_elsewhere: bool,
     pub(crate) name: String,
-    pub(crate) desk: Arc<Desk>,
+    pub(crate) lock: Arc<HandlerLock>,
     /// The futures of the queue.
     pub(crate) submissions: Arc<Submissions>,
 }
@@ -503,13 +503,13 @@ fn error_of<'py>(py: Python<'py>, letter: &DeadLetters<PyItem>) -> Bound<'py, Py
     }
 }
 
-// `on_open` of a handler: called at its desk before the first batch, and again for the next one if
-// it raised. What it opened is closed by `on_close`, which a handler that is not open does not
-// get.
+// `on_open` of a handler: called under its handler lock before the first batch, and again for the next
+// one if it raised. What it opened is closed by `on_close`, which a handler that is not open does
+// not get.
 
 pub(crate) struct Opening {
     on_open: Option<GuardedRef>,
-    /// Changed at the desk, whose lock orders the calls.
+    /// Changed under the handler lock, which orders the calls.
     is_open: AtomicBool,
 }
 
@@ -525,7 +525,7 @@ impl Opening {
 
     /// Whether `on_open` has not returned yet.
     pub(crate) fn is_due(&self) -> bool {
-        // Relaxed, here and below: ordered by the lock of the desk.
+        // Relaxed, here and below: ordered by the mutex of the handler lock.
         !self.is_open.load(Ordering::Relaxed)
     }
 

@@ -13,7 +13,7 @@ use pyo3::types::{PyString, PyType, PyWeakrefMethods, PyWeakrefReference};
 use crate::arrow::Tags;
 use crate::control::state::Knowledge;
 use crate::error::AddHandlerError;
-use crate::flow::handler::desk::Desk;
+use crate::flow::handler::lock::HandlerLock;
 use crate::flow::handler::{HandlerRef, Handlers};
 use crate::item::{HandledType, TypeKey};
 use crate::python::aggregator::{Aggregating, aggregating_of};
@@ -357,7 +357,7 @@ impl Entries {
         let handler = Arc::new(PyHandler {
             name,
             works_elsewhere,
-            desk: desk_of(&protected),
+            lock: lock_of(&protected),
             protected: GuardedRef::new(protected.unbind()),
             instance: GuardedRef::new(instance.unbind()),
             consume: GuardedRef::new(consume),
@@ -374,7 +374,7 @@ impl Entries {
             submissions: registry.submissions.clone(),
             retry_on: RetryOn::new(common.retry_on.as_ref().map(|kinds| kinds.clone_ref(py))),
         });
-        let reference = HandlerRef::with_desk(handler.clone(), handler.desk.clone());
+        let reference = HandlerRef::with_lock(handler.clone(), handler.lock.clone());
         let known = KnownHandler {
             handler: handler.clone(),
             reference: reference.clone(),
@@ -710,45 +710,45 @@ fn name_of(instance: &Bound<'_, PyAny>) -> PyResult<String> {
     own.or_else(|_| instance.get_type().qualname()?.extract())
 }
 
-// The desks of handler instances, which keep P1 across types and queues.
+// The locks of handler instances, which keep P1 across types and queues.
 
-/// A sweep for desks without a holder is not worth it before there are more.
+/// A sweep for handler locks without a holder is not worth it before there are more.
 const FEW: usize = 64;
 
-/// The desks of all handler instances of the process, by address. A holder of a desk also
-/// holds the object, so an address never stands for another object.
-static DESKS: Mutex<Option<Desks>> = Mutex::new(None);
+/// The handler locks of all handler instances of the process, by address. A holder of a handler
+/// lock also holds the object, so an address never stands for another object.
+static HANDLER_LOCKS: Mutex<Option<HandlerLocks>> = Mutex::new(None);
 
 #[derive(Default)]
-struct Desks {
-    by_address: HashMap<usize, Weak<Desk>>,
+struct HandlerLocks {
+    by_address: HashMap<usize, Weak<HandlerLock>>,
     /// How many there are when the next sweep is due: twice as many as the last one left.
     sweep_at: usize,
 }
 
-impl Desks {
-    fn of(&mut self, address: usize) -> Arc<Desk> {
-        if let Some(desk) = self.by_address.get(&address).and_then(Weak::upgrade) {
-            return desk;
+impl HandlerLocks {
+    fn of(&mut self, address: usize) -> Arc<HandlerLock> {
+        if let Some(lock) = self.by_address.get(&address).and_then(Weak::upgrade) {
+            return lock;
         }
         if self.by_address.len() >= self.sweep_at.max(FEW) {
-            self.by_address.retain(|_, desk| desk.strong_count() > 0);
+            self.by_address.retain(|_, lock| lock.strong_count() > 0);
             self.by_address.shrink_to(2 * self.by_address.len());
             self.sweep_at = 2 * self.by_address.len();
         }
-        let desk = Arc::new(Desk::default());
-        self.by_address.insert(address, Arc::downgrade(&desk));
-        desk
+        let lock = Arc::new(HandlerLock::default());
+        self.by_address.insert(address, Arc::downgrade(&lock));
+        lock
     }
 }
 
-/// The desk of `instance`, which P1 protects: the same desk for every queue and type that the
-/// instance serves.
-pub(crate) fn desk_of(instance: &Bound<'_, PyAny>) -> Arc<Desk> {
-    DESKS.lock().get_or_insert_default().of(instance.as_ptr() as usize)
+/// The handler lock of `instance`, which P1 protects: the same handler lock for every queue and
+/// type that the instance serves.
+pub(crate) fn lock_of(instance: &Bound<'_, PyAny>) -> Arc<HandlerLock> {
+    HANDLER_LOCKS.lock().get_or_insert_default().of(instance.as_ptr() as usize)
 }
 
-/// In a forked child: threads that do not exist here may hold the desks.
-pub(crate) fn forget_desks() {
-    std::mem::forget(DESKS.lock().take());
+/// In a forked child: threads that do not exist here may hold the handler locks.
+pub(crate) fn forget_locks() {
+    std::mem::forget(HANDLER_LOCKS.lock().take());
 }

@@ -25,7 +25,7 @@ use crate::python::errors;
 use crate::python::errors::{forked, too_late};
 use crate::python::future::{Submissions, future_class};
 use crate::python::handler::{
-    HandlerMethods, HandlerOptions, HandlerRegistry, Interpreter, coroutine_type, forget_desks,
+    HandlerMethods, HandlerOptions, HandlerRegistry, Interpreter, coroutine_type, forget_locks,
 };
 use crate::python::interpreter::{
     InterpreterPause, Timeout, deadline_of, generation, prepare_threads, run_fork_hooks,
@@ -679,7 +679,7 @@ pub(crate) fn forget_parent(py: Python<'_>, in_hook: bool) -> PyResult<()> {
         forget_supervisor();
         forget_helpers();
         waits::forget();
-        forget_desks();
+        forget_locks();
         forget_drain_thread();
         forget_restarts();
     });

@@ -1,13 +1,14 @@
-//! Desks: the right to enter a handler instance, and who waits for it.
+//! Handler locks: the right to enter a handler instance, and who waits for it.
 //!
-//! No thread waits at a desk, but for the last call of a handler (`on_close`). A job whose desk is
-//! held leaves a ticket there and stays in its lane; the thread that holds the desk serves it when
-//! its own call is over. A ticket is only a hint: the job may have gone elsewhere since.
+//! No thread waits at a handler lock, but for the last call of a handler (`on_close`). A job whose
+//! handler lock is held leaves a ticket there and stays in its lane; the thread that holds the
+//! handler lock serves it when its own call is over. A ticket is only a hint: the job may have gone
+//! elsewhere since.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
 //! | `is_slow` | the thread inside, after a call | threads that submit |
-//! | all of `DeskState` | threads that submit, release or look, under the lock | the same |
+//! | all of `LockState` | threads that submit, release or look, under the mutex | the same |
 
 use std::collections::VecDeque;
 
@@ -15,7 +16,7 @@ use crate::sync::{
     Arc, AtomicBool, Condvar, Deadline, Duration, Mutex, Ordering, QuickMutex, Weak, wait_for,
 };
 
-/// How long a desk that was held by one queue waits for a job of another.
+/// How long a handler lock that was held by one queue waits for a job of another.
 const RESERVED_FOR: Duration = Duration::from_millis(10);
 
 /// Where a job belongs.
@@ -25,14 +26,14 @@ pub(crate) struct JobPlace {
     pub(crate) lane: usize,
 }
 
-/// A queue that has tickets at desks.
+/// A queue that has tickets at handler locks.
 pub(crate) trait Recall: Send + Sync {
-    /// A job that was posted at the desk with this address is submitted again. `None`: the threads
-    /// of the queue check what they wait for.
+    /// A job that was posted at the handler lock with this address is submitted again. `None`: the
+    /// threads of the queue check what they wait for.
     fn recall(self: Arc<Self>, posted: Option<(JobPlace, usize)>);
 }
 
-/// What a call that enters a desk is for.
+/// What a call that enters a handler lock is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// The batches of the registered handlers with this address.
@@ -45,21 +46,21 @@ pub(crate) enum Purpose {
 
 /// The right to enter a handler instance. Only the thread that holds it is inside.
 #[derive(Debug)]
-pub struct Desk {
-    state: QuickMutex<DeskState>,
+pub struct HandlerLock {
+    state: QuickMutex<LockState>,
     /// Whether the last call of the instance took long.
     is_slow: AtomicBool,
 }
 
-impl Default for Desk {
+impl Default for HandlerLock {
     fn default() -> Self {
-        Self { state: QuickMutex::new(DeskState::default()), is_slow: AtomicBool::new(false) }
+        Self { state: QuickMutex::new(LockState::default()), is_slow: AtomicBool::new(false) }
     }
 }
 
 #[derive(Default)]
-struct DeskState {
-    /// What the thread that holds the desk is there for.
+struct LockState {
+    /// What the thread that holds the handler lock is there for.
     held: Option<Purpose>,
     tickets: VecDeque<Ticket>,
     /// The queue whose job is next, and until when the others wait for it.
@@ -68,9 +69,9 @@ struct DeskState {
     watchers: Vec<Weak<dyn Recall>>,
 }
 
-impl std::fmt::Debug for DeskState {
+impl std::fmt::Debug for LockState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DeskState")
+        f.debug_struct("LockState")
             .field("held", &self.held)
             .field("tickets", &self.tickets.len())
             .finish_non_exhaustive()
@@ -82,7 +83,7 @@ enum Ticket {
     Thread(Arc<Admission>),
 }
 
-/// Notifies a thread that waits at a desk: it holds it now.
+/// Notifies a thread that waits at a handler lock: it holds it now.
 #[derive(Default)]
 struct Admission {
     is_in: Mutex<bool>,
@@ -92,29 +93,29 @@ struct Admission {
 /// The outcome of a submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Submitted {
-    /// The desk is the caller's.
+    /// The handler lock is the caller's.
     Entered,
-    /// Another thread holds the desk, or another queue is next there until the deadline: the job
-    /// has a ticket.
+    /// Another thread holds the handler lock, or another queue is next there until the deadline:
+    /// the job has a ticket.
     Posted(Option<Deadline>),
 }
 
 /// What a thread has to do after a call.
 pub(crate) enum Next {
-    /// The desk is free, or another thread's.
+    /// The handler lock is free, or another thread's.
     Nothing,
-    /// The thread still holds the desk, for this job of its queue.
+    /// The thread still holds the handler lock, for this job of its queue.
     Serve(JobPlace),
-    /// The desk is free: these jobs are submitted again.
+    /// The handler lock is free: these jobs are submitted again.
     Recall(Vec<(Weak<dyn Recall>, JobPlace)>),
 }
 
-impl DeskState {
+impl LockState {
     fn is_reserved_for_other(&self, queue: usize) -> bool {
         self.reserved.is_some_and(|(owner, until)| owner != queue && until.time_left().is_some())
     }
 
-    /// A desk that becomes free has no tickets left.
+    /// A handler lock that becomes free has no tickets left.
     fn next(&mut self, queue: usize, may_serve: bool) -> Next {
         if let Some(Ticket::Job { queue: owner, place }) = self.tickets.front()
             && may_serve
@@ -153,7 +154,7 @@ pub(crate) fn address(queue: &Weak<dyn Recall>) -> usize {
     queue.as_ptr().cast::<()>() as usize
 }
 
-impl Desk {
+impl HandlerLock {
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }
@@ -199,13 +200,13 @@ impl Desk {
         Submitted::Entered
     }
 
-    /// The thread that holds the desk continues with another call.
+    /// The thread that holds the handler lock continues with another call.
     pub(crate) fn continue_with(&self, purpose: Purpose) {
         self.state.lock().held = Some(purpose);
     }
 
-    /// Enters for a side call of a queue, if no thread holds the desk and it is not reserved for
-    /// another queue.
+    /// Enters for a side call of a queue, if no thread holds the handler lock and it is not
+    /// reserved for another queue.
     pub(crate) fn try_enter(&self, queue: usize) -> bool {
         let mut state = self.state.lock();
         let is_reserved = state.is_reserved_for_other(queue);
@@ -243,7 +244,7 @@ impl Desk {
         let watchers = std::mem::take(&mut state.watchers);
         let next = state.next(queue, may_serve && watchers.is_empty());
         if let (None, Some(watcher)) = (state.held, watchers.first()) {
-            // It waits for a free desk.
+            // It waits for a free handler lock.
             state.reserved = Some((address(watcher), Deadline::after(RESERVED_FOR)));
         }
         drop(state);
