@@ -33,7 +33,7 @@ pub enum ProduceError<T, E = std::convert::Infallible> {
         buffer_size: usize,
         /// Whether it kept its room for other types, because the handler of this one is slow, fails
         /// or hangs.
-        is_choked: bool,
+        is_stalled: bool,
     },
     /// A handler would wait for ever: for space that only its own thread can make, or for another
     /// handler that waits for it.
@@ -70,8 +70,8 @@ impl<T, E> ProduceError<T, E> {
             Self::Full(item) => (item, ProduceError::Full(())),
             Self::Closed(item) => (item, ProduceError::Closed(())),
             Self::Interrupted(item, cause) => (item, ProduceError::Interrupted((), cause)),
-            Self::TimedOut { item, partition, buffer_size, is_choked } => {
-                (item, ProduceError::TimedOut { item: (), partition, buffer_size, is_choked })
+            Self::TimedOut { item, partition, buffer_size, is_stalled } => {
+                (item, ProduceError::TimedOut { item: (), partition, buffer_size, is_stalled })
             }
             Self::Reentrant { item, partition, buffer_size, circle } => {
                 (item, ProduceError::Reentrant { item: (), partition, buffer_size, circle })
@@ -88,7 +88,7 @@ impl<T, E: fmt::Display> fmt::Display for ProduceError<T, E> {
                  for room",
             ),
             Self::Closed(_) => f.write_str("the queue is shut down and takes no more items"),
-            Self::TimedOut { partition, is_choked: true, .. } => write!(
+            Self::TimedOut { partition, is_stalled: true, .. } => write!(
                 f,
                 "partition {partition} kept its room for other types until the timeout, because \
                  the handler of this one is slow, fails or hangs: give its type a separate \

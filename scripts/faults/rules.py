@@ -100,7 +100,7 @@ RULES: dict[str, list[str]] = {
         "loom:flow::host_loom_tests::loom_attached_thread_flushes",
     ],
     "NotifyWaiting": [
-        "loom:flow::partition::room::loom_tests::loom_unchoke_while_a_producer_goes_to_wait",
+        "loom:flow::partition::room::loom_tests::loom_stall_ends_while_a_producer_goes_to_wait",
         "loom:flow::loom_tests::loom_space_while_a_producer_goes_to_wait",
         "loom:flow::host_loom_tests::loom_attached_producer_waits_for_space",
         "loom:flow::produce::many::loom_tests::loom_space_while_a_producer_of_many_goes_to_wait",
@@ -213,9 +213,9 @@ RULES: dict[str, list[str]] = {
     "AssignLanes": [
         "it:p4_held_up::a_batch_that_backs_off_is_tried_again_by_the_new_owner_of_its_partition"
     ],
-    "Choke": [
-        "it:p4_choke::a_type_that_hangs_leaves_the_room_of_its_partition_to_others",
-        "it:p4_choke::a_producer_that_waits_has_the_room_of_a_type_that_hangs",
+    "MarkStalled": [
+        "it:p4_stalled::a_type_that_hangs_leaves_the_room_of_its_partition_to_others",
+        "it:p4_stalled::a_producer_that_waits_has_the_room_of_a_type_that_hangs",
         "py:core/event_loop/test_producers.py -k room_of_a_class_that_hangs",
     ],
     "LeaveForSlowCall": [

@@ -28,7 +28,7 @@ pub(crate) enum Rule {
     /// P5: items that are held count against the bound.
     HeldCounts,
     /// P4: a type that is held up does not take the room of others in its partition.
-    Choke,
+    MarkStalled,
     /// P7: the put that makes a batch full notifies the owner, which waits for that.
     EndQuiet,
     /// P4: a new type in a partition is heard of while another fills its batch there.

@@ -68,13 +68,14 @@ impl<T: Item> Flow<T> {
         if !is_stuck(&self.lane_of(key, &lanes)) {
             return true;
         }
-        if self.has_one_type(partition) || partition.is_choked(key) {
+        if self.has_one_type(partition) || partition.is_stalled(key) {
             return false;
         }
-        // Items of other types make room: those to be taken, or called, or choked before long.
+        // Items of other types make room: those to be taken, or called, or marked as stalled before
+        // long.
         let counts = partition.counts();
         let makes_room = |lane: &LaneView| {
-            lane.key != key && (!is_stuck(lane) || (lane.holds_items && !lane.is_choked))
+            lane.key != key && (!is_stuck(lane) || (lane.holds_items && !lane.is_stalled))
         };
         counts.pushed > counts.taken || lanes.iter().any(makes_room)
     }

@@ -12,7 +12,7 @@
 //! | `lanes` | thread inside, threads that end a job, removal (under the lock) | also flushes |
 //! | `taken` | thread inside, plain stores under the lock of the lanes | producers (gate) |
 //! | `released` | threads that change the lanes, under their lock | producers (gate) |
-//! | `choked`, `gate.has_choked` | the same; producers that find it full | producers |
+//! | `stalled`, `gate.has_stalled` | the same; producers that find it full | producers |
 //! | `gate.lingers`, `gate.linger` | see `flow/partition.rs` | the same |
 //! | `gate.put_at`, `oldest_sealed_ns` | see `flow/partition.rs` | the same |
 //! | `lane_use` | threads that change the lanes | drain threads before they sleep, who assigns |
@@ -56,8 +56,8 @@ use crate::threads::park::Signal;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
     Full,
-    /// The item's type is choked here: see `partition/room.rs`.
-    Choked,
+    /// The item's type is stalled here: see `partition/room.rs`.
+    Stalled,
     Closed,
 }
 
@@ -77,10 +77,10 @@ pub(crate) struct Partition<T> {
     ready: ReadyBit,
     space: Space,
     /// Locked behind the gate.
-    choked: QuickMutex<ChokedTypes>,
-    /// When a put that finds the partition full may next search for lanes to choke, relative to the
+    stalled: QuickMutex<StalledTypes>,
+    /// When a put that finds the partition full may next search for stalled lanes, relative to the
     /// queue's start.
-    choke_after_ns: AtomicU64,
+    next_stall_check_ns: AtomicU64,
     slow: SlowCounts,
     segment_pool: Arc<SegmentPool<T>>,
     /// How many items were put before the open segment, by weight.
@@ -184,8 +184,8 @@ impl<T> Partition<T> {
             sealed: OnceLock::new(),
             ready,
             space: Space::new(),
-            choked: QuickMutex::new(ChokedTypes::default()),
-            choke_after_ns: AtomicU64::new(0),
+            stalled: QuickMutex::new(StalledTypes::default()),
+            next_stall_check_ns: AtomicU64::new(0),
             slow: SlowCounts::default(),
             segment_pool,
             weighed: AtomicU64::new(put::NONE),
@@ -503,8 +503,8 @@ fn add(count: &AtomicU64, items: usize) {
 // The state behind a partition's gate: the open segment, the bound, the access, and the plan for
 // the next puts.
 
-/// The choked types of a partition: see `room.rs`.
-pub(super) type ChokedTypes = FxHashSet<TypeKey>;
+/// The stalled types of a partition: see `room.rs`.
+pub(super) type StalledTypes = FxHashSet<TypeKey>;
 
 /// Who may still put items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -536,8 +536,8 @@ pub(crate) struct Gate<T> {
     /// 0 while the segment is empty.
     pub(super) plain_until: u16,
     pub(super) access: Access,
-    /// Whether a type is choked here: each put checks its type then.
-    pub(super) has_choked: bool,
+    /// Whether a type is stalled here: each put checks its type then.
+    pub(super) has_stalled: bool,
     /// Whether items may wait here for their batch to become full.
     pub(super) lingers: bool,
     /// In another cache line.
@@ -554,7 +554,7 @@ impl<T> Gate<T> {
             sealed: 0,
             plain_until: 0,
             access: Access::Open,
-            has_choked: false,
+            has_stalled: false,
             lingers: false,
             linger: Linger::default(),
         }
@@ -577,7 +577,7 @@ impl<T> Gate<T> {
     pub(super) fn plan(&mut self, pressure_level: usize, segment_size: usize) {
         let ahead = usize::try_from(self.before_open - self.released_seen).unwrap_or(usize::MAX);
         let before = (pressure_level - 1).saturating_sub(ahead);
-        let none = self.access != Access::Open || self.has_choked || self.open.is_empty();
+        let none = self.access != Access::Open || self.has_stalled || self.open.is_empty();
         self.plain_until = 0;
         if !none {
             self.plain_until = u16::try_from(before.min(segment_size - 1)).unwrap_or(u16::MAX);

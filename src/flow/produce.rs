@@ -53,7 +53,7 @@ impl<T: Item> Flow<T> {
         let inside_pool = on_drain_thread();
         let mut wait = ProducerWait::default();
         loop {
-            if stop != Stop::Full || !self.choke_held_up(partition) {
+            if stop != Stop::Full || !self.mark_stalled_types(partition) {
                 let wanted = &Wanted { partition, key: item.type_key(), weight: 1 };
                 if let Err(refusal) = self.wait_or_refuse(wanted, stop, deadline, pause, &mut wait)
                 {
@@ -86,7 +86,7 @@ impl<T: Item> Flow<T> {
             let (index, size) = (partition.index, partition.buffer_size);
             let why = match (&refusal, stop) {
                 (Refusal::Closed, _) => "the queue is shut down".to_owned(),
-                (_, Stop::Choked) => format!(
+                (_, Stop::Stalled) => format!(
                     "the handler is slow, failing or hung, so partition {index} keeps its room \
                      for other types"
                 ),
@@ -176,7 +176,7 @@ impl<T: Item> Flow<T> {
         let check_every = wait.recorded.as_ref().map(|_| CHECK_EVERY);
         pause
             .pause(&mut |limit| {
-                let limit = shorter(slice(limit, deadline), self.choke_slice(partition));
+                let limit = shorter(slice(limit, deadline), self.stall_slice(partition));
                 let limit = shorter(limit, check_every);
                 partition.wait_for_room(key, weight, limit, inside_pool);
             })
@@ -244,8 +244,8 @@ impl<E> Refusal<E> {
             Self::Full => ProduceError::Full(item),
             Self::Closed => ProduceError::Closed(item),
             Self::TimedOut => {
-                let is_choked = stop == Stop::Choked;
-                ProduceError::TimedOut { item, partition, buffer_size, is_choked }
+                let is_stalled = stop == Stop::Stalled;
+                ProduceError::TimedOut { item, partition, buffer_size, is_stalled }
             }
             Self::Reentrant(circle) => {
                 ProduceError::Reentrant { item, partition, buffer_size, circle }
@@ -255,7 +255,7 @@ impl<E> Refusal<E> {
     }
 }
 
-// When a full partition is searched for types to choke; see `partition/room.rs`.
+// When a full partition is searched for stalled types; see `partition/room.rs`.
 
 /// How often a full partition is searched for such types.
 const SEARCH_EVERY: Duration = Duration::from_millis(10);
@@ -264,24 +264,24 @@ const SEARCH_EVERY: Duration = Duration::from_millis(10);
 const WAIT_SLICE: Duration = Duration::from_millis(50);
 
 impl<T: Item> Flow<T> {
-    /// Called when a put found the partition full: chokes the types that hold it up. Returns
-    /// whether there is room to be had now.
+    /// Called when a put found the partition full: marks the types that hold it up as stalled.
+    /// Returns whether there is room to be had now.
     #[cold]
-    fn choke_held_up(&self, partition: &Partition<T>) -> bool {
-        if !self.may_choke(partition) || !partition.has_lanes() {
+    fn mark_stalled_types(&self, partition: &Partition<T>) -> bool {
+        if !self.may_stall(partition) || !partition.has_lanes() {
             return false;
         }
         partition.begin_search(time_since(self.started), SEARCH_EVERY)
-            && partition.choke(Instant::now())
+            && partition.mark_stalled(Instant::now())
     }
 
-    /// How long to wait for room before the next search for types to choke, also while there is
+    /// How long to wait for room before the next search for stalled types, also while there is
     /// none: lanes that appear now may notify no producer. `None`: for ever.
-    fn choke_slice(&self, partition: &Partition<T>) -> Option<Duration> {
-        self.may_choke(partition).then_some(WAIT_SLICE)
+    fn stall_slice(&self, partition: &Partition<T>) -> Option<Duration> {
+        self.may_stall(partition).then_some(WAIT_SLICE)
     }
 
-    fn may_choke(&self, partition: &Partition<T>) -> bool {
+    fn may_stall(&self, partition: &Partition<T>) -> bool {
         !self.has_one_type(partition)
     }
 }
@@ -317,7 +317,7 @@ impl<T: Item> Flow<T> {
             let least = rest.weight().min(piece);
             piece = piece.div_ceil(2);
             item = rest;
-            if stop == Stop::Full && self.choke_held_up(partition) {
+            if stop == Stop::Full && self.mark_stalled_types(partition) {
                 continue;
             }
             let wanted = &Wanted { partition, key: item.type_key(), weight: least };

@@ -129,7 +129,7 @@ fn a_put_that_times_out_is_refused() {
             item: sent(0, 0, 2),
             partition: 0,
             buffer_size: 1,
-            is_choked: false,
+            is_stalled: false,
         })
     );
     release.open();

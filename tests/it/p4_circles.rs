@@ -230,9 +230,9 @@ fn a_chain_of_full_queues_is_not_a_circle() {
 }
 
 /// A partition with items of two types, of which the put's is stuck and the other one hangs: the
-/// other one is choked before long, which makes room.
+/// other one is marked as stalled before long, which makes room.
 #[test]
-fn a_put_waits_for_the_room_of_another_type_that_is_choked() {
+fn a_put_waits_for_the_room_of_another_type_that_is_stalled() {
     let (lines, laters): (_, [Later; 2]) = (Lines::default(), Default::default());
     let partitions = PartitionPolicy::fixed(2).unwrap();
     let threads = config(2).threads;

@@ -128,7 +128,7 @@ fn a_timeout_returns_the_rest() {
     crate::support::wait_until("the first item to be taken", || queue.stats().in_flight == 1);
     let refused = queue.produce_weighted(rows(0, 1..20), Some(Instant::now()), &mut Wait);
     let item = rows(0, 11..20);
-    let left = ProduceError::TimedOut { item, partition: 0, buffer_size: 10, is_choked: false };
+    let left = ProduceError::TimedOut { item, partition: 0, buffer_size: 10, is_stalled: false };
     assert_eq!(refused, Err(left));
     let stats = queue.stats();
     assert_eq!((stats.attempts, stats.produced, stats.refused), (20, 11, 9));

@@ -105,7 +105,7 @@ const RULES: [(Rule, &str); 45] = [
     (Rule::StoppedTake, "a full box of dead letters"),
     (Rule::AssignLanes, "a move between consumers, a retry"),
     (Rule::HeldCounts, "a retry beside another type, a small buffer"),
-    (Rule::Choke, "a choked type"),
+    (Rule::MarkStalled, "a stalled type"),
     (Rule::CompletedBehindLanes, "a flush"),
     (Rule::FinishWithoutLanes, "a close, a retry"),
     (Rule::RecallType, "a removal from two partitions"),

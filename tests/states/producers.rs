@@ -58,7 +58,7 @@ impl World {
                     next.producers[number].at = ProducerAt::Put;
                     each(step("is notified of room in"), next);
                 } else {
-                    self.choke_steps(state, of, step("chokes a type in"), each);
+                    self.stall_steps(state, of, step("marks a type as stalled in"), each);
                 }
             }
         }
@@ -127,15 +127,15 @@ impl World {
     fn is_full(&self, state: &State, of: usize, kind: Index) -> bool {
         let partition = &state.partitions[of];
         let used = partition.put.len() - usize::from(partition.released);
-        used >= self.bound || partition.choked[usize::from(kind)]
+        used >= self.bound || partition.stalled[usize::from(kind)]
     }
 
-    /// A producer that waits chokes a type whose job has waited for long.
-    fn choke_steps(&self, state: &State, of: usize, step: Step, each: Each<'_>) {
+    /// A producer that waits marks a type whose job has waited for long as stalled.
+    fn stall_steps(&self, state: &State, of: usize, step: Step, each: Each<'_>) {
         let partition = &state.partitions[of];
         let used = partition.put.len() - usize::from(partition.released);
         if !self.has_several_types(partition)
-            || self.is_off(Rule::Choke)
+            || self.is_off(Rule::MarkStalled)
             || partition.is_locked
             || used < self.bound
         {
@@ -144,10 +144,10 @@ impl World {
         for kind in 0..state.partitions[of].lanes.len() {
             let mut next = state.clone();
             let lane = next.partitions[of].lanes[kind].as_mut();
-            let Some(lane) = lane.filter(|lane| lane.held() > 0 && !lane.is_choked) else {
+            let Some(lane) = lane.filter(|lane| lane.held() > 0 && !lane.is_stalled) else {
                 continue;
             };
-            lane.is_choked = true;
+            lane.is_stalled = true;
             self.make_room(&mut next, of, true);
             each(step, next);
         }

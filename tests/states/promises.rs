@@ -40,7 +40,7 @@ impl World {
         let parked = if self.failures == [0; TYPES] { 0 } else { self.batch };
         let is_over = |its: &Partition| {
             its.queue.len() + its.counted() > self.bound + parked
-                || its.choked() > self.bound + self.batch
+                || its.stalled() > self.bound + self.batch
         };
         if state.partitions.iter().any(is_over) {
             return Some("a partition holds more than its bound");

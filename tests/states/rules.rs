@@ -12,7 +12,7 @@ pub enum Rule {
     StoppedTake,
     AssignLanes,
     HeldCounts,
-    Choke,
+    MarkStalled,
     EndQuiet,
     SecondTypeEndsQuiet,
     OweLingering,

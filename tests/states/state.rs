@@ -97,7 +97,7 @@ pub struct Lane {
     /// The thread whose consumer has tried the job, with one consumer for each thread.
     pub tried_by: Option<Index>,
     pub tail: Items,
-    pub is_choked: bool,
+    pub is_stalled: bool,
     /// Whether the job failed for good.
     pub is_dead: bool,
     /// Whether its next batch has waited for as long as it may.
@@ -117,7 +117,7 @@ impl Lane {
             tries: 0,
             tried_by: None,
             tail: Items::new(),
-            is_choked: false,
+            is_stalled: false,
             is_dead: false,
             has_waited: false,
             owed: 0,
@@ -160,7 +160,7 @@ pub struct Partition {
     pub is_finished: bool,
     pub taken: u8,
     pub released: u8,
-    pub choked: [bool; TYPES],
+    pub stalled: [bool; TYPES],
     /// Puts before this position notify no thread.
     pub quiet_until: u8,
     /// A producer found no room.
@@ -202,7 +202,7 @@ impl Partition {
             is_finished: false,
             taken: 0,
             released: 0,
-            choked: [false; TYPES],
+            stalled: [false; TYPES],
             quiet_until: 0,
             is_wanted: false,
             put: SmallVec::new(),
@@ -253,7 +253,7 @@ impl Partition {
 
     /// The held items that count against the bound.
     pub fn counted(&self) -> usize {
-        self.lanes().filter(|lane| !lane.is_choked).map(Lane::held).sum()
+        self.lanes().filter(|lane| !lane.is_stalled).map(Lane::held).sum()
     }
 
     /// The position up to which all items are settled, as the queue knows it.
@@ -261,8 +261,8 @@ impl Partition {
         self.lanes().filter_map(Lane::start).min().unwrap_or(self.taken)
     }
 
-    /// Items that choked lanes hold.
-    pub fn choked(&self) -> usize {
+    /// Items that stalled lanes hold.
+    pub fn stalled(&self) -> usize {
         self.held() - self.counted()
     }
 

@@ -147,7 +147,7 @@ impl World {
         let counted = if self.is_off(Rule::HeldCounts) { 0 } else { each.counted() };
         let released = each.taken - u8::try_from(counted).expect("few items");
         each.released = released;
-        each.choked = each.lanes.each_ref().map(|it| it.as_ref().is_some_and(|it| it.is_choked));
+        each.stalled = each.lanes.each_ref().map(|it| it.as_ref().is_some_and(|it| it.is_stalled));
         if may_be_awaited && !self.is_off(Rule::NotifyWaiting) {
             state.notify_producers(partition, self.puts);
         }
@@ -169,7 +169,7 @@ impl World {
             (lane.tries, lane.tried_by, lane.has_waited) = (0, None, false);
         }
         lane.state = LaneState::Running;
-        lane.is_choked &= lane.held() > 0;
+        lane.is_stalled &= lane.held() > 0;
     }
 
     /// Whether a partition may hold several types.

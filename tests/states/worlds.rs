@@ -298,7 +298,7 @@ fn long_calls() -> [World; 11] {
             hang: Hang::Forever(0),
             bound: 1,
             batch: 1,
-            ..mixed("a choked type", &[&[(0, 0), (0, 0)], &[(0, 1)]])
+            ..mixed("a stalled type", &[&[(0, 0), (0, 0)], &[(0, 1)]])
         },
         World {
             hang: Hang::Long(0),
@@ -306,14 +306,14 @@ fn long_calls() -> [World; 11] {
             batch: 1,
             threads: 1,
             failures: [1, 0],
-            ..mixed("a type that is choked for a while", &[&[(0, 0), (0, 0), (0, 0)], &[(0, 1)]])
+            ..mixed("a type that is stalled for a while", &[&[(0, 0), (0, 0), (0, 0)], &[(0, 1)]])
         },
         World {
             hang: Hang::Forever(0),
             bound: 2,
             batch: 2,
             ..mixed(
-                "a choked type, a larger buffer",
+                "a stalled type, a larger buffer",
                 &[&[(0, 0), (0, 0), (0, 0)], &[(0, 1), (0, 1)]],
             )
         },

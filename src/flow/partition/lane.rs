@@ -26,8 +26,8 @@ use crate::item::{Item, TypeKey};
 use crate::observe::CallFigures;
 use crate::sync::{Arc, Deadline, Duration, Instant};
 
-/// How long the job of a lane waits before its type is choked in a full partition.
-pub(crate) const CHOKE_AFTER: Duration = Duration::from_millis(if cfg!(loom) { 0 } else { 100 });
+/// How long the job of a lane waits before its type is stalled in a full partition.
+pub(crate) const STALLED_AFTER: Duration = Duration::from_millis(if cfg!(loom) { 0 } else { 100 });
 
 /// The items of one type of one partition that one call of a handler gets.
 #[derive(Debug)]
@@ -155,7 +155,7 @@ pub(crate) struct Lane<T> {
     /// When a put that found the partition full first saw this job.
     waits_since: Option<Instant>,
     /// Whether what it holds does not count against the bound: see `partition/room.rs`.
-    pub(crate) is_choked: bool,
+    pub(crate) is_stalled: bool,
 }
 
 impl<T> Lane<T> {
@@ -169,7 +169,7 @@ impl<T> Lane<T> {
             start: since,
             runs: smallvec![(0, since)],
             waits_since: None,
-            is_choked: false,
+            is_stalled: false,
         }
     }
 

@@ -11,7 +11,7 @@ use slab::Slab;
 use crate::flow::batch::Batch;
 use crate::flow::deadlines::LastTry;
 use crate::flow::handler::lock::JobPlace;
-use crate::flow::partition::lane::{CHOKE_AFTER, Job, Lane, Owed, Since, State};
+use crate::flow::partition::lane::{Job, Lane, Owed, STALLED_AFTER, Since, State};
 use crate::flow::segments::PutTime;
 use crate::item::{Item, TypeKey};
 use crate::observe::{CallTime, measures};
@@ -56,10 +56,10 @@ pub(crate) struct Lanes<T> {
     due: BTreeSet<(Deadline, usize)>,
     /// Items, by weight, that no thread has in hand.
     held: usize,
-    /// Those of them that choked lanes hold.
-    choked: usize,
-    /// Types that are choked no more, to be published.
-    unchoked: Vec<TypeKey>,
+    /// Those of them that stalled lanes hold.
+    stalled: usize,
+    /// Types that are no longer stalled, to be published.
+    recovered: Vec<TypeKey>,
     /// Items settled so far, by weight.
     settled: u64,
     /// The calls of its handlers.
@@ -79,8 +79,8 @@ impl<T> Lanes<T> {
             ready: VecDeque::new(),
             due: BTreeSet::new(),
             held: 0,
-            choked: 0,
-            unchoked: Vec::new(),
+            stalled: 0,
+            recovered: Vec::new(),
             settled: 0,
             calls: CallTime::default(),
             was_stopped: false,
@@ -116,7 +116,7 @@ impl<T> Lanes<T> {
 
     /// The held items that count against the bound.
     pub(crate) fn counted(&self) -> usize {
-        self.held - self.choked
+        self.held - self.stalled
     }
 
     pub(crate) fn settled(&self) -> u64 {
@@ -173,8 +173,8 @@ impl<T> Lanes<T> {
         let lane = &mut self.all[index];
         lane.note_added(weight);
         self.held += weight;
-        if lane.is_choked {
-            self.choked += weight;
+        if lane.is_stalled {
+            self.stalled += weight;
         }
         if lane.is_full() {
             self.make_ready(index);
@@ -296,9 +296,9 @@ impl<T> Lanes<T> {
         });
         let weight = job.weight();
         self.held -= weight;
-        if lane.is_choked {
-            self.choked -= weight;
-            self.unchoke_empty(index);
+        if lane.is_stalled {
+            self.stalled -= weight;
+            self.end_stall_if_empty(index);
         }
         job
     }
@@ -353,8 +353,8 @@ impl<T> Lanes<T> {
         self.held += weight;
         let index = job.place.lane;
         let lane = &mut self.all[index];
-        if lane.is_choked {
-            self.choked += weight;
+        if lane.is_stalled {
+            self.stalled += weight;
         }
         lane.failed = Some(Box::new(job));
         self.set_state(index, state);
@@ -369,14 +369,14 @@ impl<T> Lanes<T> {
                 items.extend(job.pieces.into_iter().map(|piece| piece.batch));
             }
             items.push(std::mem::take(&mut lane.tail));
-            if std::mem::take(&mut lane.is_choked) {
-                self.unchoked.push(lane.key);
+            if std::mem::take(&mut lane.is_stalled) {
+                self.recovered.push(lane.key);
             }
         }
         self.all.retain(|_, lane| matches!(lane.state, State::Running(_)));
         self.ready.clear();
         self.due.clear();
-        (self.held, self.choked) = (0, 0);
+        (self.held, self.stalled) = (0, 0);
         items
     }
 }
@@ -384,35 +384,35 @@ impl<T> Lanes<T> {
 // Lanes whose items do not count against the bound; see `partition/room.rs`.
 
 impl<T> Lanes<T> {
-    /// Chokes the lanes whose job has waited for long, and calls `each` with their types.
-    pub(crate) fn choke(&mut self, now: Instant, mut each: impl FnMut(TypeKey)) {
+    /// Marks the lanes whose job has waited for long as stalled, and calls `each` with their types.
+    pub(crate) fn mark_stalled(&mut self, now: Instant, mut each: impl FnMut(TypeKey)) {
         for (_, lane) in &mut self.all {
             let held = lane.held();
-            if held > 0 && !lane.is_choked && lane.has_waited(CHOKE_AFTER, now) {
-                lane.is_choked = true;
-                self.choked += held;
+            if held > 0 && !lane.is_stalled && lane.has_waited(STALLED_AFTER, now) {
+                lane.is_stalled = true;
+                self.stalled += held;
                 each(lane.key);
             }
         }
     }
 
-    /// What a choked lane held is in hand.
+    /// What a stalled lane held is in hand.
     #[cold]
-    fn unchoke_empty(&mut self, index: usize) {
+    fn end_stall_if_empty(&mut self, index: usize) {
         let lane = &mut self.all[index];
         if lane.held() == 0 {
-            lane.is_choked = false;
-            self.unchoked.push(lane.key);
+            lane.is_stalled = false;
+            self.recovered.push(lane.key);
         }
     }
 
     #[inline]
-    pub(crate) fn has_unchoked(&self) -> bool {
-        !self.unchoked.is_empty()
+    pub(crate) fn has_recovered(&self) -> bool {
+        !self.recovered.is_empty()
     }
 
-    pub(crate) fn take_unchoked(&mut self) -> Vec<TypeKey> {
-        std::mem::take(&mut self.unchoked)
+    pub(crate) fn take_recovered(&mut self) -> Vec<TypeKey> {
+        std::mem::take(&mut self.recovered)
     }
 }
 
@@ -447,9 +447,9 @@ impl<T> Lanes<T> {
         }
         lane.lose(weight);
         self.held -= weight;
-        if lane.is_choked {
-            self.choked -= weight;
-            self.unchoke_empty(index);
+        if lane.is_stalled {
+            self.stalled -= weight;
+            self.end_stall_if_empty(index);
         }
     }
 }
@@ -549,13 +549,13 @@ pub(crate) struct LaneView {
     pub(crate) tried_by: Option<usize>,
     /// Whether it holds items that no thread has in hand.
     pub(crate) holds_items: bool,
-    pub(crate) is_choked: bool,
+    pub(crate) is_stalled: bool,
 }
 
 impl LaneView {
     /// A lane that does not exist yet.
     pub(crate) fn new(key: TypeKey) -> Self {
-        Self { key, running_at: None, tried_by: None, holds_items: false, is_choked: false }
+        Self { key, running_at: None, tried_by: None, holds_items: false, is_stalled: false }
     }
 }
 
@@ -581,7 +581,7 @@ impl<T> Lanes<T> {
             },
             tried_by: lane.failed.as_ref().and_then(|job| job.tried_by),
             holds_items: lane.held() > 0,
-            is_choked: lane.is_choked,
+            is_stalled: lane.is_stalled,
         })
     }
 }

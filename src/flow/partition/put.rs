@@ -107,7 +107,7 @@ impl<T> Run<'_, T> {
         self.partition.seal_full(&mut self.gate);
         self.partition.check(&mut self.gate, key, self.inside_pool)?;
         self.gate.note_time();
-        if self.gate.has_choked {
+        if self.gate.has_stalled {
             // The next item may be of another type.
             return Ok(());
         }
@@ -184,7 +184,7 @@ impl<T: Item> Partition<T> {
     ) -> (Signal, Option<(T, Stop)>) {
         let mut gate = self.gate.lock();
         let checked = self.check(&mut gate, || item.type_key(), inside_pool);
-        if let Err(stop @ (Stop::Closed | Stop::Choked)) = checked {
+        if let Err(stop @ (Stop::Closed | Stop::Stalled)) = checked {
             self.count_slow(attempt, item.weight(), 0);
             return (Signal::Nothing, Some((item, stop)));
         }

@@ -1,19 +1,19 @@
 //! The room of a partition: its bound, what counts against it, and how producers wait for it.
 //!
 //! Queued items count, and those that the lanes hold. A type whose handler is slow, backs off or
-//! hangs would fill a partition that it shares, and stop the others there. So it is *choked*: a put
-//! that finds the partition full searches for lanes whose job has waited for
-//! [`CHOKE_AFTER`](crate::flow::partition::lane::CHOKE_AFTER). What they hold counts no more, which
-//! makes room for the other types; their own puts find no room until the lane holds nothing.
+//! hangs would fill a partition that it shares, and stop the others there. So it is *stalled*: a
+//! put that finds the partition full searches for lanes whose job has waited for
+//! [`STALLED_AFTER`](crate::flow::partition::lane::STALLED_AFTER). What they hold counts no more,
+//! which makes room for the other types; their own puts find no room until the lane holds nothing.
 //!
 //! ```text
 //!              the partition is full, and the lane's job has waited for long
-//!   (counted) ──────────────────────────────────────────────────────────────▶ choked
+//!   (counted) ──────────────────────────────────────────────────────────────▶ stalled
 //!       ▲                                                                       │
 //!       └── its last item is in hand, discarded, or settled without a handler ──┘
 //! ```
 //!
-//! So a type adds one more buffer at most while it is choked. A lane changes state under the lock
+//! So a type adds one more buffer at most while it is stalled. A lane changes state under the lock
 //! of the lanes; producers see it under the gate.
 
 use crate::flow::partition::lanes::Lanes;
@@ -35,8 +35,8 @@ impl<T> Partition<T> {
         if gate.access > limit {
             return Err(Stop::Closed);
         }
-        if gate.has_choked && self.is_choked(key()) {
-            return Err(Stop::Choked);
+        if gate.has_stalled && self.is_stalled(key()) {
+            return Err(Stop::Stalled);
         }
         if gate.queued() >= self.buffer_size {
             self.refresh_released(gate);
@@ -50,8 +50,8 @@ impl<T> Partition<T> {
         Ok(())
     }
 
-    pub(crate) fn is_choked(&self, key: TypeKey) -> bool {
-        self.choked.lock().contains(&key)
+    pub(crate) fn is_stalled(&self, key: TypeKey) -> bool {
+        self.stalled.lock().contains(&key)
     }
 
     /// Waits until there is room for `weight` items of a type, the access changes, or `limit` has
@@ -67,7 +67,7 @@ impl<T> Partition<T> {
             let mut gate = self.gate.lock();
             match self.check(&mut gate, || key, inside_pool) {
                 Err(Stop::Closed) => false,
-                Err(Stop::Choked) => true,
+                Err(Stop::Stalled) => true,
                 _ => {
                     self.refresh_released(&mut gate);
                     gate.queued() + weight > self.buffer_size
@@ -94,7 +94,7 @@ impl<T> Partition<T> {
         if gate.access == Access::Closed {
             return self.buffer_size;
         }
-        if gate.has_choked && self.is_choked(key) {
+        if gate.has_stalled && self.is_stalled(key) {
             return 0;
         }
         self.refresh_released(&mut gate);
@@ -115,13 +115,13 @@ impl<T> Partition<T> {
     }
 
     /// After a change of the lanes, under their lock: what was taken and is not held makes room for
-    /// producers, which are notified if they may wait for it. They may wherever a lane is choked no
-    /// more, because it held something before.
+    /// producers, which are notified if they may wait for it. They may wherever a lane is stalled
+    /// no more, because it held something before.
     #[inline]
     pub(crate) fn make_room(&self, lanes: &mut Lanes<T>, may_be_awaited: bool) {
         self.store_released(lanes.counted());
-        if lanes.has_unchoked() {
-            self.publish_unchoked(lanes);
+        if lanes.has_recovered() {
+            self.publish_recovered(lanes);
         }
         if may_be_awaited {
             self.space.notify_waiting();
@@ -137,32 +137,32 @@ impl<T> Partition<T> {
         self.drain_side.released.store(released, Ordering::Release);
     }
 
-    // ---- choked types
+    // ---- stalled types
 
-    /// Whether a search for types to choke is due at `now`; the next one is `pause` later. Both
+    /// Whether a search for stalled types is due at `now`; the next one is `pause` later. Both
     /// are relative to the queue's start.
     pub(crate) fn begin_search(&self, now: Duration, pause: Duration) -> bool {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         // Relaxed: two threads that search both find the same.
-        let is_due = nanos(now) >= self.choke_after_ns.load(Ordering::Relaxed);
+        let is_due = nanos(now) >= self.next_stall_check_ns.load(Ordering::Relaxed);
         if is_due {
-            self.choke_after_ns.store(nanos(now + pause), Ordering::Relaxed);
+            self.next_stall_check_ns.store(nanos(now + pause), Ordering::Relaxed);
         }
         is_due
     }
 
-    /// Chokes the types whose jobs have waited for long. Returns whether there is one that was not
-    /// choked before.
-    pub(crate) fn choke(&self, now: Instant) -> bool {
+    /// Marks the types whose jobs have waited for long as stalled. Returns whether there is one
+    /// that was not stalled before.
+    pub(crate) fn mark_stalled(&self, now: Instant) -> bool {
         let mut lanes = self.lanes.lock();
-        let mut choked = Vec::new();
-        lanes.choke(now, |key| choked.push(key));
-        if choked.is_empty() {
+        let mut stalled = Vec::new();
+        lanes.mark_stalled(now, |key| stalled.push(key));
+        if stalled.is_empty() {
             return false;
         }
         let mut gate = self.gate.lock();
-        self.choked.lock().extend(choked);
-        gate.has_choked = true;
+        self.stalled.lock().extend(stalled);
+        gate.has_stalled = true;
         gate.withdraw_plan();
         drop(gate);
         self.store_released(lanes.counted());
@@ -173,13 +173,13 @@ impl<T> Partition<T> {
     }
 
     #[cold]
-    fn publish_unchoked(&self, lanes: &mut Lanes<T>) {
+    fn publish_recovered(&self, lanes: &mut Lanes<T>) {
         let mut gate = self.gate.lock();
-        let mut choked = self.choked.lock();
-        for key in lanes.take_unchoked() {
-            choked.remove(&key);
+        let mut stalled = self.stalled.lock();
+        for key in lanes.take_recovered() {
+            stalled.remove(&key);
         }
-        gate.has_choked = !choked.is_empty();
+        gate.has_stalled = !stalled.is_empty();
     }
 }
 
@@ -194,10 +194,10 @@ mod loom_tests {
     use crate::sync::{Arc, Instant};
     use crate::testing::loom::{Number, ONE, TWO, model};
 
-    /// A producer of a choked type goes to wait while a drain thread takes the last item that its
+    /// A producer of a stalled type goes to wait while a drain thread takes the last item that its
     /// lane held: the producer is notified.
     #[test]
-    fn loom_unchoke_while_a_producer_goes_to_wait() {
+    fn loom_stall_ends_while_a_producer_goes_to_wait() {
         model(3, || {
             let (ready, pool) = (ReadySet::new().add(0), Arc::new(SegmentPool::new(1)));
             let partition = Arc::new(Partition::new(0, ready, 1, 1, pool));
@@ -208,10 +208,10 @@ mod loom_tests {
                 lanes.add_segment(lane, vec![Number(ONE, 1)], 1);
                 lane
             };
-            assert!(partition.choke(Instant::now()));
+            assert!(partition.mark_stalled(Instant::now()));
             assert!(partition.put(Number(TWO, 1), || false).is_ok(), "others have the room");
             let (_, stop) = partition.put(Number(ONE, 2), || false).unwrap_err();
-            assert_eq!(stop, Stop::Choked);
+            assert_eq!(stop, Stop::Stalled);
             let inside = {
                 let partition = partition.clone();
                 thread::spawn(move || {
@@ -222,7 +222,7 @@ mod loom_tests {
                     job.items
                 })
             };
-            while partition.put_again(Number(ONE, 2), false) == Err((Number(ONE, 2), Stop::Choked))
+            while partition.put_again(Number(ONE, 2), false) == Err((Number(ONE, 2), Stop::Stalled))
             {
                 partition.wait_for_room(ONE, 0, None, false);
             }

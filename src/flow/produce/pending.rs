@@ -142,7 +142,7 @@ impl<T: Item> PendingItem<T> {
     }
 
     fn stopped(mut self, stop: Stop) -> Result<(), TryProduceError<T>> {
-        if stop == Stop::Full && self.flow.choke_held_up(self.place()) {
+        if stop == Stop::Full && self.flow.mark_stalled_types(self.place()) {
             return self.try_again();
         }
         self.stop = stop;
@@ -248,7 +248,11 @@ impl<T: Item> Flow<T> {
     pub(crate) fn room(&self, line: Line) -> usize {
         let partition = self.route.partition(line.partition);
         let room = partition.room(line.key);
-        if room == 0 && self.choke_held_up(partition) { partition.room(line.key) } else { room }
+        if room == 0 && self.mark_stalled_types(partition) {
+            partition.room(line.key)
+        } else {
+            room
+        }
     }
 
     /// Puts items, in order, up to the first that cannot be put immediately. The rest stays in

@@ -259,7 +259,7 @@ impl<'a> Actor<'a> {
         let batches = stats.drain_threads.len() + 1;
         let own = (0..KINDS).filter_map(own_limit).max().unwrap_or(0);
         let mut bound = config.buffer_size + batches * config.max_batch_items.max(own);
-        if self.world.may_choke() {
+        if self.world.may_stall() {
             bound += config.buffer_size;
         }
         if stats.partitions.iter().any(|partition| partition.used > bound as u64) {

@@ -69,8 +69,8 @@ impl World {
         self.settings.end == End::OutOfTime
     }
 
-    /// Whether a batch may have waited for so long in a full partition that its type is choked.
-    pub fn may_choke(&self) -> bool {
+    /// Whether a batch may have waited for so long in a full partition that its type is stalled.
+    pub fn may_stall(&self) -> bool {
         self.started.elapsed() >= Duration::from_millis(100)
     }
 

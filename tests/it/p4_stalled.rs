@@ -67,7 +67,7 @@ impl Handler<Sent> for Broken {
 }
 
 /// Puts items of a type until the queue refuses them for good: they fill the buffer, and more until
-/// the type is choked.
+/// the type is stalled.
 fn fill(queue: &BatchQueue<Sent>, kind: usize, selector: Selector) -> usize {
     let (mut number, mut refused_since) = (0, None);
     loop {
@@ -101,7 +101,7 @@ fn a_type_that_hangs_leaves_the_room_of_its_partition_to_others() {
             });
         }
         wait_until("the healthy type", || healthy.items().len() == 1_000);
-        assert!(!put(&queue, sent(DOWN, 0, filled), selector), "it is still choked");
+        assert!(!put(&queue, sent(DOWN, 0, filled), selector), "it is still stalled");
         let stats = queue.stats();
         let bound = (2 * BUFFER + BATCH) as u64;
         assert!(stats.partitions.iter().all(|partition| partition.used <= bound), "{stats:?}");
@@ -137,7 +137,7 @@ fn a_producer_that_waits_has_the_room_of_a_type_that_hangs() {
     wait_until("the healthy type", || healthy.items().len() == 3 * BUFFER);
     let pending = match pending.try_again() {
         Err(TryProduceError::Pending(pending)) => pending,
-        other => panic!("it is choked: {other:?}"),
+        other => panic!("it is stalled: {other:?}"),
     };
     latch.open();
     wait_until("room for it", || queue.room(pending.line()) > 0);
@@ -186,7 +186,7 @@ fn many_types_that_back_off_leave_the_room_to_the_last_one() {
 
 /// Its items wait for their next try, which does not come: only the removal ends that.
 #[test]
-fn removing_the_handler_of_a_choked_type_ends_the_choke() {
+fn removing_the_handler_of_a_stalled_type_ends_the_stall() {
     let selector = Selector::ByType;
     let backoff = Duration::from_secs(600);
     let retry = RetryPolicy {
@@ -202,7 +202,7 @@ fn removing_the_handler_of_a_choked_type_ends_the_choke() {
     add_types(&queue, &healthy, HandlerRef::new(Broken));
     let filled = fill(&queue, DOWN, selector);
     wait_until("room for the healthy type", || put(&queue, sent(HEALTHY, 0, 0), selector));
-    assert!(!put(&queue, sent(DOWN, 0, filled), selector), "it is choked");
+    assert!(!put(&queue, sent(DOWN, 0, filled), selector), "it is stalled");
     assert!(queue.remove_handler(key(DOWN)));
     wait_until("room for the type", || put(&queue, sent(DOWN, 0, filled), selector));
     shut_down(&queue);
