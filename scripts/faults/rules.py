@@ -17,13 +17,13 @@ RULES: dict[str, list[str]] = {
         "it:regressions::r07_on_idle_does_not_overlap_consume_with_a_custom_selector",
         "it:model::random_actions_keep_every_promise",
     ],
-    "EndQuiet": [
+    "EndSuppression": [
         "loom:flow::loom_tests::loom_put_fills_a_batch_while_its_first_item_goes_to_linger",
         "it:lingering::a_batch_is_called_when_it_is_full_and_not_before",
     ],
-    "SecondTypeEndsQuiet": [
+    "SecondTypeEndsSuppression": [
         "loom:flow::loom_tests::loom_second_type_while_an_item_goes_to_linger",
-        "it:lingering::a_second_type_in_a_quiet_partition_does_not_wait_for_the_first",
+        "it:lingering::a_second_type_in_a_partition_without_notifications_does_not_wait_for_the_first",
     ],
     "OweLingering": [
         "it:lingering::changes::a_removed_handler_gets_what_lingers_and_nothing_later"

@@ -30,9 +30,9 @@ pub(crate) enum Rule {
     /// P4: a type that is held up does not take the room of others in its partition.
     MarkStalled,
     /// P7: the put that makes a batch full notifies the owner, which waits for that.
-    EndQuiet,
+    EndSuppression,
     /// P4: a new type in a partition is heard of while another fills its batch there.
-    SecondTypeEndsQuiet,
+    SecondTypeEndsSuppression,
     /// P4: a handler that is removed still gets what lingers.
     OweLingering,
     /// P4: a flush does not wait for batches to become full.

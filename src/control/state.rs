@@ -154,7 +154,7 @@ pub(crate) enum Knowledge {
 
 /// After this time without a turn there are no more visits; and a thread that was away gets its
 /// partitions back when it has been reachable for as long.
-pub(crate) const QUIET: Duration = Duration::from_secs(1);
+pub(crate) const IDLE_AFTER: Duration = Duration::from_secs(1);
 
 /// What the supervisor knows of one queue from one visit to the next.
 ///
@@ -208,7 +208,7 @@ impl Supervision {
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) threads: Vec<SeenThread>,
-    pub(crate) quiet_ticks: u32,
+    pub(crate) idle_ticks: u32,
     /// By partition: the thread that it was taken over from, and the one that has it.
     pub(crate) loans: FxHashMap<usize, Loan>,
 }
@@ -299,8 +299,8 @@ impl<T: Item> Steering<T> for Control<T> {
         // An idle queue has such calls for ever, so they ask for less: for one look in a second.
         // Ordered by the lock of the tally, which `disarm` takes after it has cleared the mark.
         if !self.flow.arming.has(Visits::Rare) {
-            self.supervision.seen.lock().quiet_ticks = self.supervision.ticks(QUIET) - 2;
-            self.flow.arming.ask(Visits::Rare, QUIET);
+            self.supervision.seen.lock().idle_ticks = self.supervision.ticks(IDLE_AFTER) - 2;
+            self.flow.arming.ask(Visits::Rare, IDLE_AFTER);
         }
     }
 
@@ -311,7 +311,7 @@ impl<T: Item> Steering<T> for Control<T> {
         // Under the control lock no handler loses a type: an instance that serves none, and is in
         // no other retirement, has had its last batch, and no other thread comes to that result.
         let _state = self.state.lock();
-        self.flow.retirements.take_quiet(
+        self.flow.retirements.take_idle(
             all,
             |handler| self.flow.serves(handler),
             &self.flow.watcher(),

@@ -18,7 +18,7 @@ mod tests;
 
 use crate::control::drains;
 use crate::control::log_helper::Line;
-use crate::control::state::{Control, ControlState, Loan, QUIET, Seen, SeenThread};
+use crate::control::state::{Control, ControlState, IDLE_AFTER, Loan, Seen, SeenThread};
 use crate::flow::handler::slow_calls::SLOW_CALL;
 use crate::flow::partition::{Access, Partition};
 use crate::flow::route::owner::Owner;
@@ -62,13 +62,13 @@ impl<T: Item> Control<T> {
         self.dismiss_spares(seen);
         self.flow.revise_slow();
         self.report(seen);
-        seen.quiet_ticks = if had_turns { 0 } else { seen.quiet_ticks + 1 };
-        let is_quiet = seen.quiet_ticks >= self.supervision.ticks(QUIET)
+        seen.idle_ticks = if had_turns { 0 } else { seen.idle_ticks + 1 };
+        let is_idle = seen.idle_ticks >= self.supervision.ticks(IDLE_AFTER)
             && seen.loans.is_empty()
             && !seen.is_any_away()
             && !seen.threads[self.flow.threads.len()..].iter().any(|spare| spare.is_running)
             && !self.flow.slow_calls.has_tickets();
-        !is_quiet || !self.disarm(seen)
+        !is_idle || !self.disarm(seen)
     }
 
     /// Finds out which threads are away. Returns whether there were turns since the last tick.
@@ -245,11 +245,11 @@ impl<T: Item> Control<T> {
             return;
         }
         // Where all work is slow, nothing is disturbed by moves, and spare threads do little.
-        let (spares, quiet) = (self.flow.threads.len(), self.supervision.ticks(QUIET));
+        let (spares, idle) = (self.flow.threads.len(), self.supervision.ticks(IDLE_AFTER));
         let is_slow = !self.flow.has_quick_work();
         let is_due = |loan: &Loan| {
             let here_ticks = threads[loan.from].here_ticks;
-            here_ticks >= quiet || is_slow && loan.to >= spares && here_ticks > 0
+            here_ticks >= idle || is_slow && loan.to >= spares && here_ticks > 0
         };
         if !loans.values().any(is_due) {
             return;

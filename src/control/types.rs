@@ -307,7 +307,7 @@ impl Growth {
             // item later.
             if *only_type == OnlyType::Several {
                 route.partition(index).mix();
-                route.partition(index).end_quiet();
+                route.partition(index).end_suppression();
             }
         }
     }

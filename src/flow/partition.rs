@@ -258,8 +258,8 @@ impl<T> Partition<T> {
         if put == 0 {
             return Signal::Nothing;
         }
-        let quiet = if gate.lingers { gate.note_put(put) } else { Quiet::Not };
-        if was_empty && quiet == Quiet::Not || quiet == Quiet::Over {
+        let notify = if gate.lingers { gate.note_put(put) } else { Notify::AsUsual };
+        if was_empty && notify == Notify::AsUsual || notify == Notify::BatchIsFull {
             self.ready.set();
         }
         let level = self.pressure_level(gate);
@@ -269,14 +269,14 @@ impl<T> Partition<T> {
         }
         gate.plan(level, self.segment_size);
         if gate.lingers {
-            gate.plan_quiet();
+            gate.plan_suppression();
         }
         let queued = gate.queued();
-        if quiet == Quiet::On {
+        if notify == Notify::Suppressed {
             Signal::Nothing
         } else if queued >= level && queued < level + put {
             Signal::Pressure
-        } else if was_empty || quiet == Quiet::Over {
+        } else if was_empty || notify == Notify::BatchIsFull {
             // A full batch may wait for a rest, which ends when an item is due.
             Signal::FirstItem
         } else {
@@ -598,13 +598,13 @@ impl<T> Gate<T> {
 // [`max_delay`](crate::config::Config::max_delay).
 //
 // Taken items wait in their lane. In a partition of one type, the rest of the batch need not be
-// taken item by item: the partition is *quiet*, so that puts set no ready bit and wake no thread,
+// taken item by item: notifications are *suppressed*: puts set no ready bit and wake no thread,
 // up to the put that makes the batch full. So a batch takes two wake-ups, one by its first item
 // and one when it is full or due.
 //
 // ```text
 //            a turn leaves a lane that lingers, and nothing queued
-//   (loud) ────────────────────────────────────────────────────────▶ quiet up to a position
+//   (notifying) ───────────────────────────────────────────────────▶ suppressed up to a position
 //     ▲                                                                     │
 //     └── the next take, the put at that position, or a second type ────────┘
 // ```
@@ -612,26 +612,26 @@ impl<T> Gate<T> {
 // | field, under the gate | written by | read by |
 // |---|---|---|
 // | `lingers` | registration of handlers, once | producers, thread inside |
-// | `linger.quiet_until` | thread inside, registration of types | producers |
+// | `linger.notify_at` | thread inside, registration of types | producers |
 // | `linger.batch_end` | thread inside | producers |
 // | `linger.is_wanted` | producers, thread inside | thread inside |
 
 /// How a put finds a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Quiet {
+pub(super) enum Notify {
     /// It notifies as usual.
-    Not,
+    AsUsual,
     /// The owner need not know of the item.
-    On,
+    Suppressed,
     /// The batch is full with it.
-    Over,
+    BatchIsFull,
 }
 
 /// What the gate keeps of items that may linger.
 #[derive(Debug, Default)]
 pub(super) struct Linger {
     /// Puts before this position notify no thread; 0: all do.
-    quiet_until: u64,
+    notify_at: u64,
     /// Where a batch ends that waits to become full; 0: nowhere.
     batch_end: u64,
     /// A producer found no room: nothing lingers in the next turn.
@@ -641,22 +641,22 @@ pub(super) struct Linger {
 impl<T> Gate<T> {
     /// After a put of so many items, where items may linger.
     #[cold]
-    pub(super) fn note_put(&self, put: usize) -> Quiet {
-        let (quiet_until, pushed) = (self.linger.quiet_until, self.pushed());
-        let was_quiet = pushed - (put as u64) < quiet_until;
-        match (was_quiet && pushed >= quiet_until, was_quiet) {
-            (true, _) => Quiet::Over,
-            (_, true) => Quiet::On,
-            _ => Quiet::Not,
+    pub(super) fn note_put(&self, put: usize) -> Notify {
+        let (notify_at, pushed) = (self.linger.notify_at, self.pushed());
+        let was_suppressed = pushed - (put as u64) < notify_at;
+        match (was_suppressed && pushed >= notify_at, was_suppressed) {
+            (true, _) => Notify::BatchIsFull,
+            (_, true) => Notify::Suppressed,
+            _ => Notify::AsUsual,
         }
     }
 
-    /// Plans up to which put the partition is quiet.
+    /// Plans up to which put notifications are suppressed.
     #[cold]
-    pub(super) fn plan_quiet(&mut self) {
-        let quiet_until = self.linger.quiet_until;
-        if quiet_until > self.pushed() {
-            let before_last = quiet_until.saturating_sub(self.before_open + 1);
+    pub(super) fn plan_suppression(&mut self) {
+        let notify_at = self.linger.notify_at;
+        if notify_at > self.pushed() {
+            let before_last = notify_at.saturating_sub(self.before_open + 1);
             self.plan_at_most(usize::try_from(before_last).unwrap_or(usize::MAX));
         }
     }
@@ -675,9 +675,9 @@ impl<T> Gate<T> {
 
     /// What is put from now on notifies as usual.
     #[inline]
-    pub(super) fn end_quiet(&mut self) {
+    pub(super) fn end_suppression(&mut self) {
         if self.lingers {
-            (self.linger.quiet_until, self.linger.batch_end) = (0, 0);
+            (self.linger.notify_at, self.linger.batch_end) = (0, 0);
         }
     }
 }
@@ -720,26 +720,31 @@ impl<T> Partition<T> {
     /// against the bound: puts notify when they are there, or when the partition is full. Unless
     /// items are queued already, for which there is another turn, or the partition has no longer
     /// one type.
-    pub(crate) fn quieten(&self, lacking: usize, counted: usize, has_one_type: impl Fn() -> bool) {
+    pub(crate) fn suppress_notifications(
+        &self,
+        lacking: usize,
+        counted: usize,
+        has_one_type: impl Fn() -> bool,
+    ) {
         let mut gate = self.gate.lock();
         let pushed = gate.pushed();
         if pushed != self.taken() || !has_one_type() {
             return;
         }
         let room = self.buffer_size.saturating_sub(counted);
-        gate.linger.quiet_until = pushed + lacking.min(room) as u64;
-        gate.linger.batch_end = gate.linger.quiet_until;
+        gate.linger.notify_at = pushed + lacking.min(room) as u64;
+        gate.linger.batch_end = gate.linger.notify_at;
         gate.withdraw_plan();
     }
 
     /// A second type is about to be routed here, after [`mix`](Self::mix): the next put notifies.
-    pub(crate) fn end_quiet(&self) {
+    pub(crate) fn end_suppression(&self) {
         let mut gate = self.gate.lock();
         if gate.lingers {
             let pushed = gate.pushed();
-            // What was put while it was quiet is followed by no other first item.
+            // What was put without notifications is followed by no other first item.
             let next = if pushed > self.taken() { pushed + 1 } else { 0 };
-            gate.linger.quiet_until = next;
+            gate.linger.notify_at = next;
             gate.withdraw_plan();
         }
     }

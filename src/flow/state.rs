@@ -142,7 +142,7 @@ impl<T: Item> Flow<T> {
     /// handlers. The caller has fenced.
     pub(crate) fn has_ended_retirement(self: &Arc<Self>) -> bool {
         self.retirements.are_pending()
-            && self.retirements.has_quiet(|handler| self.serves(handler), &self.watcher())
+            && self.retirements.has_idle(|handler| self.serves(handler), &self.watcher())
     }
 
     /// Whether a handler instance still serves some type of this queue.

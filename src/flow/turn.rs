@@ -464,7 +464,9 @@ impl<T: Item> Flow<T> {
         }
         lanes.linger(lane, until, full);
         if self.has_one_type(partition) {
-            partition.quieten(full - gathered, lanes.counted(), || self.has_one_type(partition));
+            partition.suppress_notifications(full - gathered, lanes.counted(), || {
+                self.has_one_type(partition)
+            });
         }
         true
     }

@@ -213,9 +213,9 @@ fn types_in_one_partition_wait_apart() {
     }
 }
 
-/// The partition is quiet: its owner would not be woken by another item of the first type.
+/// Notifications are suppressed: the owner would not be woken by another item of the first type.
 #[test]
-fn a_second_type_in_a_quiet_partition_does_not_wait_for_the_first() {
+fn a_second_type_in_a_partition_without_notifications_does_not_wait_for_the_first() {
     let queue = start(lingering(Selector::ByType, 10, LONG));
     let (patient, prompt) = (Calls::default(), Calls::default());
     queue.add_handler(key(0), patient.handler()).unwrap();

@@ -217,7 +217,7 @@ impl World {
             known.goal = Some(Index::try_from(put).expect("few items"));
         }
         let mut at_once = next.clone();
-        if Self::quiet_handlers(&mut at_once) & lock != 0 {
+        if Self::idle_handlers(&mut at_once) & lock != 0 {
             // Without an `on_close`.
             at_once.retires &= !lock;
             at_once.retired |= lock;

@@ -12,7 +12,7 @@ impl World {
     pub fn thread_steps(&self, state: &State, thread: Index, each: Each<'_>) {
         match state.threads[usize::from(thread)].at {
             At::Search => self.search(state, thread, each),
-            At::Quiet | At::Prepare | At::SecondCheck | At::Asleep => {
+            At::Notify | At::Prepare | At::SecondCheck | At::Asleep => {
                 self.sleep_steps(state, thread, each);
             }
             At::Enter
@@ -49,13 +49,13 @@ impl World {
         let mut next = state.clone();
         let at = usize::from(thread);
         match me.at {
-            At::Quiet => {
+            At::Notify => {
                 if state.is_controlled {
                     return;
                 }
-                let quiet = Self::quiet_handlers(&mut next);
-                next.retires &= !quiet;
-                next.retired |= quiet;
+                let idle = Self::idle_handlers(&mut next);
+                next.retires &= !idle;
+                next.retired |= idle;
                 next.threads[at].at = At::Prepare;
                 each(step("reaches its quiescent point, last in"), next);
             }
@@ -212,8 +212,8 @@ impl World {
             }
         }
         if !self.visits(&next, thread, each) {
-            let quiet = if next.retires != 0 { At::Quiet } else { At::Prepare };
-            next.threads[at].at = if next.letters.is_listed { At::Letters } else { quiet };
+            let idle = if next.retires != 0 { At::Notify } else { At::Prepare };
+            next.threads[at].at = if next.letters.is_listed { At::Letters } else { idle };
             each(step("finds nothing, last in", state.threads[at].partition), next);
         }
     }
@@ -247,7 +247,7 @@ impl World {
         };
         (0..self.partitions).any(is_reason)
             || state.is_over()
-            || Self::quiet_handlers(state) != 0
+            || Self::idle_handlers(state) != 0
             || self.watch_letters(state)
             || Self::has_news(state, thread) && !self.is_off(Rule::AwakeForNews)
     }
@@ -284,7 +284,7 @@ impl World {
                 return;
             }
         }
-        partition.quiet_until = 0;
+        partition.notify_at = 0;
         let sealed = partition.queue.len() - usize::from(partition.open);
         let mut count = sealed.min(budget.next_multiple_of(self.segment()));
         me.may_be_awaited |= count > 0;

@@ -46,11 +46,11 @@ impl World {
         let mut next = state.clone();
         match me.at {
             At::Letters => {
-                let quiet = if state.retires != 0 { At::Quiet } else { At::Prepare };
+                let idle = if state.retires != 0 { At::Notify } else { At::Prepare };
                 if is_held {
-                    next.threads[at].at = quiet;
+                    next.threads[at].at = idle;
                 } else {
-                    self.serve_letters(&mut next, thread, quiet);
+                    self.serve_letters(&mut next, thread, idle);
                 }
                 each(step("turns to the letters for lock"), next);
             }

@@ -66,7 +66,7 @@ impl World {
         if !self.has_several_types(its) && its.queue.is_empty() {
             let room = self.bound.saturating_sub(its.counted());
             let lacking = (self.batch - gathered).min(room);
-            its.quiet_until = Index::try_from(its.put.len() + lacking).expect("few items");
+            its.notify_at = Index::try_from(its.put.len() + lacking).expect("few items");
         }
         its.lanes[kind].as_mut().expect("it is ready").state =
             LaneState::Lingering { is_due: false };

@@ -10,7 +10,7 @@ use super::state::{Index, Owner};
 pub enum At {
     Search,
     /// Between the cycle and the sleep: ends retirements.
-    Quiet,
+    Notify,
     Prepare,
     SecondCheck,
     Asleep,

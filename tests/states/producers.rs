@@ -103,10 +103,10 @@ impl World {
         partition.queue.push(Item { kind, position, run: 0, origin });
         partition.put.push(kind);
         partition.open = (partition.open + 1) % Index::try_from(self.segment()).expect("few items");
-        // In a quiet partition only the put that makes the batch full notifies.
-        let was_quiet = position < partition.quiet_until;
-        let is_over = position + 1 == partition.quiet_until && !self.is_off(Rule::EndQuiet);
-        if is_over || was_empty && !was_quiet {
+        // In a partition without notifications only the put that makes the batch full notifies.
+        let was_suppressed = position < partition.notify_at;
+        let is_over = position + 1 == partition.notify_at && !self.is_off(Rule::EndSuppression);
+        if is_over || was_empty && !was_suppressed {
             partition.is_ready = true;
             producer.at = ProducerAt::Wake;
         } else {

@@ -253,9 +253,9 @@ impl World {
         if registry.has_had_several(usize::from(home)) {
             let its = &mut state.partitions[usize::from(home)];
             its.is_mixed = !self.is_off(Rule::MarkMixed);
-            if self.lingers && !self.is_off(Rule::SecondTypeEndsQuiet) {
+            if self.lingers && !self.is_off(Rule::SecondTypeEndsSuppression) {
                 let put = Index::try_from(its.put.len()).expect("few items");
-                its.quiet_until = if its.queue.is_empty() { 0 } else { put + 1 };
+                its.notify_at = if its.queue.is_empty() { 0 } else { put + 1 };
             }
         }
     }

@@ -162,7 +162,7 @@ pub struct Partition {
     pub released: u8,
     pub stalled: [bool; TYPES],
     /// Puts before this position notify no thread.
-    pub quiet_until: u8,
+    pub notify_at: u8,
     /// A producer found no room.
     pub is_wanted: bool,
     // ---- what really happened
@@ -203,7 +203,7 @@ impl Partition {
             taken: 0,
             released: 0,
             stalled: [false; TYPES],
-            quiet_until: 0,
+            notify_at: 0,
             is_wanted: false,
             put: SmallVec::new(),
             settled: 0,

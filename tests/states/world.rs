@@ -179,18 +179,18 @@ impl World {
 
     /// One bit for each handler that is retired, and that no thread is inside; the others are
     /// watched.
-    pub fn quiet_handlers(state: &mut State) -> u8 {
-        let mut quiet = 0;
+    pub fn idle_handlers(state: &mut State) -> u8 {
+        let mut idle = 0;
         for (at, lock) in (0..).zip(&mut state.locks).filter(|(at, _)| state.retires & 1 << at != 0)
         {
             let mut lanes = state.partitions.iter().flat_map(Partition::lanes);
             let is_owed =
                 lanes.any(|lane| lane.owed > 0 && lane.owed_to == at || lane.debt_to == Some(at));
-            let is_quiet = !lock.is_held && !is_owed;
-            lock.is_watched |= !is_quiet;
-            quiet |= if is_quiet { 1 << at } else { 0 };
+            let is_idle = !lock.is_held && !is_owed;
+            lock.is_watched |= !is_idle;
+            idle |= if is_idle { 1 << at } else { 0 };
         }
-        quiet
+        idle
     }
 }
 

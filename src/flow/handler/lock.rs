@@ -261,13 +261,13 @@ impl HandlerLock {
 
     /// Whether no thread is inside. If one is, the queue of `watcher` hears of its release.
     pub(crate) fn is_free(&self, watcher: &Weak<dyn Recall>) -> bool {
-        self.is_quiet(Purpose::SideCall, true, false, watcher)
+        self.is_idle(Purpose::SideCall, true, false, watcher)
     }
 
     /// Whether no thread is inside for `purpose` or for a side call, or, if the handler `closes`,
     /// for anything; and whether no call is still `owed`. Otherwise the queue of `watcher` hears of
     /// the next release.
-    pub(crate) fn is_quiet(
+    pub(crate) fn is_idle(
         &self,
         purpose: Purpose,
         closes: bool,
@@ -275,14 +275,14 @@ impl HandlerLock {
         watcher: &Weak<dyn Recall>,
     ) -> bool {
         let mut state = self.state.lock();
-        let is_quiet = !owed
+        let is_idle = !owed
             && match state.held {
                 None => true,
                 Some(held) => !closes && held != purpose && held != Purpose::SideCall,
             };
-        if !is_quiet && !state.watchers.iter().any(|known| address(known) == address(watcher)) {
+        if !is_idle && !state.watchers.iter().any(|known| address(known) == address(watcher)) {
             state.watchers.push(watcher.clone());
         }
-        is_quiet
+        is_idle
     }
 }

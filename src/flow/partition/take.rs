@@ -90,7 +90,7 @@ impl<T: Item> Partition<T> {
     /// it. `was_full`: this take brought sealed ones already.
     fn take_open(&self, was_full: bool, segment_cache: &mut SegmentCache<T>) -> Opened<T> {
         let mut gate = self.gate.lock();
-        gate.end_quiet();
+        gate.end_suppression();
         // Relaxed: only the thread inside touches it.
         gate.sealed -= self.drain_side.received.load(Ordering::Relaxed);
         self.drain_side.received.store(0, Ordering::Relaxed);

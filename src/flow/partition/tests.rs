@@ -307,7 +307,7 @@ fn a_segment_ends_where_a_batch_does_that_waits_for_it() {
         let (clock, pool) = (StoppedClock::stop(), Arc::new(SegmentPool::new(100)));
         let partition = Partition::new(0, ReadySet::new().add(0), 1_000, 100, pool.clone());
         partition.let_linger();
-        partition.quieten(9, 0, || true);
+        partition.suppress_notifications(9, 0, || true);
         for items in [4, 3, 5, 2] {
             put(&partition, items);
             clock.advance(Duration::from_nanos(1));

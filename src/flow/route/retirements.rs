@@ -75,7 +75,7 @@ impl<T> Retirement<T> {
 
     /// Whether no thread is inside for a batch of these handlers, nor inside one that gets its last
     /// call. If one is, `watcher` hears when it leaves.
-    fn is_quiet(
+    fn is_idle(
         &self,
         serves: &impl Fn(&HandlerRef<T>) -> bool,
         watcher: &Weak<dyn Recall>,
@@ -88,10 +88,10 @@ impl<T> Retirement<T> {
             return false;
         }
         let is_owed = self.debt.as_ref().is_some_and(|debt| Arc::strong_count(debt) > 1);
-        let is_quiet = |handler: &HandlerRef<T>| {
-            handler.lock.is_quiet(purpose, !serves(handler), is_owed, watcher)
+        let is_idle = |handler: &HandlerRef<T>| {
+            handler.lock.is_idle(purpose, !serves(handler), is_owed, watcher)
         };
-        self.registered.handlers.iter().chain(keeper.map(|keeper| &keeper.handler)).all(is_quiet)
+        self.registered.handlers.iter().chain(keeper.map(|keeper| &keeper.handler)).all(is_idle)
     }
 
     /// After `on_close`. Drops the handlers before it notifies the callers that wait. Returns a
@@ -136,12 +136,12 @@ impl<T> Retirements<T> {
     }
 
     /// Whether one can end.
-    pub(crate) fn has_quiet(
+    pub(crate) fn has_idle(
         &self,
         serves: impl Fn(&HandlerRef<T>) -> bool,
         watcher: &Weak<dyn Recall>,
     ) -> bool {
-        self.list.lock().iter().any(|retirement| retirement.is_quiet(&serves, watcher))
+        self.list.lock().iter().any(|retirement| retirement.is_idle(&serves, watcher))
     }
 
     /// Begins the retirement of `registered`. It is over if it `may_end`, no thread is inside, and
@@ -164,8 +164,7 @@ impl<T> Retirements<T> {
                 && !serves(handler)
                 && !list.iter().any(|retirement| retirement.has(handler))
         };
-        if may_end && !begun.registered.instances().any(closes) && begun.is_quiet(&serves, watcher)
-        {
+        if may_end && !begun.registered.instances().any(closes) && begun.is_idle(&serves, watcher) {
             return Begun { retired, over: Some(begun) };
         }
         list.push(begun);
@@ -177,7 +176,7 @@ impl<T> Retirements<T> {
     /// Takes the retirements off the list that can end. Each gets the instances to close: those
     /// that are in no other retirement, and for which `serves` does not hold. Under the control
     /// lock.
-    pub(crate) fn take_quiet(
+    pub(crate) fn take_idle(
         &self,
         all: bool,
         serves: impl Fn(&HandlerRef<T>) -> bool,
@@ -185,7 +184,7 @@ impl<T> Retirements<T> {
     ) -> Vec<Retirement<T>> {
         let mut list = self.list.lock();
         let (mut ended, left): (Vec<_>, Vec<_>) =
-            list.drain(..).partition(|retirement| all || retirement.is_quiet(&serves, watcher));
+            list.drain(..).partition(|retirement| all || retirement.is_idle(&serves, watcher));
         *list = left;
         // Relaxed: a thread that has to see it takes the lock.
         self.pending.store(list.len(), Ordering::Relaxed);

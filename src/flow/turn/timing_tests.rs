@@ -346,7 +346,7 @@ fn an_idle_thread_takes_large_segments_back() {
     assert!(!partition.is_ready());
 }
 
-/// A turn that takes a large segment back would end the quiet of the partition.
+/// A turn that takes a large segment back would end the suppression of notifications.
 #[test]
 fn a_partition_whose_items_linger_keeps_no_large_segment() {
     let mut queue = Queue::new(Config { buffer_size: 100_000, ..up_to(10_000) }, 0);
