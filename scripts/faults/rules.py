@@ -25,7 +25,7 @@ RULES: dict[str, list[str]] = {
         "loom:flow::loom_tests::loom_second_type_while_an_item_goes_to_linger",
         "it:lingering::a_second_type_in_a_partition_without_notifications_does_not_wait_for_the_first",
     ],
-    "OweLingering": [
+    "KeepLingering": [
         "it:lingering::changes::a_removed_handler_gets_what_lingers_and_nothing_later"
     ],
     "AwakeForDeadLetters": [

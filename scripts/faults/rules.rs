@@ -34,7 +34,7 @@ pub(crate) enum Rule {
     /// P4: a new type in a partition is heard of while another fills its batch there.
     SecondTypeEndsSuppression,
     /// P4: a handler that is removed still gets what lingers.
-    OweLingering,
+    KeepLingering,
     /// P4: a flush does not wait for batches to become full.
     FlushEndsLinger,
     /// P4: a thread does not sleep while dead letters wait for a handler that is free.

@@ -13,7 +13,7 @@ use crate::error::{AddHandlerError, Closed, ConfigError};
 use crate::flow::handler::dead_letters::DeadLetterBox;
 use crate::flow::handler::{HandlerRef, Handlers};
 use crate::flow::partition::Access;
-use crate::flow::partition::lane::{Debt, Owed};
+use crate::flow::partition::lane::{Outstanding, UnsettledMark};
 use crate::flow::route::retirements::{Begun, Retired};
 use crate::flow::route::type_handlers::{CallSettings, Partitions, TypeHandlers};
 use crate::item::{HandledType, Item, TypeKey};
@@ -240,9 +240,9 @@ impl<T: Item> Control<T> {
         }
         state.growth.count_hosted(&self.flow.route, &before.partitions, Some(&before), None);
         let is_settled = self.has_settled(&before.partitions);
-        let debt = self.owe_what_lingers(&before);
+        let unsettled = self.keep_what_lingers(&before);
         place.publish(None);
-        let begun = self.retire(before, debt, is_settled);
+        let begun = self.retire(before, unsettled, is_settled);
         self.begin_departure(&mut state, key);
         self.end_some_departures(&mut state);
         drop(state);
@@ -279,7 +279,7 @@ impl<T: Item> Control<T> {
     pub(crate) fn retire(
         self: &Arc<Self>,
         registered: Arc<TypeHandlers<T>>,
-        debt: Option<Debt>,
+        unsettled: Option<UnsettledMark>,
         may_end: bool,
     ) -> Begun<T> {
         self.flow.serving.remove(registered.instances());
@@ -298,7 +298,7 @@ impl<T: Item> Control<T> {
         };
         self.partitions_of(&registered.partitions).for_each(recall);
         let serves = |handler: &HandlerRef<T>| self.flow.serves(handler);
-        self.flow.retirements.begin(registered, debt, may_end, serves, &self.flow.watcher())
+        self.flow.retirements.begin(registered, unsettled, may_end, serves, &self.flow.watcher())
     }
 
     /// Ends a retirement that is over already, or wakes all threads: the first that is not inside
@@ -323,9 +323,12 @@ impl<T: Item> Control<T> {
     }
 
     /// Handlers that are about to be removed still get what lingers. Under the control lock.
-    pub(crate) fn owe_what_lingers(&self, registered: &Arc<TypeHandlers<T>>) -> Option<Debt> {
+    pub(crate) fn keep_what_lingers(
+        &self,
+        registered: &Arc<TypeHandlers<T>>,
+    ) -> Option<UnsettledMark> {
         registered.settings.max_delay?;
-        let debt = Debt::default();
+        let unsettled = UnsettledMark::default();
         for partition in self.partitions_of(&registered.partitions) {
             let partition = self.flow.route.partition(partition);
             // What is put from now on need not reach them.
@@ -334,14 +337,14 @@ impl<T: Item> Control<T> {
                 let queued = if self.flow.has_one_type(partition) { queued() } else { 0 };
                 let queued = usize::try_from(queued).unwrap_or(usize::MAX);
                 let full = registered.settings.max_batch_items;
-                lanes.owe(registered.key, queued, full, |items| Owed {
+                lanes.keep_outstanding(registered.key, queued, full, |items| Outstanding {
                     items,
                     to: registered.clone(),
-                    debt: debt.clone(),
+                    unsettled: unsettled.clone(),
                 });
             });
         }
-        Some(debt)
+        Some(unsettled)
     }
 }
 

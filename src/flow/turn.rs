@@ -271,7 +271,7 @@ impl<T: Item> DrainTask<T> {
             // published. And under the lock of the lanes: a removal takes that lock afterwards.
             let target = flow
                 .target_of(key, partition, thread)
-                .or_else(|| Flow::owed_target(lanes, lane, partition));
+                .or_else(|| Flow::outstanding_target(lanes, lane, partition));
             let Some(target) = target else {
                 let job = lanes.take_job(partition, lane, usize::MAX, 0);
                 return Some(InHand { target: None, job, key });

@@ -144,7 +144,7 @@ impl World {
             let items: Vec<u8> = lane.job[first..].iter().map(|item| item.position).collect();
             let has_handler = me.in_hand.is_some_and(|in_hand| in_hand.lock.is_some());
             for position in items {
-                if !has_handler && state.partitions[of].owed & 1 << position != 0 {
+                if !has_handler && state.partitions[of].outstanding & 1 << position != 0 {
                     state.break_promise("a handler that was removed did not get what lingered");
                 }
                 if state.partitions[of].is_settled(position) {
@@ -164,7 +164,7 @@ impl World {
         let partition = &mut state.partitions[of];
         let lane = partition.lanes[kind].as_mut().expect("its job runs");
         let retries = in_hand.fails && !is_expired;
-        lane.debt_to = lane.debt_to.filter(|_| retries);
+        lane.in_call_for = lane.in_call_for.filter(|_| retries);
         if retries {
             if in_hand.is_counted_in_part && !self.is_off(Rule::DropConsumed) {
                 lane.job.truncate(1);
@@ -193,8 +193,8 @@ impl World {
         } else {
             lane.job.clear();
             lane.state = LaneState::Ready;
-            // What it still owes may be queued.
-            if lane.tail.is_empty() && lane.owed == 0 {
+            // What is outstanding may be queued.
+            if lane.tail.is_empty() && lane.outstanding == 0 {
                 partition.lanes[kind] = None;
             }
         }

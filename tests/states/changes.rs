@@ -49,13 +49,13 @@ impl World {
                 self.begin_change(&mut next, change);
                 each(step("begins, for type", change.kind()), next);
             }
-            RemoverAt::Owe(partition) => {
+            RemoverAt::Keep(partition) => {
                 if state.partitions[usize::from(partition)].is_locked {
                     return;
                 }
-                self.owe(&mut next, usize::from(partition), kind);
+                self.keep_outstanding(&mut next, usize::from(partition), kind);
                 let after = self.next_partition(state, partition);
-                next.remover = after.map_or(RemoverAt::Publish, RemoverAt::Owe);
+                next.remover = after.map_or(RemoverAt::Publish, RemoverAt::Keep);
                 each(step("leaves what lingers to the handler, in", partition), next);
             }
             RemoverAt::Publish => {
@@ -121,7 +121,7 @@ impl World {
             self.place_type(state, kind);
             state.remover = RemoverAt::PublishNew;
         } else if self.lingers && removes {
-            state.remover = RemoverAt::Owe(Self::first_partition(state, change.kind()));
+            state.remover = RemoverAt::Keep(Self::first_partition(state, change.kind()));
         } else {
             self.publish(state, change);
         }
@@ -234,7 +234,7 @@ impl World {
     }
 
     /// Under the control lock and that of the lanes: what lingers, or would after a call.
-    fn owe(&self, state: &mut State, of: usize, kind: usize) {
+    fn keep_outstanding(&self, state: &mut State, of: usize, kind: usize) {
         let to = state.before.expect("a handler that is removed");
         let its = &mut state.partitions[of];
         let queued = if self.has_several_types(its) { 0 } else { its.queue.len() };
@@ -242,12 +242,12 @@ impl World {
         let has_failed = lane.state != LaneState::Running && !lane.job.is_empty();
         let items = lane.tail.len() + queued;
         if !has_failed && (1..self.batch).contains(&items) {
-            if !self.is_off(Rule::OweLingering) {
-                lane.owed = Index::try_from(items).expect("few items");
-                lane.owed_to = to;
+            if !self.is_off(Rule::KeepLingering) {
+                lane.outstanding = Index::try_from(items).expect("few items");
+                lane.outstanding_to = to;
             }
             for item in lane.tail.iter().chain(&its.queue[..queued]) {
-                its.owed |= 1 << item.position;
+                its.outstanding |= 1 << item.position;
             }
         }
     }

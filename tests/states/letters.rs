@@ -166,7 +166,7 @@ impl World {
         }
         lane.job.clear();
         lane.is_dead = false;
-        its.lanes[kind].take_if(|lane: &mut Lane| lane.tail.is_empty() && lane.owed == 0);
+        its.lanes[kind].take_if(|lane: &mut Lane| lane.tail.is_empty() && lane.outstanding == 0);
         // The turn may have left items queued because of this lane.
         if std::mem::take(&mut its.was_stopped) && !self.is_off(Rule::StoppedTake) {
             its.is_ready = true;

@@ -54,7 +54,7 @@ impl World {
         let gathered = lane.tail.len();
         if !self.lingers
             || !lane.job.is_empty()
-            || lane.owed > 0
+            || lane.outstanding > 0
             || lane.has_waited
             || gathered >= self.batch
             || self.holds_much(its)

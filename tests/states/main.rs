@@ -130,7 +130,7 @@ const RULES: [(Rule, &str); 45] = [
     (Rule::AssignWake, "a move"),
     (Rule::EndSuppression, "a batch that becomes full"),
     (Rule::FlushEndsLinger, "a batch that waits, a flush"),
-    (Rule::OweLingering, "a batch that waits, a removal"),
+    (Rule::KeepLingering, "a batch that waits, a removal"),
     (Rule::AwakeForDeadLetters, "dead letters from two threads"),
     (Rule::MarkMixed, "a type that leaves its partition to another"),
     (Rule::SecondTypeEndsSuppression, "another type comes while a batch waits"),

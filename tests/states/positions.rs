@@ -151,7 +151,7 @@ pub enum FlusherAt {
 pub enum RemoverAt {
     Begin,
     /// Leaves what lingers in a partition to the handler.
-    Owe(Index),
+    Keep(Index),
     Publish,
     /// Publishes the handler of a new type at its place, then the type itself.
     PublishNew,

@@ -15,7 +15,7 @@ pub enum Rule {
     MarkStalled,
     EndSuppression,
     SecondTypeEndsSuppression,
-    OweLingering,
+    KeepLingering,
     FlushEndsLinger,
     AwakeForDeadLetters,
     CompletedBehindLanes,

@@ -103,10 +103,10 @@ pub struct Lane {
     /// Whether its next batch has waited for as long as it may.
     pub has_waited: bool,
     /// How many items the handler that was removed still gets, and its lock.
-    pub owed: u8,
-    pub owed_to: Index,
+    pub outstanding: u8,
+    pub outstanding_to: Index,
     /// If the job consists of such items: the lock of their handler.
-    pub debt_to: Option<Index>,
+    pub in_call_for: Option<Index>,
 }
 
 impl Lane {
@@ -120,15 +120,15 @@ impl Lane {
             is_stalled: false,
             is_dead: false,
             has_waited: false,
-            owed: 0,
-            owed_to: 0,
-            debt_to: None,
+            outstanding: 0,
+            outstanding_to: 0,
+            in_call_for: None,
         }
     }
 
     /// The lock of the removed handler that still gets its next job.
-    pub fn is_owed_to(&self) -> Option<Index> {
-        (self.owed > 0 && self.job.is_empty()).then_some(self.owed_to)
+    pub fn outstanding_for(&self) -> Option<Index> {
+        (self.outstanding > 0 && self.job.is_empty()).then_some(self.outstanding_to)
     }
 
     pub fn held(&self) -> usize {
@@ -171,7 +171,7 @@ pub struct Partition {
     /// One bit for each of them that is settled.
     pub settled: u8,
     /// The same for those that lingered when their handler was removed.
-    pub owed: u8,
+    pub outstanding: u8,
     /// And for dead letters.
     pub buried: u8,
 }
@@ -207,7 +207,7 @@ impl Partition {
             is_wanted: false,
             put: SmallVec::new(),
             settled: 0,
-            owed: 0,
+            outstanding: 0,
             buried: 0,
         }
     }

@@ -42,7 +42,7 @@ impl World {
     pub fn submit_to(&self, state: &mut State, thread: Index, kind: usize, lock: Option<Index>) {
         let of = usize::from(state.threads[usize::from(thread)].partition);
         let lane = state.partitions[of].lanes[kind].as_ref().expect("it is ready");
-        let Some(lock) = lock.or_else(|| lane.is_owed_to()) else {
+        let Some(lock) = lock.or_else(|| lane.outstanding_for()) else {
             self.check_unhandled(state, of, kind);
             return self.take_in_hand(state, thread, of, kind, None);
         };

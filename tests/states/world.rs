@@ -137,7 +137,7 @@ impl World {
         if self.has_consumers {
             Some(lane.tried_by.unwrap_or(thread))
         } else {
-            self.handler_of(state, kind, of).or_else(|| lane.is_owed_to())
+            self.handler_of(state, kind, of).or_else(|| lane.outstanding_for())
         }
     }
 
@@ -161,9 +161,9 @@ impl World {
     /// Under the lock of the lanes: the job of a lane is in a thread's hand.
     pub fn take_job(&self, lane: &mut Lane) {
         if lane.job.is_empty() {
-            let owed = usize::from(std::mem::take(&mut lane.owed));
-            lane.debt_to = (owed > 0).then_some(lane.owed_to);
-            let most = if owed > 0 { owed.min(self.batch) } else { self.batch };
+            let outstanding = usize::from(std::mem::take(&mut lane.outstanding));
+            lane.in_call_for = (outstanding > 0).then_some(lane.outstanding_to);
+            let most = if outstanding > 0 { outstanding.min(self.batch) } else { self.batch };
             let count = lane.tail.len().min(most);
             lane.job = lane.tail.drain(..count).collect();
             (lane.tries, lane.tried_by, lane.has_waited) = (0, None, false);
@@ -184,9 +184,10 @@ impl World {
         for (at, lock) in (0..).zip(&mut state.locks).filter(|(at, _)| state.retires & 1 << at != 0)
         {
             let mut lanes = state.partitions.iter().flat_map(Partition::lanes);
-            let is_owed =
-                lanes.any(|lane| lane.owed > 0 && lane.owed_to == at || lane.debt_to == Some(at));
-            let is_idle = !lock.is_held && !is_owed;
+            let has_outstanding = lanes.any(|lane| {
+                lane.outstanding > 0 && lane.outstanding_to == at || lane.in_call_for == Some(at)
+            });
+            let is_idle = !lock.is_held && !has_outstanding;
             lock.is_watched |= !is_idle;
             idle |= if is_idle { 1 << at } else { 0 };
         }

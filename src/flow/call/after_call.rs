@@ -56,7 +56,7 @@ impl<T: Item> Flow<T> {
             _ => self.target_of(key, place.partition, tried_by.unwrap_or(0)),
         };
         let target = target
-            .or_else(|| Self::owed_target(&lanes, place.lane, place.partition))
+            .or_else(|| Self::outstanding_target(&lanes, place.lane, place.partition))
             .filter(|target| Arc::ptr_eq(&target.handler().lock, lock));
         let Some(target) = target else {
             lanes.recall(place.lane, lock.address());
@@ -98,12 +98,12 @@ impl<T: Item> Flow<T> {
     }
 
     /// The removed handler that still gets what lingered in a lane.
-    pub(crate) fn owed_target(
+    pub(crate) fn outstanding_target(
         lanes: &Lanes<T>,
         lane: usize,
         partition: usize,
     ) -> Option<Target<T>> {
-        let registered = lanes.owed(lane)?.to.clone().downcast::<TypeHandlers<T>>().ok()?;
+        let registered = lanes.outstanding(lane)?.to.clone().downcast::<TypeHandlers<T>>().ok()?;
         Some(Route::target_in(registered, partition))
     }
 

@@ -265,17 +265,17 @@ impl HandlerLock {
     }
 
     /// Whether no thread is inside for `purpose` or for a side call, or, if the handler `closes`,
-    /// for anything; and whether no call is still `owed`. Otherwise the queue of `watcher` hears of
-    /// the next release.
+    /// for anything; and whether no call is still `outstanding`. Otherwise the queue of `watcher`
+    /// hears of the next release.
     pub(crate) fn is_idle(
         &self,
         purpose: Purpose,
         closes: bool,
-        owed: bool,
+        outstanding: bool,
         watcher: &Weak<dyn Recall>,
     ) -> bool {
         let mut state = self.state.lock();
-        let is_idle = !owed
+        let is_idle = !outstanding
             && match state.held {
                 None => true,
                 Some(held) => !closes && held != purpose && held != Purpose::SideCall,

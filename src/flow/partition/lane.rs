@@ -55,7 +55,7 @@ pub(crate) struct Job<T> {
     /// Why it failed for good, if the box of its dead letters had no room.
     pub(crate) dead: Option<Box<Dead<T>>>,
     /// Kept until the job is settled, if a removed handler gets it.
-    pub(crate) _debt: Option<Debt>,
+    pub(crate) _unsettled: Option<UnsettledMark>,
 }
 
 /// A part of a batch that was halved.
@@ -110,17 +110,17 @@ impl<T> Dead<T> {
 
 /// What a handler that is removed still gets: the items that lingered then.
 #[derive(Debug)]
-pub(crate) struct Owed {
+pub(crate) struct Outstanding {
     /// How many items, by weight.
     pub(crate) items: usize,
     /// The handlers, as the route has them.
     pub(crate) to: Arc<dyn Any + Send + Sync>,
     /// Lives as long as the items are not settled.
-    pub(crate) debt: Debt,
+    pub(crate) unsettled: UnsettledMark,
 }
 
 /// A removal waits until no clone of it is left.
-pub(crate) type Debt = Arc<()>;
+pub(crate) type UnsettledMark = Arc<()>;
 
 /// Where a run of items begins, or before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,11 +143,11 @@ impl Since {
 pub(crate) struct Lane<T> {
     pub(crate) key: TypeKey,
     pub(crate) state: State,
-    /// The job, if it was tried and failed: it comes before the tail. Boxed, like `owed`: few lanes
-    /// have either, and every batch moves its lane.
+    /// The job, if it was tried and failed: it comes before the tail. Boxed, like `outstanding`:
+    /// few lanes have either, and every batch moves its lane.
     pub(crate) failed: Option<Box<Job<T>>>,
     pub(crate) tail: Batch<T>,
-    pub(crate) owed: Option<Box<Owed>>,
+    pub(crate) outstanding: Option<Box<Outstanding>>,
     /// That of the items of the job.
     pub(crate) start: Since,
     /// The runs of items that the tail consists of, by weight.
@@ -165,7 +165,7 @@ impl<T> Lane<T> {
             state: State::Ready,
             failed: None,
             tail: Batch::default(),
-            owed: None,
+            outstanding: None,
             start: since,
             runs: smallvec![(0, since)],
             waits_since: None,

@@ -11,7 +11,7 @@ use slab::Slab;
 use crate::flow::batch::Batch;
 use crate::flow::deadlines::LastTry;
 use crate::flow::handler::lock::JobPlace;
-use crate::flow::partition::lane::{Job, Lane, Owed, STALLED_AFTER, Since, State};
+use crate::flow::partition::lane::{Job, Lane, Outstanding, STALLED_AFTER, Since, State};
 use crate::flow::segments::PutTime;
 use crate::item::{Item, TypeKey};
 use crate::observe::{CallTime, measures};
@@ -275,8 +275,8 @@ impl<T> Lanes<T> {
         let lane = &mut self.all[index];
         let failed = lane.failed.take().map(|failed| *failed);
         let job = failed.unwrap_or_else(|| {
-            let owed = lane.owed.take();
-            let most = owed.as_ref().map_or(most, |owed| owed.items.min(most));
+            let outstanding = lane.outstanding.take();
+            let most = outstanding.as_ref().map_or(most, |outstanding| outstanding.items.min(most));
             let put_at = measures().then(|| lane.tail_start().put_at.into());
             let (batch, excess) = lane.split_tail(most);
             Job {
@@ -291,7 +291,7 @@ impl<T> Lanes<T> {
                 call: None,
                 tried_by: None,
                 dead: None,
-                _debt: owed.map(|owed| owed.debt),
+                _unsettled: outstanding.map(|outstanding| outstanding.unsettled),
             }
         });
         let weight = job.weight();
@@ -326,8 +326,8 @@ impl<T> Lanes<T> {
     #[inline]
     pub(crate) fn end(&mut self, index: usize, items: usize) -> bool {
         self.settled += items as u64;
-        // What it still owes may be queued.
-        if self.all[index].end_job() || self.all[index].owed.is_some() {
+        // What is outstanding may be queued.
+        if self.all[index].end_job() || self.all[index].outstanding.is_some() {
             self.make_ready(index);
         } else {
             let key = self.all.remove(index).key;
@@ -651,29 +651,29 @@ impl<T> Lanes<T> {
     /// tried again.
     pub(crate) fn gathered(&self, lane: usize) -> Option<usize> {
         let lane = &self.all[lane];
-        (lane.failed.is_none() && lane.owed.is_none()).then(|| lane.tail.len())
+        (lane.failed.is_none() && lane.outstanding.is_none()).then(|| lane.tail.len())
     }
 
     /// The handler of a type, with batches of `full` items, is about to be removed: it still gets
     /// what lingers, or would linger after a call, and so many items that are `queued` behind it.
-    pub(crate) fn owe(
+    pub(crate) fn keep_outstanding(
         &mut self,
         key: TypeKey,
         queued: usize,
         full: usize,
-        owed: impl FnOnce(usize) -> Owed,
+        outstanding: impl FnOnce(usize) -> Outstanding,
     ) {
         let Some(lane) = self.find(key).map(|lane| &mut self.all[lane]) else { return };
         let items = lane.tail.len() + queued;
         if lane.failed.is_none() && (1..full).contains(&items) {
-            lane.owed = Some(Box::new(owed(items)));
+            lane.outstanding = Some(Box::new(outstanding(items)));
         }
     }
 
     /// What a removed handler still gets of a lane.
-    pub(crate) fn owed(&self, lane: usize) -> Option<&Owed> {
+    pub(crate) fn outstanding(&self, lane: usize) -> Option<&Outstanding> {
         let lane = &self.all[lane];
-        lane.owed.as_deref().filter(|_| lane.failed.is_none())
+        lane.outstanding.as_deref().filter(|_| lane.failed.is_none())
     }
 
     /// When the first item of a lane's next batch was put, or before; `None` if that was tried

@@ -8,7 +8,7 @@
 use crate::flow::batch::DropPanics;
 use crate::flow::handler::HandlerRef;
 use crate::flow::handler::lock::Recall;
-use crate::flow::partition::lane::Debt;
+use crate::flow::partition::lane::UnsettledMark;
 use crate::flow::route::type_handlers::TypeHandlers;
 use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Instant, Mutex, Ordering, Weak, wait_for};
 use crate::threads::waits::{Pause, slice};
@@ -62,7 +62,7 @@ impl Retired {
 pub(crate) struct Retirement<T> {
     registered: Arc<TypeHandlers<T>>,
     /// Of what the handlers still get, if there is something.
-    debt: Option<Debt>,
+    unsettled: Option<UnsettledMark>,
     /// The instances whose last call is next; known when no thread is inside any more.
     pub(crate) to_close: Vec<HandlerRef<T>>,
     retired: Arc<Retired>,
@@ -87,9 +87,10 @@ impl<T> Retirement<T> {
         if keeper.is_some_and(|keeper| !keeper.is_empty()) {
             return false;
         }
-        let is_owed = self.debt.as_ref().is_some_and(|debt| Arc::strong_count(debt) > 1);
+        let has_outstanding =
+            self.unsettled.as_ref().is_some_and(|unsettled| Arc::strong_count(unsettled) > 1);
         let is_idle = |handler: &HandlerRef<T>| {
-            handler.lock.is_idle(purpose, !serves(handler), is_owed, watcher)
+            handler.lock.is_idle(purpose, !serves(handler), has_outstanding, watcher)
         };
         self.registered.handlers.iter().chain(keeper.map(|keeper| &keeper.handler)).all(is_idle)
     }
@@ -150,13 +151,14 @@ impl<T> Retirements<T> {
     pub(crate) fn begin(
         &self,
         registered: Arc<TypeHandlers<T>>,
-        debt: Option<Debt>,
+        unsettled: Option<UnsettledMark>,
         may_end: bool,
         serves: impl Fn(&HandlerRef<T>) -> bool,
         watcher: &Weak<dyn Recall>,
     ) -> Begun<T> {
         let retired = Arc::new(Retired::new());
-        let begun = Retirement { registered, debt, to_close: Vec::new(), retired: retired.clone() };
+        let begun =
+            Retirement { registered, unsettled, to_close: Vec::new(), retired: retired.clone() };
         let mut list = self.list.lock();
         // One that is in another retirement is closed at the end of that.
         let closes = |handler: &HandlerRef<T>| {
