@@ -9,18 +9,27 @@
 //!
 //! # Words
 //!
-//! *Item*: what goes in. *Type*: which handler it goes to. *Partition*: a bounded run of items with
-//! one owner. *Segment*: a run of items inside a partition. *Route*: the published table type →
-//! partition. *Ready set*: which partitions have something to do. *Drain thread*: takes items and
-//! calls handlers. *Turn*: a drain thread enters a partition, takes, submits and leaves. *Lane*:
-//! what is taken of one type from one partition and not settled, in order. *Job*: the items of a
-//! lane that one call gets, with their tries. *Handler lock*: the right to enter a handler, and the
-//! list of those who wait for it. *Cycle*: one turn after the other, with their calls. *Quiescent
-//! point*: between two cycles, when nothing is in hand. *Batch*: the items of a job. *Owner*: the
-//! drain thread that may enter a partition. *Plan*: the wanted owners. *Move*: one partition that
-//! changes its owner. *Handoff*: how it changes, by a revoke and an assign. *Take-over*: a move
-//! away from a drain thread that is held up in a call. *Spare thread*: one that runs only while all
-//! others are held up. *Scheduler*: the threads that drain, a queue's own or a pool's.
+//! The field's own: an *item* goes to the handler of its *type*. A *partition* is a bounded queue
+//! with one *owner*, the *drain thread* that may enter it, and consists of *segments*. The *route*
+//! is the published table from types to partitions, the *ready set* says which partitions have
+//! something to do. A *batch* is the items of one call, and *in flight* during it; a *handler lock*
+//! lets one thread at a time into a handler, and has a queue of tickets. A *plan* has the wanted
+//! owners; a *handoff* changes one by a *revoke* and an *assign*. A drain thread is at a *quiescent
+//! point* between two cycles, when nothing is in flight. A type is *stalled* where its batch holds
+//! up a partition that it shares. A queue's *scheduler* is its own threads or a pool.
+//!
+//! Eight are this crate's, because no common word fits:
+//!
+//! | word | what | why no other |
+//! |---|---|---|
+//! | turn | a drain thread enters a partition, takes, submits and leaves | a time slice would have the calls in it |
+//! | cycle | one turn after the other, with their calls | a tick or a round would have a length |
+//! | lane | what is taken of one type from one partition and not settled, in order | a queue is what producers put into |
+//! | job | the items of a lane that one call gets, with their tries | a batch does not know how often it was tried |
+//! | to settle | to consume, dead-letter, fail or abandon an item, or leave it unhandled | to acknowledge would be the first only |
+//! | take-over | a move away from a drain thread that is held up in a call | stealing takes single tasks |
+//! | spare thread | one that runs only while all others are held up | users know the *compensating thread* of fork-join pools by this name |
+//! | visit | a thread of the process comes to a queue at a time that was asked for | a timer only fires |
 //!
 //! # Promises
 //!
@@ -35,7 +44,7 @@
 //!   handler that hangs holds up its own items only, if there is another drain thread or may be a
 //!   spare one; handlers that would wait for each other for ever do not.
 //! * **P5 bounded**: at most `buffer_size` items per partition, queued or held in its lanes, plus
-//!   `max_batch_items` in the hand of each drain thread, plus a job that failed after producers had
+//!   `max_batch_items` in flight in each drain thread, plus a job that failed after producers had
 //!   refilled its room, plus one buffer for each type that is held up in a partition it shares. At
 //!   most `buffer_size` items wait for each handler of dead letters.
 //! * **P6 handoff**: a partition has its new owner immediately; a call of its handler that is under

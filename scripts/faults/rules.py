@@ -200,15 +200,15 @@ RULES: dict[str, list[str]] = {
     ],
     "TicketsAtRelease": ["loom:flow::loom_tests::loom_two_owners_meet_at_one_handler"],
     "AppendToLane": [
-        "loom:flow::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_hand",
+        "loom:flow::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_flight",
         "it:model::random_actions_keep_every_promise",
     ],
     "FailedToHead": ["it:model::random_actions_keep_every_promise"],
-    "ResultBit": ["loom:flow::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_hand"],
-    "ResultWake": ["loom:flow::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_hand"],
+    "ResultBit": ["loom:flow::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_flight"],
+    "ResultWake": ["loom:flow::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_flight"],
     "StoppedTake": [
-        "loom:flow::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_hand",
-        "loom:flow::ownership::loom_rules::loom_close_while_the_old_owner_has_a_job_in_hand",
+        "loom:flow::ownership::loom_rules::loom_new_owner_waits_for_the_job_in_flight",
+        "loom:flow::ownership::loom_rules::loom_close_while_the_old_owner_has_a_job_in_flight",
     ],
     "AssignLanes": [
         "it:p4_held_up::a_batch_that_backs_off_is_tried_again_by_the_new_owner_of_its_partition"

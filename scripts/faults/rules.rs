@@ -191,7 +191,7 @@ pub(crate) enum Rule {
     ValidatePlan,
     /// P6: partitions stay where they are while the difference is noise.
     IgnoreNoise,
-    /// P5: what drain threads have in hand counts as used.
+    /// P5: what drain threads have in flight counts as used.
     UsageCountsInFlight,
     /// P4: a snapshot does not wait for the balancer's run.
     StatsNeverWait,

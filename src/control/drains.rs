@@ -112,12 +112,12 @@ const MOST_SLEEP: Duration = Duration::from_millis(10);
 
 impl<T: Item> InlineTask<T> {
     /// Takes the task, waiting while another caller has it.
-    fn take(&self, limit: Option<Duration>) -> Result<TaskInHand<'_, T>, NotTaken> {
+    fn take(&self, limit: Option<Duration>) -> Result<TakenTask<'_, T>, NotTaken> {
         let began = Instant::now();
         let mut place = self.place.lock();
         loop {
             if let Some(task) = place.task.take() {
-                return Ok(TaskInHand { drain: self, task: Some(task) });
+                return Ok(TakenTask { drain: self, task: Some(task) });
             }
             let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
             if place.has_ended {
@@ -139,14 +139,14 @@ enum NotTaken {
     Ended,
 }
 
-/// The drain task in the hand of a caller, who returns it with this.
-struct TaskInHand<'a, T: Item> {
+/// The drain task that a caller runs, and returns with this.
+struct TakenTask<'a, T: Item> {
     drain: &'a InlineTask<T>,
     /// `None`: the queue has ended.
     task: Option<DrainTask<T>>,
 }
 
-impl<T: Item> Drop for TaskInHand<'_, T> {
+impl<T: Item> Drop for TakenTask<'_, T> {
     fn drop(&mut self) {
         let mut place = self.drain.place.lock();
         place.task = self.task.take();

@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn lines_beyond_the_bound_are_counted_and_not_kept() {
         let (helper, go, lines) = stepwise();
-        // One may be in the hand of the helper.
+        // The helper may be writing one.
         let logged = MOST_LINES + 1 + 500;
         (0..logged).for_each(|number| warn(&helper, number));
         let figures = helper.figures(Instant::now());

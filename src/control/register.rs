@@ -288,7 +288,7 @@ impl<T: Item> Control<T> {
         self.flow.route.drop_idle_handlers(&gone);
         let key = registered.key;
         // Under the lock of the lanes: a thread that has looked the old handler up there is at its
-        // handler lock by now. Jobs of the type that no thread has in hand go to its new handler,
+        // handler lock by now. Jobs of the type that are not in flight go to its new handler,
         // or to none. With another selector than by type, they may be in any partition.
         let recall = |partition: usize| {
             let partition = self.flow.route.partition(partition);

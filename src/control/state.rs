@@ -258,7 +258,7 @@ impl Seen {
     }
 }
 
-/// The drain task of an inline queue, which one caller at a time has in hand.
+/// The drain task of an inline queue, which one caller at a time runs.
 pub(crate) struct InlineDrain<T: Item>(pub(crate) OnceLock<InlineTask<T>>);
 
 pub(crate) struct InlineTask<T: Item> {

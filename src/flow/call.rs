@@ -56,8 +56,8 @@ impl Round {
     }
 }
 
-/// A job in the hand of a thread, which holds the lock of its handler, if it has one.
-pub(crate) struct InHand<T> {
+/// A job in flight. Its thread holds the lock of its handler, if it has one.
+pub(crate) struct InFlight<T> {
     pub(crate) target: Option<Target<T>>,
     pub(crate) job: Job<T>,
     pub(crate) key: TypeKey,
@@ -80,11 +80,11 @@ impl<'a, T: Item> Caller<'a, T> {
     /// meanwhile, for a limited time if this thread has other work. Adds the calls to `round`.
     pub(crate) fn call_all(
         &mut self,
-        in_hand: InHand<T>,
+        in_flight: InFlight<T>,
         round: &mut Round,
         has_work: impl Fn() -> bool,
     ) {
-        let InHand { target, job, key } = in_hand;
+        let InFlight { target, job, key } = in_flight;
         round.count(&job);
         let Some(target) = target else {
             return self.in_host(|this| this.settle_without_handler(job, key));
@@ -552,7 +552,7 @@ impl<T> Job<T> {
         std::iter::once(self.batch).chain(self.pieces.into_iter().rev().map(|piece| piece.batch))
     }
 
-    /// Takes the piece that waits next in hand. Returns `false` if there is none.
+    /// Takes the piece that waits next. Returns `false` if there is none.
     pub(super) fn next_piece(&mut self) -> bool {
         let Some(Piece { batch, tries }) = self.pieces.pop() else { return false };
         (self.items, self.batch, self.tries) = (batch.len(), batch, tries);
@@ -680,7 +680,7 @@ impl<T: Item> Flow<T> {
     }
 }
 
-/// Leaves the first half of its batch in hand. If that panics, returns the items, which are lost.
+/// Keeps the first half of its batch. If that panics, returns the items, which are lost.
 fn halve<T: Item>(job: &mut Job<T>) -> Result<(), [Batch<T>; 2]> {
     let (mut first, mut second) = (Batch::default(), std::mem::take(&mut job.batch));
     let halves = catch_unwind(AssertUnwindSafe(|| second.halve_into(&mut first)));
@@ -765,7 +765,7 @@ impl<T: Item> Caller<'_, T> {
 /// What has become of a dead job.
 enum Posted<T> {
     All,
-    /// The next of its pieces is in hand, and has not been tried.
+    /// The next of its pieces is taken, and has not been tried.
     ButPieces(Job<T>),
     /// It waits for room in the box.
     NoRoom(Job<T>),
@@ -779,7 +779,7 @@ impl<T: Item> Flow<T> {
         let letters = DeadLetters { items, failure, attempts: job.tries };
         match self.dead_letters.post(&to, letters, job.place) {
             Ok(()) => {
-                // This thread serves the box when it has nothing in hand. Another may be sooner.
+                // This thread serves the box when it has nothing in flight. Another may be sooner.
                 if self.threads.len() > 1 {
                     // SeqCst: pairs with the fence in `Sleeper::prepare`.
                     fence(Ordering::SeqCst);

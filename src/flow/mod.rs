@@ -19,7 +19,7 @@
 //!    take.rs              what is queued, segment by segment
 //!    lanes.rs, lane.rs    what is taken and not settled, by type, in order
 //!     │
-//!  turn.rs                enter a partition, take, submit, leave with at most one job in hand
+//!  turn.rs                enter a partition, take, submit, leave with at most one job in flight
 //!    cycle.rs             the owner's cycle: one turn after the other, and their calls
 //!    sleep.rs             nothing left: rest, then sleep, as long as idle_policy.rs says
 //!     │

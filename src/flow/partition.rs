@@ -25,8 +25,8 @@
 //! | `revoked_at_ns` | control side, before it revokes | thread inside |
 //!
 //! `pushed - taken` items are queued. What is taken and not settled is in the lanes: held there, or
-//! in the hand of a thread. `pushed - released` items, those queued and those held, count against
-//! the bound; `partition/room.rs` has it.
+//! in flight. `pushed - released` items, those queued and those held, count against the bound;
+//! `partition/room.rs` has it.
 
 pub(crate) mod lane;
 pub(crate) mod lanes;

@@ -1,5 +1,5 @@
 //! The turns of a drain thread: it enters a partition, takes, groups by type, submits, and leaves,
-//! with at most one job in hand. No handler runs inside a partition.
+//! with at most one job in flight. No handler runs inside a partition.
 
 pub(crate) mod cycle;
 pub(crate) mod idle_policy;
@@ -10,7 +10,7 @@ mod timing_tests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::flow::call::{Caller, InHand, Round};
+use crate::flow::call::{Caller, InFlight, Round};
 use crate::flow::handler::lock::{JobPlace, Recall, Submitted};
 use crate::flow::partition::Partition;
 use crate::flow::partition::lane::Since;
@@ -35,7 +35,7 @@ struct Visit<T> {
     taken: usize,
     /// Whether the take used up its budget.
     is_full: bool,
-    in_hand: Option<InHand<T>>,
+    in_flight: Option<InFlight<T>>,
     /// How many more lanes of the partition are ready.
     ready: usize,
 }
@@ -114,8 +114,8 @@ impl<T: Item> DrainTask<T> {
         // Each lane that is ready now has its turn. What becomes ready meanwhile waits for the next
         // cycle: the end of the last call has set the bit.
         let mut left = visit.ready;
-        while let Some(in_hand) = visit.in_hand {
-            self.call(flow, in_hand, round);
+        while let Some(in_flight) = visit.in_flight {
+            self.call(flow, in_flight, round);
             if left == 0 {
                 break;
             }
@@ -125,7 +125,7 @@ impl<T: Item> DrainTask<T> {
         is_full && round.calls > calls
     }
 
-    fn call(&mut self, flow: &Arc<Flow<T>>, in_hand: InHand<T>, round: &mut Round) {
+    fn call(&mut self, flow: &Arc<Flow<T>>, in_flight: InFlight<T>, round: &mut Round) {
         let (thread, last_served, timers) = (self.index, self.last_served, &self.timers);
         let has_work = || {
             timers.is_due()
@@ -141,7 +141,7 @@ impl<T: Item> DrainTask<T> {
             segment_cache: &mut self.segment_cache,
             inside_host: self.was_hosted,
         };
-        caller.call_all(in_hand, round, has_work);
+        caller.call_all(in_flight, round, has_work);
         self.return_slow_permit();
     }
 
@@ -154,7 +154,7 @@ impl<T: Item> DrainTask<T> {
 
     /// Enters a partition, takes, submits, and leaves.
     fn turn(&mut self, flow: &Arc<Flow<T>>, index: usize, step: Step, closing: bool) -> Visit<T> {
-        let nothing = Visit { taken: 0, is_full: false, in_hand: None, ready: 0 };
+        let nothing = Visit { taken: 0, is_full: false, in_flight: None, ready: 0 };
         let Some(turn) = flow.enter(self.index, index) else { return nothing };
         let partition = flow.route.partition(index);
         if step != Step::Submit {
@@ -172,7 +172,7 @@ impl<T: Item> DrainTask<T> {
             }
             Step::Submit => TakenItems::default(),
         };
-        let in_hand = self.submit(flow, &mut lanes, index, patience);
+        let in_flight = self.submit(flow, &mut lanes, index, patience);
         let ready = lanes.count_ready();
         if closing && !lanes.is_empty() {
             // The partition is finished when they have ended.
@@ -189,10 +189,10 @@ impl<T: Item> DrainTask<T> {
             flow.threads.wake_all();
         }
         drop(turn);
-        if in_hand.is_none() {
+        if in_flight.is_none() {
             self.return_slow_permit();
         }
-        Visit { taken: taken.items, is_full: taken.is_full, in_hand, ready }
+        Visit { taken: taken.items, is_full: taken.is_full, in_flight, ready }
     }
 
     /// Makes lanes ready that have waited for long enough. While closing, none lingers.
@@ -251,7 +251,7 @@ impl<T: Item> DrainTask<T> {
         taken
     }
 
-    /// Submits the ready lanes, up to the first whose handler lock is free: its job is in hand
+    /// Submits the ready lanes, up to the first whose handler lock is free: its job is in flight
     /// then.
     fn submit(
         &mut self,
@@ -259,7 +259,7 @@ impl<T: Item> DrainTask<T> {
         lanes: &mut Lanes<T>,
         partition: usize,
         mut patience: Patience,
-    ) -> Option<InHand<T>> {
+    ) -> Option<InFlight<T>> {
         while let Some(lane) = lanes.next_ready() {
             let key = lanes.key(lane);
             if lanes.is_dead(lane) {
@@ -274,7 +274,7 @@ impl<T: Item> DrainTask<T> {
                 .or_else(|| Flow::outstanding_target(lanes, lane, partition));
             let Some(target) = target else {
                 let job = lanes.take_job(partition, lane, usize::MAX, 0);
-                return Some(InHand { target: None, job, key });
+                return Some(InFlight { target: None, job, key });
             };
             let its = flow.route.partition(partition);
             if flow.lingers(its, lanes, lane, &target, &mut patience) {
@@ -294,7 +294,7 @@ impl<T: Item> DrainTask<T> {
                 Submitted::Entered => {
                     let most = target.registered.settings.max_batch_items;
                     let job = lanes.take_job(partition, lane, most, lock.address());
-                    return Some(InHand { target: Some(target), job, key });
+                    return Some(InFlight { target: Some(target), job, key });
                 }
                 Submitted::Posted(until) => lanes.post(lane, lock.address(), until),
             }

@@ -32,7 +32,7 @@ pub(crate) struct PartitionCounts {
     pub(crate) refused: u64,
     pub(crate) taken: u64,
     pub(crate) settled: u64,
-    /// Of those that are taken and not settled: in the hand of no thread.
+    /// Of those that are taken and not settled, and not in flight.
     pub(crate) held: u64,
     pub(crate) calls: CallTime,
     /// All that is taken and not settled waits for its next try, and there is something.

@@ -327,9 +327,9 @@ impl Queue {
     /// Remove the handler of a type. Items of the type are unhandled from now on, also those that
     /// wait in a partition: call `flush` before, so that the handler gets them.
     ///
-    /// The handler gets the batch that a drain thread may have in hand, and then `on_close`, unless
-    /// it serves another type of this queue. When the call returns, no thread is inside the handler
-    /// and none will enter it. A call from a drain thread does not wait for that.
+    /// The handler gets the batch that a drain thread may have in flight, and then `on_close`,
+    /// unless it serves another type of this queue. When the call returns, no thread is inside the
+    /// handler and none will enter it. A call from a drain thread does not wait for that.
     ///
     /// Args:
     ///     item_type: The class, or the tag.

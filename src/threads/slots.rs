@@ -227,7 +227,7 @@ impl ThreadSlot {
         }
     }
 
-    /// When the thread has nothing of the partition in hand.
+    /// When the thread has nothing of the partition in flight.
     #[inline]
     pub(crate) fn go_outside(&self) {
         // Release: pairs with the Acquire in `is_inside`.

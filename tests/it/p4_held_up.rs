@@ -269,16 +269,16 @@ fn a_batch_that_fails_after_the_end_of_time_is_dropped() {
     queue
         .add_handler(key(1), HandlerRef::new(|batch: &mut Batch<Counted>| drop(batch.drain())))
         .unwrap();
-    let (in_hand, queued) = (Arc::new(()), Arc::new(()));
-    queue.produce(Counted(in_hand.clone(), sent(0, 0, 0))).unwrap();
+    let (in_flight, queued) = (Arc::new(()), Arc::new(()));
+    queue.produce(Counted(in_flight.clone(), sent(0, 0, 0))).unwrap();
     entered.wait();
     queue.produce(Counted(queued.clone(), sent(0, 0, 1))).unwrap();
     steered.set(&[1, 1]);
     assert_eq!(queue.rebalance(), 1);
     assert_eq!(queue.shutdown(Some(Instant::now())), 2);
     wait_until("the new owner to drop what is left", || Arc::strong_count(&queued) == 1);
-    assert_eq!(Arc::strong_count(&in_hand), 2);
+    assert_eq!(Arc::strong_count(&in_flight), 2);
     release.open();
-    wait_until("the batch to be dropped", || Arc::strong_count(&in_hand) == 1);
+    wait_until("the batch to be dropped", || Arc::strong_count(&in_flight) == 1);
     assert_eq!(queue.stats().abandoned, 2);
 }

@@ -187,13 +187,13 @@ fn r10_items_in_flight_count_as_used() {
     let mut items = vec![sent(0, 0, 0); 800].into_iter();
     queue.produce_many(&mut items, None, &mut Wait).unwrap();
     entered.wait();
-    let in_hand = queue.stats().in_flight;
+    let in_flight = queue.stats().in_flight;
     let mut items = vec![sent(0, 0, 0); 100].into_iter();
     queue.produce_many(&mut items, None, &mut Wait).unwrap();
     let stats = queue.stats();
-    assert!(in_hand > 0);
+    assert!(in_flight > 0);
     assert_eq!((stats.total_used(), stats.partitions[0].used), (900, 900));
-    assert_eq!((stats.queued, stats.in_flight), (900 - in_hand, in_hand));
+    assert_eq!((stats.queued, stats.in_flight), (900 - in_flight, in_flight));
     release.open();
     shut_down(&queue);
 }

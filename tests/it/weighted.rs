@@ -173,11 +173,11 @@ fn lighter_producers_do_not_starve_a_weighted_item() {
     let done = Arc::new(AtomicBool::new(false));
     let (asked, over) = (Arc::downgrade(&queue), done.clone());
     let handler = move |batch: &mut Batch<Rows>| {
-        let in_hand = batch.len() as u64;
+        let in_flight = batch.len() as u64;
         drop(batch.drain());
         // Slow enough for the partition to fill up again, with the rest of an item that was cut.
         let used = |queue: Arc<BatchQueue<Rows>>| queue.stats().partitions[0].used;
-        let is_full = || asked.upgrade().is_none_or(|queue| used(queue) > FULL - 5 + in_hand);
+        let is_full = || asked.upgrade().is_none_or(|queue| used(queue) > FULL - 5 + in_flight);
         crate::support::wait_until("the partition to be full again", || {
             over.load(Relaxed) || is_full()
         });

@@ -1,7 +1,7 @@
 //! The steps of a drain thread in and after a call.
 
 use super::drain::Each;
-use super::positions::{At, InHand};
+use super::positions::{At, InFlight};
 use super::rules::Rule;
 use super::state::{Index, LaneState, State};
 use super::world::{Step, World};
@@ -12,7 +12,7 @@ impl World {
         let me = &state.threads[at];
         let mut next = state.clone();
         let (of, kind) =
-            me.in_hand.map_or((0, 0), |job| (usize::from(job.partition), usize::from(job.kind)));
+            me.in_flight.map_or((0, 0), |job| (usize::from(job.partition), usize::from(job.kind)));
         let number = Index::try_from(of).expect("few partitions");
         let step = |what| Step("thread", thread, what, number);
         match me.at {
@@ -23,23 +23,23 @@ impl World {
                     self.check_order(&mut next, thread, of, kind);
                     next.threads[at].at = At::Call;
                     let is_last = state.is_late && !self.is_off(Rule::TryBeforeDeadline);
-                    next.threads[at].in_hand = me.in_hand.map(|it| InHand { is_last, ..it });
+                    next.threads[at].in_flight = me.in_flight.map(|it| InFlight { is_last, ..it });
                 }
                 each(step("calls for"), next);
             }
             At::Call => {
-                let in_hand = me.in_hand.expect("a call has a job");
-                if !self.may_return(in_hand) {
+                let in_flight = me.in_flight.expect("a call has a job");
+                if !self.may_return(in_flight) {
                     return;
                 }
                 let lane = next.partitions[of].lanes[kind].as_mut().expect("its job runs");
                 lane.tries += 1;
                 let fails = lane.tries <= self.failures[kind];
-                let is_last = |attempts| attempts == lane.tries || in_hand.is_last;
+                let is_last = |attempts| attempts == lane.tries || in_flight.is_last;
                 let is_dead = fails && self.keeper.is_some_and(|it| is_last(it.attempts));
-                let fails = fails && (!in_hand.is_last || is_dead);
+                let fails = fails && (!in_flight.is_last || is_dead);
                 let in_part = fails && self.fails_in_part && lane.job.len() > 1;
-                next.threads[at].in_hand = Some(InHand { fails, ..in_hand });
+                next.threads[at].in_flight = Some(InFlight { fails, ..in_flight });
                 next.threads[at].at = match (fails, in_part) {
                     (false, _) => At::Settle,
                     _ if is_dead => At::Bury,
@@ -53,16 +53,17 @@ impl World {
                 each(step("counts the items of"), next);
             }
             At::SettlePart => {
-                let in_hand = me.in_hand.expect("a call has a job");
+                let in_flight = me.in_flight.expect("a call has a job");
                 self.settle(&mut next, thread, of, kind, 1);
-                next.threads[at].in_hand = Some(InHand { is_counted_in_part: true, ..in_hand });
+                next.threads[at].in_flight =
+                    Some(InFlight { is_counted_in_part: true, ..in_flight });
                 each(step("counts all but one of the items of"), next);
             }
             At::Bury => {
-                let in_hand = me.in_hand.expect("a call has a job");
+                let in_flight = me.in_flight.expect("a call has a job");
                 let is_posted = self.post(&mut next, of, kind);
-                next.threads[at].in_hand =
-                    Some(InHand { fails: !is_posted, is_dead: !is_posted, ..in_hand });
+                next.threads[at].in_flight =
+                    Some(InFlight { fails: !is_posted, is_dead: !is_posted, ..in_flight });
                 next.threads[at].at = if is_posted { At::WakeForLetters } else { At::EndJob };
                 each(step("buries the items of"), next);
             }
@@ -116,7 +117,8 @@ impl World {
     /// Where types come and go: each item is of the handler's type, and newer than those of its
     /// producer and type in the batches before.
     fn check_types(&self, state: &mut State, thread: Index, of: usize, kind: usize) {
-        let lock = state.threads[usize::from(thread)].in_hand.and_then(|in_hand| in_hand.lock);
+        let lock =
+            state.threads[usize::from(thread)].in_flight.and_then(|in_flight| in_flight.lock);
         let is_its = lock.is_some_and(|lock| self.is_lock_of(kind, lock));
         let lane = state.partitions[of].lanes[kind].as_ref().expect("its job runs");
         let (items, is_first) = (lane.job.clone(), lane.tries == 0);
@@ -142,7 +144,7 @@ impl World {
         let lane = state.partitions[of].lanes[kind].as_ref().expect("its job runs");
         if counts {
             let items: Vec<u8> = lane.job[first..].iter().map(|item| item.position).collect();
-            let has_handler = me.in_hand.is_some_and(|in_hand| in_hand.lock.is_some());
+            let has_handler = me.in_flight.is_some_and(|in_flight| in_flight.lock.is_some());
             for position in items {
                 if !has_handler && state.partitions[of].outstanding & 1 << position != 0 {
                     state.break_promise("a handler that was removed did not get what lingered");
@@ -158,21 +160,21 @@ impl World {
 
     fn end_job(&self, state: &mut State, thread: Index, of: usize, kind: usize) {
         let at = usize::from(thread);
-        let in_hand = state.threads[at].in_hand.expect("a job ends");
+        let in_flight = state.threads[at].in_flight.expect("a job ends");
         let is_expired = state.is_expired;
-        let is_current = self.has_consumers || self.handler_of(state, kind, of) == in_hand.lock;
+        let is_current = self.has_consumers || self.handler_of(state, kind, of) == in_flight.lock;
         let partition = &mut state.partitions[of];
         let lane = partition.lanes[kind].as_mut().expect("its job runs");
-        let retries = in_hand.fails && !is_expired;
+        let retries = in_flight.fails && !is_expired;
         lane.in_call_for = lane.in_call_for.filter(|_| retries);
         if retries {
-            if in_hand.is_counted_in_part && !self.is_off(Rule::DropConsumed) {
+            if in_flight.is_counted_in_part && !self.is_off(Rule::DropConsumed) {
                 lane.job.truncate(1);
             }
-            lane.is_dead = in_hand.is_dead;
+            lane.is_dead = in_flight.is_dead;
             lane.state = if !is_current && !self.is_off(Rule::RecallFailed) {
                 LaneState::Ready
-            } else if in_hand.is_dead {
+            } else if in_flight.is_dead {
                 LaneState::AwaitsRoom { is_due: false }
             } else {
                 LaneState::BackingOff { is_due: false }
@@ -223,7 +225,7 @@ impl World {
     /// The lane has been seen to: the handler lock is next.
     fn end_call(&self, state: &mut State, thread: Index) {
         let me = &mut state.threads[usize::from(thread)];
-        if let Some(lock) = me.in_hand.take().and_then(|in_hand| in_hand.lock) {
+        if let Some(lock) = me.in_flight.take().and_then(|in_flight| in_flight.lock) {
             me.lock = lock;
             me.at = At::Release;
         } else {
@@ -320,7 +322,7 @@ impl World {
         each(Step("thread", thread, "recalls a job of", partition), next);
     }
 
-    /// Takes the job of a ticket in hand, at the handler lock that the thread holds.
+    /// Takes the job of a ticket, at the handler lock that the thread holds.
     fn serve(&self, mut next: State, thread: Index, each: Each<'_>) {
         let at = usize::from(thread);
         let (partition, kind) = next.threads[at].recalls[0];
@@ -341,7 +343,7 @@ impl World {
                 if target == Some(Some(lock)) {
                     self.take_job(lane.expect("it is posted"));
                     self.make_room(&mut next, of, true);
-                    next.threads[at].in_hand = Some(InHand::new(partition, kind, Some(lock)));
+                    next.threads[at].in_flight = Some(InFlight::new(partition, kind, Some(lock)));
                     next.threads[at].recalls.clear();
                     next.threads[at].at = At::BeginCall;
                 } else if target.is_some() {

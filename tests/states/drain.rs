@@ -1,6 +1,6 @@
 //! The steps of a drain thread: search, turn, call, sleep.
 
-use super::positions::{At, InHand};
+use super::positions::{At, InFlight};
 use super::rules::Rule;
 use super::state::{Index, Item, Lane, LaneState, Owner, State};
 use super::world::{Hang, Step, World};
@@ -323,7 +323,7 @@ impl World {
         let ready = partition.lanes().filter(|lane| lane.state == LaneState::Ready).count();
         let me = &mut state.threads[at];
         if !me.only_submits {
-            me.left = if me.in_hand.is_some() { Index::try_from(ready).unwrap_or(0) } else { 0 };
+            me.left = if me.in_flight.is_some() { Index::try_from(ready).unwrap_or(0) } else { 0 };
         }
         if partition.lanes().any(|lane| lane.state.is_due().is_some()) {
             me.timers |= 1 << of;
@@ -341,7 +341,7 @@ impl World {
     }
 
     /// Whether the call of a thread may return.
-    pub fn may_return(&self, in_hand: InHand) -> bool {
-        !matches!(self.hang, Hang::Forever(kind) if kind == in_hand.kind)
+    pub fn may_return(&self, in_flight: InFlight) -> bool {
+        !matches!(self.hang, Hang::Forever(kind) if kind == in_flight.kind)
     }
 }

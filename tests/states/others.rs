@@ -76,7 +76,7 @@ impl World {
         let Some(hung) = self.hang.kind().filter(|_| !self.is_off(Rule::TakeOver)) else { return };
         let is_away = |thread: Index| {
             let thread = &state.threads[usize::from(thread)];
-            thread.at == At::Call && thread.in_hand.is_some_and(|job| job.kind == hung)
+            thread.at == At::Call && thread.in_flight.is_some_and(|job| job.kind == hung)
         };
         for partition in 0..self.partitions {
             let its = &state.partitions[usize::from(partition)];

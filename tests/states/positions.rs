@@ -60,7 +60,7 @@ pub enum At {
     Recall,
     RecallBit,
     RecallWake,
-    /// Takes the job of a ticket in hand.
+    /// Takes the job of a ticket.
     Serve,
     ServeBit,
     ServeWake,
@@ -163,10 +163,10 @@ pub enum RemoverAt {
     Wait,
 }
 
-/// A job in the hand of a thread; the items stay in the lane's `job` until it ends.
+/// A job in flight: the items stay in the lane's `job` until it ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(clippy::struct_excessive_bools)] // independent facts
-pub struct InHand {
+pub struct InFlight {
     pub partition: Index,
     pub kind: Index,
     /// `None`: its type has no handler.
@@ -180,7 +180,7 @@ pub struct InHand {
     pub is_last: bool,
 }
 
-impl InHand {
+impl InFlight {
     pub fn new(partition: Index, kind: Index, lock: Option<Index>) -> Self {
         Self {
             partition,
@@ -206,7 +206,7 @@ pub struct Thread {
     pub timers: u8,
     /// The same if the timer ends in time for the last try.
     pub early_timers: u8,
-    pub in_hand: Option<InHand>,
+    pub in_flight: Option<InFlight>,
     /// How many more lanes of the partition are to be submitted after the call.
     pub left: u8,
     /// Whether the turn only submits.
@@ -242,7 +242,7 @@ impl Thread {
             sleeps: false,
             timers: 0,
             early_timers: 0,
-            in_hand: None,
+            in_flight: None,
             left: 0,
             only_submits: false,
             saw_closing: false,
@@ -259,8 +259,8 @@ impl Thread {
     }
 
     pub fn after_leave(&mut self) {
-        self.at = match self.in_hand {
-            Some(in_hand) if in_hand.lock.is_none() => At::Settle,
+        self.at = match self.in_flight {
+            Some(in_flight) if in_flight.lock.is_none() => At::Settle,
             Some(_) => At::BeginCall,
             None => At::Search,
         };

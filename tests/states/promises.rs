@@ -25,7 +25,7 @@ impl World {
             .threads
             .iter()
             .filter_map(|thread| match thread.at {
-                At::Call => thread.in_hand?.lock,
+                At::Call => thread.in_flight?.lock,
                 At::CallWithLetters => self.keeper.map(|keeper| keeper.lock),
                 _ => None,
             })
@@ -79,8 +79,8 @@ impl World {
             let job = lane.job.iter().map(|item| item.position);
             job.filter(|&at| !is_done(at)).for_each(&mut see);
         }
-        let in_hand = state.threads.iter().flat_map(|thread| &thread.letters);
-        let letters = state.letters.items().iter().chain(in_hand);
+        let in_flight = state.threads.iter().flat_map(|thread| &thread.letters);
+        let letters = state.letters.items().iter().chain(in_flight);
         letters.filter(|(at, _)| *at == of).for_each(|&(_, position)| see(position));
         is_once && usize::try_from(seen.count_ones()) == Ok(its.put.len())
     }
@@ -115,7 +115,7 @@ impl World {
     }
 
     fn is_hung(&self, thread: &Thread) -> bool {
-        let kind = thread.in_hand.map(|in_hand| in_hand.kind);
+        let kind = thread.in_flight.map(|in_flight| in_flight.kind);
         thread.at == At::Call && kind.is_some_and(|kind| self.hang == Hang::Forever(kind))
     }
 

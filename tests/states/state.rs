@@ -91,7 +91,7 @@ impl LaneState {
 #[allow(clippy::struct_excessive_bools)] // independent facts
 pub struct Lane {
     pub state: LaneState,
-    /// The job that a thread has in hand, or that failed and comes before the tail.
+    /// The job that is in flight, or that failed and comes before the tail.
     pub job: Items,
     pub tries: u8,
     /// The thread whose consumer has tried the job, with one consumer for each thread.

@@ -1,7 +1,7 @@
 //! The steps of a drain thread that looks up the handler of a job, and goes to its handler lock.
 
 use super::drain::Each;
-use super::positions::{At, InHand};
+use super::positions::{At, InFlight};
 use super::rules::Rule;
 use super::state::{Index, LaneState, State};
 use super::world::{Step, World};
@@ -44,7 +44,7 @@ impl World {
         let lane = state.partitions[of].lanes[kind].as_ref().expect("it is ready");
         let Some(lock) = lock.or_else(|| lane.outstanding_for()) else {
             self.check_unhandled(state, of, kind);
-            return self.take_in_hand(state, thread, of, kind, None);
+            return self.take(state, thread, of, kind, None);
         };
         let me = &mut state.threads[usize::from(thread)];
         me.at = At::Submit;
@@ -85,25 +85,18 @@ impl World {
             lane.state = LaneState::Posted(number);
         } else {
             lock.is_held = true;
-            self.take_in_hand(&mut next, thread, of, kind, Some(number));
+            self.take(&mut next, thread, of, kind, Some(number));
         }
         each(step, next);
     }
 
-    fn take_in_hand(
-        &self,
-        state: &mut State,
-        thread: Index,
-        of: usize,
-        kind: usize,
-        lock: Option<Index>,
-    ) {
+    fn take(&self, state: &mut State, thread: Index, of: usize, kind: usize, lock: Option<Index>) {
         let lane = state.partitions[of].lanes[kind].as_mut().expect("it is ready");
         self.take_job(lane);
         let me = &mut state.threads[usize::from(thread)];
         let kind = Index::try_from(kind).expect("few types");
         let partition = me.partition;
-        me.in_hand = Some(InHand::new(partition, kind, lock));
+        me.in_flight = Some(InFlight::new(partition, kind, lock));
         me.at = At::BeforeLeave;
     }
 }

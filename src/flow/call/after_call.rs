@@ -33,7 +33,7 @@ impl<T: Item> Flow<T> {
         }
     }
 
-    /// Takes a job in hand that was posted at a handler lock which the caller holds. Returns `None`
+    /// Takes a job that was posted at a handler lock which the caller holds. Returns `None`
     /// if it is not for this handler lock any more.
     pub(crate) fn take_posted(
         &self,

@@ -2,7 +2,7 @@
 //!
 //! A handler of dead letters is called like any other: under its lock, by one thread at a
 //! time. Until then the letters are in its box, which takes as many items as a partition. The
-//! thread whose call failed puts them there, and serves the box when it has nothing else in hand,
+//! thread whose call failed puts them there, and serves the box when it has nothing else to do,
 //! unless another thread does so before. The lane they came from is not held up, unless the box is
 //! full.
 //!

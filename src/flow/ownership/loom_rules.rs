@@ -75,10 +75,10 @@ fn loom_two_changes_of_one_owner_word() {
     });
 }
 
-/// The new owner of a partition whose job another thread has in hand waits for the end of that
+/// The new owner of a partition whose job another thread has in flight waits for the end of that
 /// job, which notifies it.
 #[test]
-fn loom_new_owner_waits_for_the_job_in_hand() {
+fn loom_new_owner_waits_for_the_job_in_flight() {
     model_by_turns(0, 1, || {
         let (seen, hold) = (Arc::new(Seen::default()), hold());
         let queue = queue(&seen, held(&seen, &hold));
@@ -95,7 +95,7 @@ fn loom_new_owner_waits_for_the_job_in_hand() {
 
 /// The same for a close: the partition is finished when the job is over.
 #[test]
-fn loom_close_while_the_old_owner_has_a_job_in_hand() {
+fn loom_close_while_the_old_owner_has_a_job_in_flight() {
     model_by_turns(1, 1, || {
         let (seen, hold) = (Arc::new(Seen::default()), hold());
         let queue = queue(&seen, held(&seen, &hold));

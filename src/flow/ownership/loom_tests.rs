@@ -117,7 +117,7 @@ fn loom_two_partitions_swap_owners() {
     });
 }
 
-/// The lanes go over with the partition: a flush waits for what either owner has in hand.
+/// The lanes go over with the partition: a flush waits for what either owner has in flight.
 #[test]
 fn loom_flush_while_a_partition_moves() {
     model_by_turns(8, 1, || {

@@ -73,7 +73,7 @@ pub(crate) enum State {
     /// A ticket for it is at the handler lock with this address. With a deadline, it is submitted
     /// again when that has come.
     Posted(usize, Option<Deadline>),
-    /// A thread has its job in hand, and the handler lock with this address; 0 without a handler.
+    /// A thread has its job in flight, and the handler lock with this address; 0 without a handler.
     Running(usize),
     BackingOff(Deadline),
     /// Its batch has fewer than `full` items, and waits for more until the deadline.
@@ -230,7 +230,7 @@ impl<T> Lane<T> {
         matches!(self.state, State::Lingering { full, .. } if self.tail.len() >= full)
     }
 
-    /// The items that no thread has in hand, by weight.
+    /// The items that are not in flight, by weight.
     pub(crate) fn held(&self) -> usize {
         self.failed.as_ref().map_or(0, |job| job.weight()) + self.tail.len()
     }
@@ -239,7 +239,7 @@ impl<T> Lane<T> {
         matches!(self.state, State::Lingering { .. })
     }
 
-    /// No item that no thread has in hand was put before this many others.
+    /// No item that is not in flight was put before this many others.
     pub(crate) fn first_held(&self) -> Option<u64> {
         if self.failed.is_some() {
             return Some(self.start.taken);

@@ -54,7 +54,7 @@ pub(crate) struct Lanes<T> {
     ready: VecDeque<usize>,
     /// The lanes that have a deadline.
     due: BTreeSet<(Deadline, usize)>,
-    /// Items, by weight, that no thread has in hand.
+    /// Items, by weight, that are not in flight.
     held: usize,
     /// Those of them that stalled lanes hold.
     stalled: usize,
@@ -228,7 +228,7 @@ impl<T> Lanes<T> {
     }
 
     /// The handler of a type has changed: its job is submitted to the new one. Returns whether
-    /// there is one that no thread has in hand.
+    /// there is one that is not in flight.
     pub(crate) fn recall_type(&mut self, key: TypeKey) -> bool {
         let Some(lane) = self.find(key) else { return false };
         match self.all[lane].state {
@@ -258,7 +258,7 @@ impl<T> Lanes<T> {
         }
     }
 
-    /// Takes the job of a lane in hand: what is to be tried again, or else up to `most` items of
+    /// Takes the job of a lane: what is to be tried again, or else up to `most` items of
     /// the tail. `lock`: the address of the handler's, or 0.
     #[inline]
     pub(crate) fn take_job(
@@ -360,7 +360,7 @@ impl<T> Lanes<T> {
         self.set_state(index, state);
     }
 
-    /// After the end of time: takes all items out that no thread has in hand.
+    /// After the end of time: takes all items out that are not in flight.
     pub(crate) fn discard(&mut self) -> Vec<Batch<T>> {
         let mut items = Vec::new();
         for (_, lane) in &mut self.all {
@@ -396,7 +396,7 @@ impl<T> Lanes<T> {
         }
     }
 
-    /// What a stalled lane held is in hand.
+    /// What a stalled lane held is in flight.
     #[cold]
     fn end_stall_if_empty(&mut self, index: usize) {
         let lane = &mut self.all[index];
@@ -439,7 +439,7 @@ impl<T> Lanes<T> {
         None
     }
 
-    /// The rest of an item was lost: it counts with the job in hand.
+    /// The rest of an item was lost: it counts with the job in flight.
     pub(crate) fn lose_rest(&mut self, index: usize, weight: usize) {
         let lane = &mut self.all[index];
         if lane.tail.is_empty() {
@@ -547,7 +547,7 @@ pub(crate) struct LaneView {
     pub(crate) running_at: Option<usize>,
     /// The drain thread whose consumer has tried its job, with one consumer for each thread.
     pub(crate) tried_by: Option<usize>,
-    /// Whether it holds items that no thread has in hand.
+    /// Whether it holds items that are not in flight.
     pub(crate) holds_items: bool,
     pub(crate) is_stalled: bool,
 }
@@ -565,7 +565,7 @@ impl<T> Lanes<T> {
         self.all.iter().any(|(_, lane)| lane.lingers())
     }
 
-    /// The position of the first item that no thread has in hand, or of an earlier one, without
+    /// The position of the first item that is not in flight, or of an earlier one, without
     /// those that linger.
     pub(crate) fn first_held(&self) -> Option<u64> {
         let waiting = self.all.iter().filter(|(_, lane)| !lane.lingers());

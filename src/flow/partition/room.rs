@@ -10,7 +10,7 @@
 //!              the partition is full, and the lane's job has waited for long
 //!   (counted) ──────────────────────────────────────────────────────────────▶ stalled
 //!       ▲                                                                       │
-//!       └── its last item is in hand, discarded, or settled without a handler ──┘
+//!       └── its last item is in flight, discarded, or settled without a handler ──┘
 //! ```
 //!
 //! So a type adds one more buffer at most while it is stalled. A lane changes state under the lock

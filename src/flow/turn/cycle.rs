@@ -125,7 +125,7 @@ impl<T: Item> DrainTask<T> {
 
     // ---- the quiescent point
 
-    /// Reached inside no partition, with nothing in hand.
+    /// Reached inside no partition, with nothing in flight.
     fn quiescent_point(&mut self) {
         self.slot().count_cycle();
         self.serve_dead_letters();
@@ -349,7 +349,7 @@ impl<T: Item> DrainTask<T> {
 
 impl<T: Item> DrainTask<T> {
     /// Calls the handlers of dead letters that no thread is inside. Inside no partition, with
-    /// nothing in hand.
+    /// nothing in flight.
     pub(super) fn serve_dead_letters(&mut self) {
         let flow = self.flow.clone();
         let boxes = &flow.dead_letters;
