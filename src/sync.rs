@@ -1,7 +1,7 @@
 //! The only door to locks, atomics, channels, threads and the clock.
 //!
 //! In a normal build it opens on `std`, `crossbeam`, `arc-swap`, `boxcar` and `spin`; under `--cfg
-//! loom` on the twins in [`model`], so that the protocols run unchanged in loom's scheduler. The
+//! loom` on the twins in `sync::model`, so that the protocols run unchanged in loom's scheduler. The
 //! twins have no clock: a wait with a timeout ends when it is notified, or when a test ends it, so
 //! a lost wake-up is a deadlock that loom reports and never a delay that hides it.
 

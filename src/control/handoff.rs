@@ -27,7 +27,7 @@ impl<T: Item> Control<T> {
     /// Moves a partition to the drain thread `to`: immediately, unless its owner is inside, which
     /// then completes the move when it leaves. Returns `false` if `to` has it already.
     ///
-    /// Called under the control lock, as `control` proves, and not after expiry.
+    /// Called under the control lock, as `state` proves, and not after expiry.
     pub(crate) fn move_to(&self, state: &mut ControlState, partition: usize, to: usize) -> bool {
         let word = self.flow.route.owner(partition);
         let now = Instant::now();

@@ -29,7 +29,7 @@ use crate::threads::pool::Pool;
 use crate::threads::slots::ThreadSlots;
 
 /// The control side of one queue: who drains what, when, and until when. Drain threads know it as
-/// their [`Steering`](crate::flow::state::Steering).
+/// their [`Steering`].
 ///
 /// | field | written by | read by |
 /// |---|---|---|
@@ -37,7 +37,7 @@ use crate::threads::slots::ThreadSlots;
 /// | `departures` | see [`Departures`] | drain threads |
 /// | `supervision` | see [`Supervision`] | supervisor, statistics |
 /// | `watch` | the start of the queue, once | the last drain thread that ends |
-/// | `balancing` | see `control/state.rs` | control side, statistics |
+/// | `balancing` | see [`Balancing`] | control side, statistics |
 /// | `log_helper` | see `control/log_helper.rs` | all threads that log or wait for the log |
 /// | `inline` | callers that drain the queue; set once, at its start | the same |
 pub(crate) struct Control<T: Item> {
@@ -350,15 +350,6 @@ impl<T: Item> Steering<T> for Control<T> {
     }
 }
 
-// The state that a queue keeps between runs of its balancer.
-//
-// | field | written by | read by |
-// |---|---|---|
-// | `meter` | the run in progress | the same |
-// | `figures` | the run in progress | statistics |
-// | `*_log` | runs | the same |
-// | `running` | control thread, helper threads | the same |
-
 /// Totals over all runs so far.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BalanceFigures {
@@ -368,7 +359,14 @@ pub(crate) struct BalanceFigures {
     pub(crate) load_ratio: f64,
 }
 
-/// The balancing of one queue.
+/// What a queue keeps between runs of its balancer.
+///
+/// | field | written by | read by |
+/// |---|---|---|
+/// | `meter` | the run in progress | the same |
+/// | `figures` | the run in progress | statistics |
+/// | `*_log` | runs | the same |
+/// | `running` | control thread, helper threads | the same |
 #[derive(Debug)]
 pub(crate) struct Balancing {
     pub(crate) balancer: DrainBalancer,

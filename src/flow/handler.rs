@@ -36,7 +36,7 @@ pub trait Handler<T>: Send + Sync {
         Err(Failure::last("it takes no dead letters; implement consume_dead_letters"))
     }
 
-    /// Whether `consume` must run inside [`Host::enter`](crate::flow::handler::Host::enter). If no
+    /// Whether `consume` must run inside [`Host::enter`]. If no
     /// handler of a partition needs it, the drain thread does not enter the host for that
     /// partition.
     fn needs_host(&self) -> bool {

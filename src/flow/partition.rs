@@ -13,8 +13,8 @@
 //! | `taken` | thread inside, plain stores under the lock of the lanes | producers (gate) |
 //! | `released` | threads that change the lanes, under their lock | producers (gate) |
 //! | `stalled`, `gate.has_stalled` | the same; producers that find it full | producers |
-//! | `gate.lingers`, `gate.linger` | see `flow/partition.rs` | the same |
-//! | `gate.put_at`, `oldest_sealed_ns` | see `flow/partition.rs` | the same |
+//! | `gate.lingers`, `gate.linger` | see [`Linger`] | the same |
+//! | `gate.put_at`, `oldest_sealed_ns` | see *put times* at the end of the file | the same |
 //! | `lane_use` | threads that change the lanes | drain threads before they sleep, who assigns |
 //! | `weighed` | producers, thread inside (under the gate) | the same |
 //! | `finished` | thread inside | the thread inside after it |
@@ -107,7 +107,7 @@ struct DrainSide {
     /// Received segments that `gate.sealed` still counts.
     received: AtomicU16,
     /// The put time of the oldest segment in the channel, or of the one before it; see
-    /// `partition.rs`.
+    /// *put times*.
     oldest_sealed_ns: AtomicU64,
     revoked_at_ns: AtomicU64,
 }
@@ -598,7 +598,7 @@ impl<T> Gate<T> {
 // [`max_delay`](crate::config::Config::max_delay).
 //
 // Taken items wait in their lane. In a partition of one type, the rest of the batch need not be
-// taken item by item: notifications are *suppressed*: puts set no ready bit and wake no thread,
+// taken item by item. Its *notifications are suppressed*: puts set no ready bit and wake no thread,
 // up to the put that makes the batch full. So a batch takes two wake-ups, one by its first item
 // and one when it is full or due.
 //

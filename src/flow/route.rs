@@ -19,7 +19,7 @@
 //! | `types[n].registered` | add, replace and remove a handler | drain threads, statistics |
 //! | `types[n].name` | the registration of a new type | statistics, supervisor |
 //! | `spreads` | the registration of a new type | producers |
-//! | `idle_handlers` | see `flow/route.rs` | drain threads after an empty cycle |
+//! | `idle_handlers` | see [`IdleHandlers`] | drain threads after an empty cycle |
 
 pub(crate) mod owner;
 pub(crate) mod retirements;
@@ -375,13 +375,6 @@ impl<T> Route<T> {
     }
 }
 
-// The handler instances with `on_idle`, in order of registration.
-//
-// | field | written by | read by |
-// |---|---|---|
-// | `list` | registration, removal, under the control lock | drain threads after an empty cycle |
-// | `count` | the same, under the lock of the list | the same |
-
 /// A handler instance with `on_idle`.
 pub(crate) struct IdleHandler<T> {
     pub(crate) handler: HandlerRef<T>,
@@ -402,6 +395,12 @@ struct List<T> {
     added: u64,
 }
 
+/// The handler instances with `on_idle`, in order of registration.
+///
+/// | field | written by | read by |
+/// |---|---|---|
+/// | `list` | registration, removal, under the control lock | drain threads after an empty cycle |
+/// | `count` | the same, under the lock of the list | the same |
 struct IdleHandlers<T> {
     list: Mutex<List<T>>,
     count: AtomicUsize,

@@ -36,12 +36,12 @@ use crate::threads::waits::WaitingProducers;
 /// | `route` | growth and handlers, under the control lock; see `route.rs` | all threads |
 /// | `threads` | see `threads/slots.rs` | all threads |
 /// | `arming` | see `threads/agenda.rs` | drain threads, supervisor |
-/// | `ending` | see `flow/state.rs` | drain threads, shutdowns |
+/// | `ending` | see [`Ending`] | drain threads, shutdowns |
 /// | `flushes` | see [`Flushes`] | drain threads, flushes |
 /// | `dead_letters` | see `handler/dead_letters.rs` | drain threads, flushes |
 /// | `dispatch_log` | see `handler/dispatch_log.rs` | producers, drain threads |
 /// | `retirements` | see `route/retirements.rs` | drain threads |
-/// | `serving` | see `flow/state.rs` | control side, drain threads |
+/// | `serving` | see [`Serving`] | control side, drain threads |
 /// | `slow_calls` | see `handler/slow_calls.rs` | drain threads, supervisor |
 /// | `waiting_producers` | producers that wait for room | watchdog |
 /// | `next_partition` | producers, with a selector that goes in turn | the same |
@@ -266,17 +266,16 @@ impl Flushes {
     }
 }
 
-// How far a queue is on its way to its end: running → closing → ended, or expired.
-//
-// | field | written by | read by |
-// |---|---|---|
-// | `closing` | closer, once, after every gate is closed | drain threads |
-// | `unfinished` | closer (set), drain threads (count down) | drain threads |
-// | `expired` | an expiring shutdown, once, under the control lock | drain threads |
-// | `deadlines` | see `deadlines.rs` | drain threads |
-// | `to_close` | drain threads at their end | the same |
-// | `running` | the last act of each drain thread | shutdowns |
-
+/// How far a queue is on its way to its end: running → closing → ended, or expired.
+///
+/// | field | written by | read by |
+/// |---|---|---|
+/// | `closing` | closer, once, after every gate is closed | drain threads |
+/// | `unfinished` | closer (set), drain threads (count down) | drain threads |
+/// | `expired` | an expiring shutdown, once, under the control lock | drain threads |
+/// | `deadlines` | see `deadlines.rs` | drain threads |
+/// | `to_close` | drain threads at their end | the same |
+/// | `running` | the last act of each drain thread | shutdowns |
 pub(crate) struct Ending<T> {
     closing: AtomicBool,
     unfinished: AtomicUsize,
@@ -385,13 +384,12 @@ impl<T> Ending<T> {
     }
 }
 
-// How many registrations of a queue each handler instance serves, so that no scan over all types
-// decides whether it serves one.
-//
-// | field | written by | read by |
-// |---|---|---|
-// | `counts` | registration and removal, under the control lock | the same; drain threads |
-
+/// How many registrations of a queue each handler instance serves, so that no scan over all types
+/// decides whether it serves one.
+///
+/// | field | written by | read by |
+/// |---|---|---|
+/// | `counts` | registration and removal, under the control lock | the same; drain threads |
 #[derive(Debug, Default)]
 pub(crate) struct Serving {
     /// By the address of the instance, which the registration keeps alive. No entry is 0. Locked

@@ -9,7 +9,7 @@
 //! | `reach`, `has_run`, `is_dismissed` | supervisor | drain threads; statistics |
 //! | `in_slow_call` | drain thread `i` | supervisor |
 //! | `runner` | drain thread `i`, or the worker that runs it, under its lock | watchdog |
-//! | `is_running` | see `threads/slots.rs` | all threads |
+//! | `is_running` | see [`Spares`] | all threads |
 
 use std::ops::Index;
 
@@ -387,22 +387,21 @@ impl Index<usize> for ThreadSlots {
     }
 }
 
-// Spare drain threads: started by the supervisor while all others are held up, and dismissed when
-// they have had nothing to do for a while.
-//
-// A spare thread is a drain thread like the others, but that no balancer plans for it, and that it
-// owns partitions only until their threads are reachable again.
-//
-// ```text
-//   idle ──start (supervisor)──▶ running ──dismiss (supervisor)──▶ leaving ──(itself)──▶ idle
-//                                   └─────────────── the queue ends ──────────────▶ ended
-// ```
-//
-// | field | written by | read by |
-// |---|---|---|
-// | `sleepers` | spare threads that start and leave | the same |
-// | `is_running`, in the slot of each | supervisor (set), the thread (clear) | all threads |
-
+/// Spare drain threads: started by the supervisor while all others are held up, and dismissed when
+/// they have had nothing to do for a while.
+///
+/// A spare thread is a drain thread like the others, but that no balancer plans for it, and that it
+/// owns partitions only until their threads are reachable again.
+///
+/// ```text
+///   idle ──start (supervisor)──▶ running ──dismiss (supervisor)──▶ leaving ──(itself)──▶ idle
+///                                   └─────────────── the queue ends ──────────────▶ ended
+/// ```
+///
+/// | field | written by | read by |
+/// |---|---|---|
+/// | `sleepers` | spare threads that start and leave | the same |
+/// | `is_running`, in the slot of each | supervisor (set), the thread (clear) | all threads |
 #[derive(Debug)]
 pub(crate) struct Spares {
     /// The number of the first: those of the other drain threads come before it.

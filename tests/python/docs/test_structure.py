@@ -1,6 +1,7 @@
 """A reader who searches for a class finds one, and each import names the module that has it."""
 
 import importlib.util
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -36,3 +37,26 @@ def test_no_module_imports_from_the_page_of_the_package():
     ]
 
     assert found == []
+
+
+SOURCES = [
+    path
+    for folder in ("src", "tests/it", "tests/states", "benches", "scripts")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in (".rs", ".md") and "target" not in path.parts
+]
+
+
+def test_a_file_that_a_comment_names_is_there_and_is_another_one():
+    files = [f"/{path.relative_to(ROOT)}" for path in SOURCES]
+    wrong = []
+    for path in SOURCES:
+        marker = "//" if path.suffix == ".rs" else ""
+        for line in path.read_text().splitlines():
+            _, _, comment = line.partition(marker) if marker else ("", "", line)
+            for name in re.findall(r"`([\w/.-]+\.rs)`", comment):
+                named = [file for file in files if file.endswith(f"/{name}")]
+                if named in ([], [f"/{path.relative_to(ROOT)}"]):
+                    wrong.append(f"{path.relative_to(ROOT)}: {line.strip()}")
+
+    assert wrong == []
