@@ -634,15 +634,13 @@ impl<T: Item> WeakQueue<T> {
 
     /// [`BatchQueue::close_to_outside`], if the queue still exists.
     pub fn close_to_outside(&self, deadline: Option<Instant>) {
-        if let Some(control) = self.0.upgrade() {
-            control.close_to_outside(deadline);
-        }
+        self.with(|control| control.close_to_outside(deadline));
     }
 
     /// Whether all that the queue has accepted is handled.
     #[cfg(feature = "python")]
     pub(crate) fn is_all_handled(&self) -> bool {
-        self.0.upgrade().is_none_or(|control| control.is_all_handled())
+        self.with(|control| control.is_all_handled()).unwrap_or(true)
     }
 
     /// The same as [`shutdown_with`](Self::shutdown_with), but does not wait for the log.
@@ -652,7 +650,7 @@ impl<T: Item> WeakQueue<T> {
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<(), P::Interrupt> {
-        self.0.upgrade().map_or(Ok(()), |control| control.end(deadline, pause).map(drop))
+        self.with(|control| control.end(deadline, pause).map(drop)).unwrap_or(Ok(()))
     }
 
     /// Waits until the lines of the queue are in the log.
@@ -662,7 +660,7 @@ impl<T: Item> WeakQueue<T> {
         latest: Instant,
         pause: &mut P,
     ) -> Result<(), P::Interrupt> {
-        self.0.upgrade().map_or(Ok(()), |control| control.log_helper.wait_written(latest, pause))
+        self.with(|control| control.log_helper.wait_written(latest, pause)).unwrap_or(Ok(()))
     }
 
     /// [`BatchQueue::shutdown_with`], if the queue still exists.
@@ -674,6 +672,14 @@ impl<T: Item> WeakQueue<T> {
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<u64, P::Interrupt> {
-        self.0.upgrade().map_or(Ok(0), |control| control.shutdown(deadline, pause))
+        self.with(|control| control.shutdown(deadline, pause)).unwrap_or(Ok(0))
+    }
+
+    /// Calls `act` if the queue still exists. It may be gone afterwards.
+    fn with<R>(&self, act: impl FnOnce(&Arc<Control<T>>) -> R) -> Option<R> {
+        let control = self.0.upgrade()?;
+        let result = act(&control);
+        Control::let_go(control);
+        Some(result)
     }
 }

@@ -324,8 +324,9 @@ impl Drop for Waiting {
         table.records[index].waits -= 1;
         let gone = (table.records[index].waits == 0).then(|| table.records.remove(index));
         drop(table);
-        // Outside the lock. The thread that waits has another reference.
-        drop(gone);
+        if let Some(record) = gone {
+            record.queue.let_go();
+        }
     }
 }
 
