@@ -26,8 +26,7 @@
 //!  call.rs                call the handler, count the outcome, try again or give up
 //!    after_call.rs        the next job of the lane, and the next one at the handler lock
 //!     │
-//!  handler.rs             consume(batch), and the environment of the handlers, such as the
-//!  interpreter
+//!  handler.rs             consume(batch), in the host of the handlers, such as the interpreter
 //!    lock.rs              who may enter a handler, and whose job is next there
 //!    slow_calls.rs        slow handlers leave one thread to quick ones
 //!    dead_letters.rs      what failed for good, on its way to the handler that keeps it
