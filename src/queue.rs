@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::config::{Config, Selector, ThreadPolicy, available_cores};
+use crate::control::log_helper::last_patience;
 use crate::control::state::Control;
 use crate::control::{drains, rebalancer, supervisor};
 use crate::error::{AddHandlerError, ConfigError, FlushError, ProduceError};
@@ -328,7 +329,18 @@ impl<T: Item> BatchQueue<T> {
         deadline: Option<Instant>,
         pause: &mut P,
     ) -> Result<u64, P::Interrupt> {
-        let abandoned = self.control.shutdown(deadline, pause)?;
+        let abandoned = self.end_with(deadline, pause)?;
+        self.wait_logged(last_patience(deadline), pause)?;
+        Ok(abandoned)
+    }
+
+    /// [`shutdown_with`](Self::shutdown_with), without the wait for the log.
+    pub(crate) fn end_with<P: Pause>(
+        &self,
+        deadline: Option<Instant>,
+        pause: &mut P,
+    ) -> Result<u64, P::Interrupt> {
+        let abandoned = self.control.end(deadline, pause)?;
         if self.flow.ending.running().is_empty() {
             // The threads have ended: the joins do not wait. A panic was reported when it happened.
             for thread in std::mem::take(&mut *self.joins.lock()) {
@@ -336,6 +348,19 @@ impl<T: Item> BatchQueue<T> {
             }
         }
         Ok(abandoned)
+    }
+
+    /// Waits until the lines of the queue are in the log, until `latest`. A drain thread does not
+    /// wait.
+    pub(crate) fn wait_logged<P: Pause>(
+        &self,
+        latest: Instant,
+        pause: &mut P,
+    ) -> Result<(), P::Interrupt> {
+        if on_drain_thread() {
+            return Ok(());
+        }
+        self.control.log_helper.wait_written(latest, pause)
     }
 
     /// A reference that keeps nothing alive, for code that closes all queues at the end of a
@@ -643,7 +668,7 @@ impl<T: Item> WeakQueue<T> {
         self.with(|control| control.is_all_handled()).unwrap_or(true)
     }
 
-    /// The same as [`shutdown_with`](Self::shutdown_with), but does not wait for the log.
+    /// The same as [`BatchQueue::end_with`], if the queue still exists.
     #[cfg(feature = "python")]
     pub(crate) fn end_with<P: Pause>(
         &self,
@@ -653,7 +678,7 @@ impl<T: Item> WeakQueue<T> {
         self.with(|control| control.end(deadline, pause).map(drop)).unwrap_or(Ok(()))
     }
 
-    /// Waits until the lines of the queue are in the log.
+    /// The same as [`BatchQueue::wait_logged`], if the queue still exists.
     #[cfg(feature = "python")]
     pub(crate) fn wait_logged<P: Pause>(
         &self,
@@ -661,18 +686,6 @@ impl<T: Item> WeakQueue<T> {
         pause: &mut P,
     ) -> Result<(), P::Interrupt> {
         self.with(|control| control.log_helper.wait_written(latest, pause)).unwrap_or(Ok(()))
-    }
-
-    /// [`BatchQueue::shutdown_with`], if the queue still exists.
-    ///
-    /// # Errors
-    /// `pause` ended the wait.
-    pub fn shutdown_with<P: Pause>(
-        &self,
-        deadline: Option<Instant>,
-        pause: &mut P,
-    ) -> Result<u64, P::Interrupt> {
-        self.with(|control| control.shutdown(deadline, pause)).unwrap_or(Ok(0))
     }
 
     /// Calls `act` if the queue still exists. It may be gone afterwards.

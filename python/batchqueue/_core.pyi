@@ -27,6 +27,7 @@ __all__ = [
     "add_handlers",
     "close_all",
     "close_to_outside",
+    "end",
     "flush_until",
     "forget_parent",
     "histograms_of",
@@ -43,6 +44,7 @@ __all__ = [
     "try_produce_many",
     "try_submit",
     "unhandled_types",
+    "wait_logged",
     "with_instants",
 ]
 
@@ -664,9 +666,9 @@ class Queue:
         Remove the handler of a type. Items of the type are unhandled from now on, also those that
         wait in a partition: call `flush` before, so that the handler gets them.
 
-        The handler gets the batch that a drain thread may have in hand, and then `on_close`, unless
-        it serves another type of this queue. When the call returns, no thread is inside the handler
-        and none will enter it. A call from a drain thread does not wait for that.
+        The handler gets the batch that a drain thread may have in flight, and then `on_close`,
+        unless it serves another type of this queue. When the call returns, no thread is inside the
+        handler and none will enter it. A call from a drain thread does not wait for that.
 
         Args:
             item_type: The class, or the tag.
@@ -1051,6 +1053,12 @@ def close_to_outside(
         timeout: Seconds until the end of the shutdown that will follow. None: without a limit.
     """
 
+def end(queue: "Queue", timeout: SupportsFloat | SupportsIndex | timedelta | None) -> int:
+    """
+    Shut a queue down, but leave the wait for its log to `wait_logged`. Returns the number of
+    abandoned items.
+    """
+
 def flush_until(
     queue: "Queue", timeout: SupportsFloat | SupportsIndex | timedelta | None, stop: "Any"
 ) -> bool:
@@ -1247,6 +1255,14 @@ def try_submit(
 def unhandled_types(queue: "Queue") -> list[str]:
     """
     Return the names of types without a handler of which the queue got items, the first few.
+    """
+
+def wait_logged(
+    queues: "list[Queue]", timeout: SupportsFloat | SupportsIndex | timedelta | None
+) -> None:
+    """
+    Wait until the lines of these queues are in the log: for all of them no longer than the shutdown
+    of one would.
     """
 
 def with_instants(batch: "Any", zone: "str") -> "Any":

@@ -1,6 +1,6 @@
 //! Close and expiry: how a queue ends. The steps are rules 13 and 14 of `flow/ownership/README.md`.
 
-use crate::control::log_helper::{last_patience, patience};
+use crate::control::log_helper::patience;
 use crate::control::rebalancer;
 use crate::control::state::Control;
 use crate::error::FlushError;
@@ -56,20 +56,8 @@ impl<T: Item> Control<T> {
         self.flow.threads.wake_all();
     }
 
-    /// See `BatchQueue::shutdown_with`.
-    pub(crate) fn shutdown<P: Pause>(
-        self: &Arc<Self>,
-        deadline: Option<Instant>,
-        pause: &mut P,
-    ) -> Result<u64, P::Interrupt> {
-        let abandoned = self.end(deadline, pause)?;
-        if !on_drain_thread() {
-            self.log_helper.wait_written(last_patience(deadline), pause)?;
-        }
-        Ok(abandoned)
-    }
-
-    /// Closes, and waits for the end of the drain threads, but not for the log.
+    /// Closes, and waits for the end of the drain threads, but not for the log. Returns the number
+    /// of abandoned items.
     pub(crate) fn end<P: Pause>(
         self: &Arc<Self>,
         deadline: Option<Instant>,

@@ -72,7 +72,7 @@ mod _core {
     use crate::python::queue::life::{close_all, forget_parent, is_exiting, prepare_for_forks};
     #[pymodule_export]
     use crate::python::queue::{
-        add_handlers, close_to_outside, histograms_of, stats_of, unhandled_types,
+        add_handlers, close_to_outside, end, histograms_of, stats_of, unhandled_types, wait_logged,
     };
     #[pymodule_export]
     use crate::python::stages::{GateTicket, PyCounter, PyTimeMeter, StageGate};

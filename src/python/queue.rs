@@ -15,6 +15,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::control::log_helper::last_patience;
 use crate::error::ProduceError;
 use crate::python::config::{PySelector, run_for_caller};
 use crate::python::errors::{after_some, flushed, forked, misplaced, not_iterable, too_late};
@@ -447,6 +448,31 @@ pub(crate) fn add_handlers(
 pub(crate) fn close_to_outside(queue: &Queue, timeout: Option<Timeout>) -> PyResult<()> {
     queue.core_to_close()?.close_to_outside(deadline_of(timeout)?);
     Ok(())
+}
+
+/// Shut a queue down, but leave the wait for its log to `wait_logged`. Returns the number of
+/// abandoned items.
+#[pyfunction]
+#[pyo3(signature = (queue: "Queue", timeout))]
+pub(crate) fn end(py: Python<'_>, queue: &Queue, timeout: Option<Timeout>) -> PyResult<u64> {
+    let deadline = deadline_of(timeout)?;
+    queue.core_to_close()?.end_with(deadline, &mut InterpreterPause(py))
+}
+
+/// Wait until the lines of these queues are in the log: for all of them no longer than the shutdown
+/// of one would.
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
+#[pyo3(signature = (queues: "list[Queue]", timeout))]
+pub(crate) fn wait_logged(
+    py: Python<'_>,
+    queues: Vec<PyRef<'_, Queue>>,
+    timeout: Option<Timeout>,
+) -> PyResult<()> {
+    let latest = last_patience(deadline_of(timeout)?);
+    queues
+        .iter()
+        .try_for_each(|queue| queue.core_to_close()?.wait_logged(latest, &mut InterpreterPause(py)))
 }
 
 /// Return the core's snapshot, for the facade's `BatchQueueStats`.

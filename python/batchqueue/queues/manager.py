@@ -130,8 +130,10 @@ class BatchQueueManager:
                 _core.close_to_outside(queue, seconds)
             for name, queue in reversed(queues.items()):
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                abandoned[name] = queue.shutdown(left)
+                abandoned[name] = _core.end(queue, left)
                 _unregister(name, queue)
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            _core.wait_logged(list(queues.values()), left)
         except BaseException:
             # No shutdown follows: what backs off is not tried for the last time at that deadline.
             for queue in queues.values():

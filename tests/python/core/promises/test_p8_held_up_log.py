@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
+from batchqueue import BatchQueueManager
 from core_support.handlers import Held, Recorder
-from core_support.queues import assert_conserved
+from core_support.queues import assert_conserved, config
 from core_support.scripts import run_script
 from core_support.threads import in_background, join
 from core_support.waits import WAIT_S, eventually
@@ -268,3 +269,31 @@ def test_a_callback_of_a_future_that_fails_does_not_wait_for_the_log(make_queue,
     assert first.result(WAIT_S) == 1
     assert held_up.entered.wait(WAIT_S)
     assert queue.submit(2).result(WAIT_S) == 2
+
+
+def test_queues_that_end_together_do_not_wait_for_the_log_one_after_the_other(held_up):
+    """Each of them would wait for seconds, and the first to be made is the last to end."""
+
+    class FailsAtTheEnd:
+        def __init__(self):
+            self.has_closed = threading.Event()
+
+        def consume(self, batch):
+            pass
+
+        def on_close(self):
+            self.has_closed.set()
+            raise ValueError("as planned")
+
+    made = [FailsAtTheEnd() for _ in range(40)]
+    for number, handler in enumerate(made):
+        queue = BatchQueueManager.create(f"together-{number}", config())
+        queue.add_handler(int, handler)
+        queue.produce(1)
+    shutdown, outcome = in_background(lambda: BatchQueueManager.shutdown_all(WAIT_S))
+    assert made[0].has_closed.wait(WAIT_S)
+    assert held_up.lines == []
+    held_up.released.set()
+    join(shutdown)
+    assert outcome == [{f"together-{number}": 0 for number in range(40)}]
+    assert len(held_up.lines) == 40, "they are waited for, as after the shutdown of one"
