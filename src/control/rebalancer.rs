@@ -202,7 +202,7 @@ impl<T: Item> Control<T> {
     }
 
     /// [`rebalance`](Self::rebalance), which adds to `lines` what is to be logged.
-    pub(crate) fn run_balancer(self: &Arc<Self>, lines: &mut Vec<Line>) -> usize {
+    fn run_balancer(self: &Arc<Self>, lines: &mut Vec<Line>) -> usize {
         let Some(balancing) = &self.balancing else { return 0 };
         let Some(_inside) = InsideBalancer::enter() else { return 0 };
         let mut meter = balancing.meter.lock();

@@ -303,7 +303,7 @@ impl<T: Item> Control<T> {
 
     /// Ends a retirement that is over already, or wakes all threads: the first that is not inside
     /// a handler ends it, when no thread is inside. Without a lock.
-    pub(crate) fn continue_retirement(&self, begun: Begun<T>) -> Arc<Retired> {
+    fn continue_retirement(&self, begun: Begun<T>) -> Arc<Retired> {
         match begun.over {
             Some(retirement) => {
                 if let Some(line) = retirement.end(&self.flow.name) {
@@ -323,10 +323,7 @@ impl<T: Item> Control<T> {
     }
 
     /// Handlers that are about to be removed still get what lingers. Under the control lock.
-    pub(crate) fn keep_what_lingers(
-        &self,
-        registered: &Arc<TypeHandlers<T>>,
-    ) -> Option<UnsettledMark> {
+    fn keep_what_lingers(&self, registered: &Arc<TypeHandlers<T>>) -> Option<UnsettledMark> {
         registered.settings.max_delay?;
         let unsettled = UnsettledMark::default();
         for partition in self.partitions_of(&registered.partitions) {
@@ -365,7 +362,7 @@ const CHECKS_IN_CALL: usize = if cfg!(loom) { 1 } else { 4 };
 
 impl<T: Item> Control<T> {
     /// The type has lost its handler, and the jobs that wait for it were recalled.
-    pub(crate) fn begin_departure(&self, state: &mut ControlState, key: TypeKey) {
+    fn begin_departure(&self, state: &mut ControlState, key: TypeKey) {
         let Some(known) = state.types.get(key) else { return };
         let goal = |index: usize| (index, self.flow.route.partition(index).pushed_under_gate());
         let goals: Goals = if self.flow.config.selector == Selector::ByType {

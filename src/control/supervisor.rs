@@ -299,7 +299,7 @@ impl<T: Item> Control<T> {
     }
 
     /// Lets spare threads go that have had no partition for a while.
-    pub(crate) fn dismiss_spares(&self, seen: &mut Seen) {
+    fn dismiss_spares(&self, seen: &mut Seen) {
         let first = self.flow.threads.len();
         if !seen.threads[first..].iter().any(|spare| spare.is_running) {
             return;

@@ -384,7 +384,7 @@ impl DropPanics {
     }
 
     /// Panics as the first item did, unless the thread unwinds already.
-    pub(crate) fn resume(self) {
+    fn resume(self) {
         if let Some(cause) = self.first
             && !panicking()
         {

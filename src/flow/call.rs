@@ -284,7 +284,7 @@ pub(crate) fn call(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> Re
 impl<T: Item> Caller<'_, T> {
     /// Before a try: sees to it that the job does not exceed the limit of a batch.
     #[inline]
-    pub(super) fn cut_to_limit(
+    fn cut_to_limit(
         &mut self,
         registered: &TypeHandlers<T>,
         job: &mut Job<T>,
@@ -363,12 +363,7 @@ impl<T: Item> Caller<'_, T> {
     }
 
     /// Counts items that failed for the log.
-    pub(super) fn note_failed(
-        &mut self,
-        registered: &TypeHandlers<T>,
-        failed: usize,
-        failure: &Failure,
-    ) {
+    fn note_failed(&mut self, registered: &TypeHandlers<T>, failed: usize, failure: &Failure) {
         let (queue, name) = (&self.flow.name, &registered.name);
         self.note(Problem::Failed, registered.key, failed as u64, |failed| {
             let items = counted(failed, "item");
@@ -380,7 +375,7 @@ impl<T: Item> Caller<'_, T> {
     /// Counts items whose first attempt failed, for the log. A handler that only ever needs a few
     /// attempts would not be seen anywhere else.
     #[cold]
-    pub(super) fn note_first_failure(
+    fn note_first_failure(
         &mut self,
         registered: &TypeHandlers<T>,
         failed: usize,
@@ -405,7 +400,7 @@ impl<T: Item> Caller<'_, T> {
     }
 
     /// Counts a job whose type has no handler, or lost it between two tries.
-    pub(super) fn settle_without_handler(&mut self, job: Job<T>, key: TypeKey) {
+    fn settle_without_handler(&mut self, job: Job<T>, key: TypeKey) {
         let (flow, weight) = (self.flow, job.weight());
         for batch in job.batches() {
             // What an item is called may be the user's code.
@@ -458,7 +453,7 @@ impl<T: Item> Caller<'_, T> {
 
     /// Drops what a call of a handler has left of its items, or what it does not get. They are
     /// counted.
-    pub(super) fn drop_items(
+    fn drop_items(
         &mut self,
         registered: &TypeHandlers<T>,
         batches: impl IntoIterator<Item = Batch<T>>,
@@ -466,7 +461,7 @@ impl<T: Item> Caller<'_, T> {
         self.drop_batches(registered.key, || registered.name.to_string(), batches);
     }
 
-    pub(super) fn drop_batches(
+    fn drop_batches(
         &mut self,
         key: TypeKey,
         name: impl FnOnce() -> String,
@@ -534,7 +529,7 @@ impl<T> Job<T> {
     }
 
     /// The same job with its pieces in its batch, in order.
-    pub(super) fn in_one_piece(mut self) -> Self {
+    fn in_one_piece(mut self) -> Self {
         while let Some(piece) = self.pieces.pop() {
             self.batch.append(piece.batch);
         }
@@ -548,12 +543,12 @@ impl<T> Job<T> {
     }
 
     /// All its items, in order.
-    pub(super) fn into_batches(self) -> impl Iterator<Item = Batch<T>> {
+    fn into_batches(self) -> impl Iterator<Item = Batch<T>> {
         std::iter::once(self.batch).chain(self.pieces.into_iter().rev().map(|piece| piece.batch))
     }
 
     /// Takes the piece that waits next. Returns `false` if there is none.
-    pub(super) fn next_piece(&mut self) -> bool {
+    fn next_piece(&mut self) -> bool {
         let Some(Piece { batch, tries }) = self.pieces.pop() else { return false };
         (self.items, self.batch, self.tries) = (batch.len(), batch, tries);
         self.took = Duration::ZERO;
@@ -563,7 +558,7 @@ impl<T> Job<T> {
 
 impl<T: Item> Caller<'_, T> {
     /// What follows if the try that is about to begin fails.
-    pub(super) fn next_try(&self, target: &Target<T>, job: &Job<T>) -> Option<NextTry> {
+    fn next_try(&self, target: &Target<T>, job: &Job<T>) -> Option<NextTry> {
         let retry = target.registered.settings.retry.as_ref()?;
         let has_tries = retry.attempts.is_none_or(|attempts| job.tries < attempts);
         if has_tries && !self.is_last_try(job.place.partition) {
@@ -701,7 +696,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 impl<T: Item> Caller<'_, T> {
     /// The items of a job failed for good, after so many others were `settled`: they go to a
     /// handler of dead letters, and the lane continues. `target`: the handler, if the type has one.
-    pub(super) fn bury(
+    fn bury(
         &mut self,
         target: Option<&Target<T>>,
         mut job: Job<T>,

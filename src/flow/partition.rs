@@ -585,7 +585,7 @@ impl<T> Gate<T> {
     }
 
     /// Further puts take the fast path only up to this length of the open segment.
-    pub(super) fn plan_at_most(&mut self, length: usize) {
+    fn plan_at_most(&mut self, length: usize) {
         self.plain_until = self.plain_until.min(u16::try_from(length).unwrap_or(u16::MAX));
     }
 
@@ -641,7 +641,7 @@ pub(super) struct Linger {
 impl<T> Gate<T> {
     /// After a put of so many items, where items may linger.
     #[cold]
-    pub(super) fn note_put(&self, put: usize) -> Notify {
+    fn note_put(&self, put: usize) -> Notify {
         let (notify_at, pushed) = (self.linger.notify_at, self.pushed());
         let was_suppressed = pushed - (put as u64) < notify_at;
         match (was_suppressed && pushed >= notify_at, was_suppressed) {
@@ -653,7 +653,7 @@ impl<T> Gate<T> {
 
     /// Plans up to which put notifications are suppressed.
     #[cold]
-    pub(super) fn plan_suppression(&mut self) {
+    fn plan_suppression(&mut self) {
         let notify_at = self.linger.notify_at;
         if notify_at > self.pushed() {
             let before_last = notify_at.saturating_sub(self.before_open + 1);
@@ -663,7 +663,7 @@ impl<T> Gate<T> {
 
     /// Whether the last item of the open segment is the last one of a batch that waits to become
     /// full: the next item is the oldest one of another batch, and has its own time.
-    pub(super) fn ends_batch(&self) -> bool {
+    fn ends_batch(&self) -> bool {
         !self.open.is_empty() && self.pushed() == self.linger.batch_end
     }
 
@@ -777,7 +777,7 @@ impl<T> Gate<T> {
 
 impl<T> Partition<T> {
     /// Under the gate: a segment is about to enter the channel.
-    pub(super) fn note_oldest_sealed(&self, gate: &Gate<T>, put_at: PutTime) {
+    fn note_oldest_sealed(&self, gate: &Gate<T>, put_at: PutTime) {
         if !self.has_sealed(gate) {
             self.store_oldest_sealed(put_at);
         }

@@ -125,7 +125,7 @@ impl<D: Duty> Agenda<D> {
     }
 
     /// Waits until the queue, which was unregistered, is not being visited any more.
-    pub(crate) fn wait_unvisited(&self, queue: usize) {
+    fn wait_unvisited(&self, queue: usize) {
         let mut plan = self.plan.lock();
         while plan.visited == Some(queue) {
             plan = wait_for(&self.changed, plan, None);

@@ -485,7 +485,7 @@ impl Tasks {
         !self.queue.is_empty()
     }
 
-    pub(crate) fn first_timer(&self) -> Option<Deadline> {
+    fn first_timer(&self) -> Option<Deadline> {
         self.timers.first().map(|&(deadline, _)| deadline)
     }
 
@@ -544,7 +544,7 @@ thread_local! {
 }
 
 /// Whether the calling thread is a worker of `pool`.
-pub(crate) fn works_for<P: Employer>(pool: &P) -> bool {
+fn works_for<P: Employer>(pool: &P) -> bool {
     WORKS_FOR.with(Cell::get) == std::ptr::from_ref(pool) as usize
 }
 
@@ -561,7 +561,7 @@ pub(crate) fn forget_worker() {
 }
 
 /// Starts a worker, which the pool has counted already.
-pub(crate) fn spawn_worker<P: Employer>(pool: &Arc<P>, number: usize) -> io::Result<()> {
+fn spawn_worker<P: Employer>(pool: &Arc<P>, number: usize) -> io::Result<()> {
     pool.running().count_in();
     // Created outside the thread's body, so that it is also dropped if the thread does not start.
     let count_out = CountOut(pool.running().clone());

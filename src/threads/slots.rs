@@ -139,7 +139,7 @@ impl ThreadSlot {
     }
 
     /// Whether the thread has been in one call for so long that it may never return.
-    pub(crate) fn is_lost(&self) -> bool {
+    fn is_lost(&self) -> bool {
         // Relaxed: as in `is_away`.
         self.reach.load(Ordering::Relaxed) == Reach::Lost as u8
     }

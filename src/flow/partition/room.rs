@@ -130,7 +130,7 @@ impl<T> Partition<T> {
 
     /// Under the lock of the lanes.
     #[inline]
-    pub(crate) fn store_released(&self, counted: usize) {
+    fn store_released(&self, counted: usize) {
         // Relaxed load: written under the lock of the lanes. Release: pairs with the Acquire in
         // `refresh_released`.
         let released = self.drain_side.taken.load(Ordering::Relaxed) - counted as u64;

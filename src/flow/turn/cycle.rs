@@ -222,7 +222,7 @@ impl<T: Item> DrainTask<T> {
 impl<T: Item> DrainTask<T> {
     /// Calls `on_close` of replaced or removed handlers that no thread is inside any more; or, at
     /// the end of the queue, of all of them, which only other queues are inside then.
-    pub(super) fn retire_handlers(&mut self, at_end: bool) {
+    fn retire_handlers(&mut self, at_end: bool) {
         let mut ended = self.steering.ended_retirements(at_end);
         if ended.is_empty() {
             return;
@@ -240,7 +240,7 @@ impl<T: Item> DrainTask<T> {
         });
     }
 
-    pub(super) fn call_on_idle(&mut self) {
+    fn call_on_idle(&mut self) {
         let flow = self.flow.clone();
         self.has_idle_handlers = false;
         if let Consumption::ByHandler = flow.consumption {
@@ -272,7 +272,7 @@ impl<T: Item> DrainTask<T> {
 
     /// Makes the last call of each handler. The remaining threads take handlers from a shared list,
     /// so none of them waits for a thread that hangs.
-    pub(super) fn close_handlers(&mut self) {
+    fn close_handlers(&mut self) {
         let flow = self.flow.clone();
         flow.host.enter(&mut || {
             if let Some(consumer) = flow.consumption.side_called_by(self.index) {
@@ -350,7 +350,7 @@ impl<T: Item> DrainTask<T> {
 impl<T: Item> DrainTask<T> {
     /// Calls the handlers of dead letters that no thread is inside. Inside no partition, with
     /// nothing in flight.
-    pub(super) fn serve_dead_letters(&mut self) {
+    fn serve_dead_letters(&mut self) {
         let flow = self.flow.clone();
         let boxes = &flow.dead_letters;
         if !boxes.are_waiting() {
@@ -372,7 +372,7 @@ impl<T: Item> DrainTask<T> {
     }
 
     /// Before the last call of a handler, at its handler lock: the letters that are left for it.
-    pub(super) fn serve_letters_of(&mut self, handler: &HandlerRef<T>) {
+    fn serve_letters_of(&mut self, handler: &HandlerRef<T>) {
         for letter_box in self.flow.dead_letters.with_letters() {
             if letter_box.handler.is(handler) {
                 self.serve_at_lock(&letter_box);
