@@ -1,4 +1,5 @@
-//! What a queue needs for room in a partition, and for its end: see `threads/waits.rs`.
+//! The answers of a queue to the wait detection in `threads/waits.rs`: what room in a partition, or
+//! the end of the queue, depends on.
 
 use crate::flow::handler::HandlerRef;
 use crate::flow::partition::Partition;
@@ -25,7 +26,7 @@ impl<T: Item> Awaited for Flow<T> {
             Wish::Room { partition, key } => {
                 self.room_may_come(self.route.partition(partition), key, stuck)
             }
-            // Its threads return from their handlers, and close every one.
+            // The threads must return from their handlers and close each of them.
             Wish::End => {
                 self.ending.running().is_empty()
                     || self.ending.is_expired()
@@ -55,7 +56,7 @@ impl<T: Item> Awaited for Flow<T> {
 
 impl<T: Item> Flow<T> {
     fn room_may_come(&self, partition: &Partition<T>, key: TypeKey, stuck: &Stuck) -> bool {
-        // An item that is too heavy is cut.
+        // Any room is enough: an item that is too heavy is cut.
         if partition.room(key) > 0 {
             return true;
         }
@@ -71,8 +72,8 @@ impl<T: Item> Flow<T> {
         if self.has_one_type(partition) || partition.is_stalled(key) {
             return false;
         }
-        // Items of other types make room: those to be taken, or called, or marked as stalled before
-        // long.
+        // Items of other types make room, if they can be taken or called, or will soon count as
+        // stalled.
         let counts = partition.counts();
         let makes_room = |lane: &LaneView| {
             lane.key != key && (!is_stuck(lane) || (lane.holds_items && !lane.is_stalled))
@@ -80,7 +81,7 @@ impl<T: Item> Flow<T> {
         counts.pushed > counts.taken || lanes.iter().any(makes_room)
     }
 
-    /// The lane of a type, or what a new one would be.
+    /// Returns the lane of a type, or what a new lane would look like.
     fn lane_of(&self, key: TypeKey, lanes: &[LaneView]) -> LaneView {
         let lane = match self.consumption {
             Consumption::ByHandler => lanes.iter().find(|lane| lane.key == key),
@@ -89,13 +90,13 @@ impl<T: Item> Flow<T> {
         lane.copied().unwrap_or(LaneView::new(key))
     }
 
-    /// Whether the next call of a lane needs this handler lock, or the call that is running has it.
+    /// Whether the running call of a lane has this handler lock, or the next one needs it.
     fn needs_lock(&self, lock: usize, lane: &LaneView, partition: &Partition<T>) -> bool {
         if let Some(running_at) = lane.running_at {
             return running_at == lock;
         }
         let consumer = match self.consumption {
-            // Any thread that is left calls its own.
+            // Any remaining thread can call its own consumer.
             Consumption::PerThread(_) if lane.tried_by.is_none() => return false,
             Consumption::PerThread(_) => lane.tried_by.unwrap_or(0),
             _ => 0,
@@ -104,7 +105,7 @@ impl<T: Item> Flow<T> {
         target.is_some_and(|target| is_at(target.handler(), lock))
     }
 
-    /// Whether the queue calls the handler with this lock.
+    /// Whether the queue calls a handler with this lock.
     pub(crate) fn calls_at(&self, lock: usize) -> bool {
         self.registered_at(lock).is_some() || self.keeper_at(lock)
     }
@@ -114,7 +115,7 @@ impl<T: Item> Flow<T> {
         self.dead_letters.of_queue.as_ref().is_some_and(|of_queue| is_at(&of_queue.handler, lock))
     }
 
-    /// The handlers of a type, one of which has this handler lock.
+    /// Returns the handlers of a type, one of which has this handler lock.
     fn registered_at(&self, lock: usize) -> Option<Arc<TypeHandlers<T>>> {
         let has = |registered: &Arc<TypeHandlers<T>>| {
             registered.instances().any(|handler| is_at(handler, lock))

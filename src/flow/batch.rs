@@ -1,4 +1,4 @@
-//! What one call of a handler gets.
+//! The argument of a handler call: a batch, or dead letters.
 
 use std::any::Any;
 use std::fmt;
@@ -19,7 +19,7 @@ pub struct Batch<T> {
     before_halves: bool,
     /// Whether a handler of dead letters gets what fails for good.
     has_dead_letter: bool,
-    /// What was taken back in this call, by weight. A batch has no more items than fit.
+    /// Items that producers took back during this call, by weight. A batch never has more than fit.
     withdrawn: u32,
 }
 
@@ -53,8 +53,9 @@ impl<T> Batch<T> {
         self.last_attempt
     }
 
-    /// Whether a failure in part is final: as [`is_last_attempt`](Self::is_last_attempt), or
-    /// because a batch would only be halved after this call, to find what the handler has found.
+    /// Whether a partial failure is final: either this [is the last
+    /// attempt](Self::is_last_attempt), or the next step would only halve the batch, to find out
+    /// what the handler already reports.
     pub fn is_last_for_a_part(&self) -> bool {
         self.last_attempt || self.before_halves
     }
@@ -70,8 +71,8 @@ impl<T> Batch<T> {
         (self.has_dead_letter, self.withdrawn) = (has_dead_letter, 0);
     }
 
-    /// Drops all items but those at `positions`, which is as for [`keep`](Self::keep): their
-    /// producers took them back. They count as consumed, whatever happens to the rest.
+    /// Drops all items except those at `positions`, as [`keep`](Self::keep) does. The producers of
+    /// the dropped items took them back: they count as consumed, whatever happens to the rest.
     #[cfg(feature = "python")]
     pub(crate) fn withdraw_others(&mut self, positions: &[usize])
     where
@@ -98,11 +99,11 @@ impl<T> Batch<T> {
         Drain { segments: self.segments.iter_mut(), current: None, left }
     }
 
-    /// Drops all items but those at `positions`, in ascending order and counted by weight from 0.
-    /// An item of which only some positions are kept is [cut](Item::cut).
+    /// Drops all items except those at `positions`, which are ascending and counted by weight from
+    /// 0. An item that keeps only some of its positions is [cut](Item::cut).
     ///
     /// # Panics
-    /// A position is not below [`len`](Self::len), or not above the one before it.
+    /// If a position is not less than [`len`](Self::len), or not greater than the one before it.
     pub fn keep(&mut self, positions: &[usize])
     where
         T: Item,
@@ -134,15 +135,15 @@ impl<T> Batch<T> {
         panics.resume();
     }
 
-    /// Like [`drain`](Self::drain), but by segment, for loops that a check of the segment for each
-    /// item would slow down.
+    /// Like [`drain`](Self::drain), but by segment, for loops that cannot afford a segment check
+    /// per item.
     #[cfg(feature = "python")]
     pub(crate) fn drain_segments(&mut self) -> impl Iterator<Item = std::vec::Drain<'_, T>> {
         self.len = 0;
         self.segments.iter_mut().map(|segment| segment.drain(..))
     }
 
-    /// The segments, for reuse by a later take.
+    /// Returns the segments, for reuse by a later take.
     pub(crate) fn into_segments(self) -> Segments<T> {
         self.segments
     }
@@ -152,8 +153,8 @@ impl<T> Batch<T> {
         self.segments.push(segment);
     }
 
-    /// Adds an item. A new segment comes from `room`, once the last one is so large that a split of
-    /// it should not copy more.
+    /// Adds an item. Starts a new segment from `room` when the last one reaches the size that a
+    /// split should have to copy at most.
     pub(crate) fn push(&mut self, item: T, weight: usize, room: impl FnOnce() -> Vec<T>) {
         self.len += weight;
         match self.segments.last_mut() {
@@ -166,8 +167,8 @@ impl<T> Batch<T> {
         }
     }
 
-    /// Takes `most` items off the front, or all if there are fewer, or if the weight of one panics.
-    /// The last one may be heavier than that: its excess weight is returned, and counts as left
+    /// Takes `most` items off the front, or all if there are fewer or if reading a weight panics.
+    /// The last item may exceed the limit: its excess weight is returned, and counts as left
     /// behind.
     pub(crate) fn split_front(&mut self, most: usize) -> (Self, usize)
     where
@@ -192,8 +193,8 @@ impl<T> Batch<T> {
         (Self { segments, len: most, ..Self::default() }, len - most)
     }
 
-    /// Where the first `most` items end: the number of whole segments, the index of the last item
-    /// in the next one if it belongs to them, and their weight.
+    /// Returns where the first `most` items end: the number of whole segments, the index of the
+    /// last item in the next segment if some of it belongs to them, and their weight.
     fn find_end(&self, most: usize) -> (usize, Option<usize>, usize)
     where
         T: Item,
@@ -217,31 +218,31 @@ impl<T> Batch<T> {
         (whole, last, len)
     }
 
-    /// Takes the last item out of the segments. Its weight still counts.
+    /// Removes the last item. Its weight still counts.
     pub(crate) fn pop(&mut self) -> Option<T> {
         self.segments.last_mut()?.pop()
     }
 
-    /// Puts an item back that [`pop`](Self::pop) took out, or the first part of it.
+    /// Puts back an item that [`pop`](Self::pop) removed, or the first part of it.
     pub(crate) fn push_back(&mut self, item: T) {
         if let Some(segment) = self.segments.last_mut() {
             segment.push(item);
         }
     }
 
-    /// Puts an item at the front whose weight counts already.
+    /// Puts an item whose weight is already counted at the front.
     pub(crate) fn push_front(&mut self, item: T) {
         self.segments.insert(0, vec![item]);
     }
 
-    /// Counts so much less weight: an item was lost.
+    /// Subtracts the weight of a lost item.
     pub(crate) fn forget(&mut self, weight: usize) {
         self.len -= weight;
     }
 
-    /// Moves the first half of a batch of 2 items or more into `first`, up to the largest power of
-    /// two below its length. Of an exact half the bound in `flow/call.rs` would not hold. If that
-    /// panics, an item is lost, and the others are in either of the two.
+    /// Moves the first half of a batch of 2 items or more into `first`: the largest power of two
+    /// below its length, because the bound in `flow/call.rs` would not hold for exact halves. If
+    /// this panics, one item is lost, and the others are in either batch.
     pub(crate) fn halve_into(&mut self, first: &mut Self)
     where
         T: Item,
@@ -258,14 +259,14 @@ impl<T> Batch<T> {
         }
     }
 
-    /// Adds the items of another batch behind these.
+    /// Appends the items of another batch.
     pub(crate) fn append(&mut self, other: Self) {
         self.len += other.len;
         self.segments.extend(other.segments);
     }
 }
 
-/// Cuts the parts at `positions` out of an item, which has others too.
+/// Cuts the parts at `positions` out of an item that has other positions, too.
 fn keep_parts<T: Item>(item: T, positions: impl Iterator<Item = usize>, kept: &mut Vec<T>) {
     let (mut rest, mut cut_off) = (Some(item), 0);
     let mut positions = positions.peekable();
@@ -335,13 +336,13 @@ impl<T> Drop for Drain<'_, T> {
 
 impl<T> ExactSizeIterator for Drain<'_, T> {}
 
-// Drops items, of which some may panic: the drop of an item is the user's code.
+// Dropping items, some of which may panic: the drop of an item is user code.
 //
-// A panic that unwinds through a segment drops its other items meanwhile, and a second panic among
-// them aborts the process. So the panic of each item is caught here, and the rest is dropped after
-// it. Items without drop glue cost nothing.
+// A panic that unwinds through a segment drops its remaining items, and a second panic among them
+// aborts the process. So the panic of each item is caught here, and the rest is dropped afterwards.
+// Items without drop glue cost nothing.
 
-/// What a panic carries.
+/// The payload of a panic.
 pub(crate) type PanicCause = Box<dyn Any + Send>;
 
 /// The items that panicked when they were dropped.
@@ -378,12 +379,13 @@ impl DropPanics {
         }
     }
 
-    /// How many items panicked, and the message of the first; `None` if no item did.
+    /// Returns the number of items that panicked and the message of the first, or `None` if none
+    /// did.
     pub(crate) fn report(self) -> Option<(u64, String)> {
         self.first.map(|cause| (self.items, message(&cause)))
     }
 
-    /// Panics as the first item did, unless the thread unwinds already.
+    /// Resumes the panic of the first item, unless the thread is already unwinding.
     fn resume(self) {
         if let Some(cause) = self.first
             && !panicking()
@@ -393,16 +395,16 @@ impl DropPanics {
     }
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 pub(crate) fn message(cause: &PanicCause) -> String {
     let text = cause.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| cause.downcast_ref::<String>().cloned());
     text.unwrap_or_else(|| "no message".to_owned())
 }
 
-// What went wrong in a call, and the items that failed for good with it.
+// Failures of calls, and the items that failed for good.
 
-/// Why a handler failed to handle a batch, or a part of it.
+/// Why a handler failed to handle a batch or part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// What went wrong, for the log.
@@ -411,28 +413,28 @@ pub struct Failure {
     pub reported: bool,
     /// Whether a retry may help. A batch that lost items is never retried.
     pub retry: bool,
-    /// Whether only the items failed that are still in the batch, and those that were taken out
-    /// were handled. Otherwise all of them failed.
+    /// Whether only the items still in the batch failed, and those taken out were handled.
+    /// Otherwise all of them failed.
     pub in_part: bool,
     /// The error itself, for a handler of dead letters.
     pub cause: Option<Cause>,
 }
 
 impl Failure {
-    /// A failure that the queue logs and may retry.
+    /// Creates a failure that the queue logs and may retry.
     pub fn new(message: impl Into<String>) -> Self {
         let message = message.into();
         Self { message, reported: false, retry: true, in_part: false, cause: None }
     }
 
-    /// A failure of the items that are still in the batch. Those that the handler took out, with
-    /// [`Batch::drain`] or [`Batch::keep`], count as consumed. The queue logs it, and may retry the
-    /// items that failed, but does not halve them.
+    /// Creates a failure of the items that are still in the batch. Those that the handler took out,
+    /// with [`Batch::drain`] or [`Batch::keep`], count as consumed. The queue logs the failure, and
+    /// may retry the failed items, but does not halve them.
     pub fn of_rest(message: impl Into<String>) -> Self {
         Self { in_part: true, ..Self::new(message) }
     }
 
-    /// A failure that the queue logs and does not retry.
+    /// Creates a failure that the queue logs and does not retry.
     pub fn last(message: impl Into<String>) -> Self {
         Self { retry: false, ..Self::new(message) }
     }
@@ -444,17 +446,17 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What made items fail, for the handler that gets them as [`DeadLetters`].
+/// The error that made items fail, for the handler that gets them as [`DeadLetters`].
 #[derive(Clone)]
 pub struct Cause(Arc<dyn Any + Send + Sync>);
 
 impl Cause {
-    /// Keeps an error.
+    /// Wraps an error.
     pub fn new(error: impl Any + Send + Sync) -> Self {
         Self(Arc::new(error))
     }
 
-    /// The error, if it is of this type.
+    /// Returns the error if it is of type `E`.
     pub fn downcast_ref<E: Any>(&self) -> Option<&E> {
         self.0.downcast_ref()
     }
@@ -474,14 +476,14 @@ impl PartialEq for Cause {
 
 impl Eq for Cause {}
 
-/// Items that failed for good in one call, of one type unless the queue has a consumer.
+/// Items that failed for good in one call; of one type, unless the queue has a consumer.
 #[derive(Debug)]
 pub struct DeadLetters<T> {
     /// The items, in order.
     pub items: Batch<T>,
-    /// Why they failed in their last attempt.
+    /// Why the last attempt failed.
     pub failure: Failure,
-    /// The attempts, the first included.
+    /// The number of attempts, including the first.
     pub attempts: u32,
 }
 
@@ -491,7 +493,7 @@ mod drop_items_tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
-    /// Counts its drops. Some panic then, without the panic hook's message.
+    /// Counts drops. Some of them panic, without the panic hook's message.
     struct Fragile(Rc<Cell<usize>>, bool);
 
     impl Drop for Fragile {

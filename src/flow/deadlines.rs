@@ -1,22 +1,21 @@
-//! Deadlines: until when shutdowns wait, and when a batch that fails is tried for the last time
-//! before that.
+//! Deadlines of shutdowns, and the time of a failing batch's last try before them.
 //!
-//! A batch that failed backs off during a shutdown as it did before, while there is time. Shortly
-//! before the deadline it is tried once more. What fails then has failed for good, so that its dead
-//! letter is kept in time.
+//! During a shutdown, a failed batch backs off as before, while there is time. Shortly before the
+//! deadline it is tried once more. What fails then has failed for good, early enough for its dead
+//! letter to be kept.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
-//! | `times` | shutdowns, and who announces one | drain threads that have seen news |
+//! | `times` | shutdowns, and threads that announce one | drain threads that have seen news |
 //! | `news` | the same, and a close, after the change | drain threads: a cycle, before sleep |
 
 use crate::sync::{AtomicUsize, Deadline, Duration, Instant, Mutex, Ordering, now};
 
-/// What a last try has beside the time of two calls.
+/// The time reserved for a last try in addition to two calls.
 const SPARE: Duration = Duration::from_millis(50);
 
-/// How long before a deadline the first of so many batches is tried for the last time. Those behind
-/// it fail as well, one after the other. `each`: the time that one is expected to take.
+/// Returns how long before a deadline the first of several waiting batches gets its last try. Those
+/// behind it may fail as well, one after the other. `each` is the expected time of one call.
 pub(crate) fn reserve(batches: usize, each: Duration) -> Duration {
     let batches = u32::try_from(batches).unwrap_or(u32::MAX).max(1);
     SPARE.saturating_add((2 * each + SPARE).saturating_mul(batches))
@@ -30,13 +29,13 @@ pub(crate) struct Deadlines {
 
 #[derive(Debug, Default)]
 struct Times {
-    /// Of each shutdown that waits.
+    /// The times of the shutdowns that wait.
     waiting: Vec<Time>,
-    /// Of one that is to come.
+    /// The time of a future shutdown.
     announced: Option<Time>,
 }
 
-/// The time of a shutdown.
+/// The begin and end of a shutdown's wait.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Time {
     began: Instant,
@@ -58,17 +57,17 @@ impl Time {
     }
 }
 
-/// When a batch that fails is tried for the last time before a shutdown ends.
+/// The time of a failing batch's last try before a shutdown ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LastTry(Deadline);
 
 impl LastTry {
-    /// Whether it comes in so short a time. In loom, which has no clock, it has come.
+    /// Whether the last try is due within `time`. In loom, which has no clock, it is due.
     pub(crate) fn comes_within(self, time: Duration) -> bool {
         cfg!(loom) || self.0.time_left().is_none_or(|left| left <= time)
     }
 
-    /// The end of a wait that lasts until `due` otherwise.
+    /// Returns the end of a wait: `due`, or the last try if that is earlier.
     pub(crate) fn or_sooner(self, due: Deadline) -> Deadline {
         due.min(self.0)
     }
@@ -91,8 +90,8 @@ impl Drop for HasTime<'_> {
 }
 
 impl Deadlines {
-    /// A shutdown begins, and waits until `deadline` while the result lives. It takes the place of
-    /// the one that was announced. The caller publishes the news.
+    /// Begins a shutdown, which waits until `deadline` while the result lives. It replaces the
+    /// announced one. The caller publishes the news.
     pub(crate) fn begin(&self, deadline: Option<Instant>) -> Option<HasTime<'_>> {
         let mut times = self.times.lock();
         times.announced = None;
@@ -101,31 +100,31 @@ impl Deadlines {
         Some(HasTime { times: &self.times, time })
     }
 
-    /// A shutdown will follow, until the same deadline. The caller publishes the news.
+    /// Announces a future shutdown with the same deadline. The caller publishes the news.
     pub(crate) fn announce(&self, deadline: Option<Instant>) {
         self.times.lock().announced = deadline.map(Time::until);
     }
 
-    /// What drain threads have read before may have changed. The caller wakes them all.
+    /// Publishes that what drain threads have read may have changed. The caller wakes them all.
     pub(crate) fn publish_news(&self) {
         // Release: pairs with the Acquire in `news`.
         self.news.fetch_add(1, Ordering::Release);
     }
 
-    /// The number of the last news. A drain thread reads it before it reads anything else here.
+    /// Returns the number of the last news. A drain thread reads it before anything else here.
     pub(crate) fn news(&self) -> usize {
         // Acquire: pairs with the Release in `publish_news`.
         self.news.load(Ordering::Acquire)
     }
 
-    /// The same for a caller that has fenced.
+    /// Like [`news`](Self::news), for a caller that has fenced.
     pub(crate) fn news_after_fence(&self) -> usize {
         // Relaxed: ordered by the caller's fence.
         self.news.load(Ordering::Relaxed)
     }
 
-    /// When a batch is tried for the last time: so long before the nearest deadline, but not before
-    /// half of the time of a shutdown is over. `None` while no shutdown has a deadline.
+    /// Returns when a batch gets its last try: `reserve` before the nearest deadline, but not in
+    /// the first half of that shutdown's time; or `None` while no shutdown has a deadline.
     pub(crate) fn last_try(&self, reserve: impl FnOnce() -> Duration) -> Option<LastTry> {
         if self.news() == 0 {
             return None;
@@ -156,7 +155,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const MINUTE: Duration = Duration::from_secs(60);
 
-    /// How long before the end of a minute the last try is made.
+    /// Returns how long before the end of a minute the last try is made.
     fn before_the_end(reserve: Duration) -> Duration {
         let deadlines = Deadlines::default();
         let _minute = deadlines.begin(Some(now() + MINUTE));

@@ -1,5 +1,5 @@
-//! Which thread may drain a partition, and how that changes. `README.md` in this folder describes
-//! the protocol and its states.
+//! Ownership: which thread may drain a partition, and how that changes. `README.md` in this folder
+//! describes the protocol and its states.
 
 #[cfg(all(test, loom))]
 pub(crate) mod loom_rules;
@@ -16,10 +16,10 @@ use crate::threads::park::Signal;
 // A turn: a drain thread enters a partition, works in it, and leaves (rules 3 and 7 of
 // `README.md`).
 //
-// A move does not wait for the partition's owner: if the owner is not inside, the move is complete
-// immediately, and otherwise the owner completes it when it leaves.
+// A move does not wait for the partition's owner: it completes immediately if the owner is outside;
+// otherwise the owner completes it on leaving.
 
-/// Proof that a drain thread is inside a partition, which no other thread enters meanwhile. The
+/// Proof that a drain thread is inside a partition, which no other thread can enter meanwhile. The
 /// thread leaves when this is dropped.
 #[must_use = "the thread leaves the partition when this is dropped"]
 pub(crate) struct Turn<'a, T: Item> {
@@ -29,7 +29,7 @@ pub(crate) struct Turn<'a, T: Item> {
 }
 
 impl<T: Item> Flow<T> {
-    /// Enters a partition. Returns `None` if `thread` does not own it, or no longer.
+    /// Enters a partition. Returns `None` if `thread` does not own it.
     #[inline]
     pub(crate) fn enter(&self, thread: usize, partition: usize) -> Option<Turn<'_, T>> {
         self.threads[thread].go_inside(partition);
@@ -47,7 +47,7 @@ impl<T: Item> Flow<T> {
         self.route.owner(partition).load() == Owner::Owned(thread)
     }
 
-    /// Called by a drain thread that is inside a partition and has fenced.
+    /// Asks the supervisor to visit the queue. The caller is inside a partition and has fenced.
     #[inline]
     pub(crate) fn watch_turn(&self) {
         if !cfg!(loom) && !self.arming.has(Visits::Ticks) {
@@ -72,20 +72,20 @@ impl<T: Item> Flow<T> {
                     self.announce_owner(partition, to);
                     break;
                 }
-                // Completed by the mover, or redirected.
+                // The mover completed or redirected it.
                 Err(now) => seen = now,
             }
         }
     }
 
-    /// After a change of the owner word: wakes the thread that may take now, if items wait there.
+    /// Wakes the thread that may take now, if items wait. Called after the owner word changes.
     pub(crate) fn announce_owner(&self, partition: usize, owner: usize) {
-        // The owner sees when jobs that back off here are due.
+        // The new owner must learn when the jobs that back off here are due.
         if self.route.partition(partition).has_lanes() {
             self.route.partition(partition).set_ready();
         }
         // SeqCst: pairs with the fence in `Sleeper::prepare`: either the owner sees its partition,
-        // or it is woken. It pairs also with the fence in `call_owner`.
+        // or it is woken. Also pairs with the fence in `call_owner`.
         fence(Ordering::SeqCst);
         if self.route.partition(partition).is_ready() || self.ending.is_closing_after_fence() {
             self.threads[owner].waker.wake(Signal::Pressure);
@@ -99,8 +99,8 @@ impl<T: Item> Drop for Turn<'_, T> {
         let Self { flow, thread, partition } = *self;
         flow.threads[thread].go_outside();
         // SeqCst: pairs with the fence of `hand_over`, as in `enter`: either the other sees that no
-        // thread is inside and completes the move, or this thread finds the word revoked. It pairs
-        // also with the fence of a flush, between its waiting mark and its read of `completed`.
+        // thread is inside and completes the move, or this thread finds the word revoked. Also
+        // pairs with the fence of a flush, between its waiting mark and its read of `completed`.
         fence(Ordering::SeqCst);
         flow.flushes.notify();
         flow.complete_handoff(thread, partition);

@@ -1,4 +1,4 @@
-//! Produce: one item, with or without waiting. Bulk produce is in `produce/many.rs`.
+//! Produce: puts one item, with or without waiting. Bulk produce is in `produce/many.rs`.
 
 pub(crate) mod many;
 pub(crate) mod pending;
@@ -40,7 +40,7 @@ impl<T: Item> Flow<T> {
         }
     }
 
-    /// Continues after a first attempt that did not succeed.
+    /// Continues after a failed first attempt.
     #[cold]
     fn produce_slowly<P: Pause>(
         self: &Arc<Self>,
@@ -117,7 +117,7 @@ impl<T: Item> Flow<T> {
         self.route.partition(next % self.route.partition_count())
     }
 
-    /// The partition that a caller chose.
+    /// Returns the partition that the caller chose.
     fn chosen_partition(&self, index: usize) -> &Partition<T> {
         let partition = self.route.partition(index);
         if self.config.selector == Selector::ByType {
@@ -126,8 +126,8 @@ impl<T: Item> Flow<T> {
         partition
     }
 
-    /// Called when a partition did not accept the item: checks whether to wait for room, by the
-    /// queue's strategy and because it can help.
+    /// Checks whether to wait for room, after a partition did not accept the item: the queue's
+    /// strategy must allow it, and the wait must be able to end.
     fn may_wait<E>(
         self: &Arc<Self>,
         partition: &Partition<T>,
@@ -136,8 +136,7 @@ impl<T: Item> Flow<T> {
         if stop == Stop::Closed {
             return Err(Refusal::Closed);
         }
-        // A resting drain thread must be notified of the full partition: it rests only while no
-        // producer has to wait.
+        // Ends a rest of the drain thread, which may rest only while no producer has to wait.
         self.wake_inside(partition, Signal::Pressure);
         if self.config.strategy == BufferStrategy::IfPossible {
             return Err(Refusal::Full);
@@ -148,7 +147,7 @@ impl<T: Item> Flow<T> {
         Ok(())
     }
 
-    /// Like [`may_wait`](Self::may_wait), and then waits for room.
+    /// Waits for room if the item [may wait](Self::may_wait).
     fn wait_or_refuse<P: Pause>(
         self: &Arc<Self>,
         wanted: &Wanted<'_, T>,
@@ -183,7 +182,7 @@ impl<T: Item> Flow<T> {
             .map_err(Refusal::Interrupted)
     }
 
-    /// Called by a producer that is about to wait for room.
+    /// Registers a producer that is about to wait for room with the watchdog.
     pub(crate) fn watch_wait(&self, partition: usize, key: TypeKey) -> Option<WatchedWait> {
         // loom has no clock.
         self.config.warn_after.filter(|_| !cfg!(loom))?;
@@ -191,14 +190,14 @@ impl<T: Item> Flow<T> {
         Some(self.waiting_producers.begin(partition, key, thread))
     }
 
-    /// If the calling thread is in a handler, its wait for room may never end.
+    /// Records the wait if the calling thread is in a handler, because it may never end.
     fn record_wait(self: &Arc<Self>, partition: &Partition<T>, key: TypeKey) -> Option<Waiting> {
         Waiting::begin(self.clone(), Wish::Room { partition: partition.index, key })
     }
 }
 
-/// What a producer holds for the whole of its wait: a worker returned after each slice might not
-/// be available again.
+/// The state of a producer's whole wait: a worker returned after each slice might not be available
+/// again.
 #[derive(Default)]
 struct ProducerWait {
     has_begun: bool,
@@ -209,7 +208,7 @@ struct ProducerWait {
 }
 
 impl ProducerWait {
-    /// Returns whether this is the first slice.
+    /// Begins a slice. Returns whether it is the first.
     fn begin(&mut self) -> bool {
         !std::mem::replace(&mut self.has_begun, true)
     }
@@ -231,8 +230,8 @@ enum Refusal<E> {
     Full,
     Closed,
     TimedOut,
-    /// The wait would never end: it needs what the calling thread keeps, over this circle of waits
-    /// if there are others.
+    /// The wait would never end, because it needs something that the calling thread holds; with the
+    /// circle of waits if other threads are involved.
     Reentrant(Option<String>),
     Interrupted(E),
 }
@@ -255,17 +254,17 @@ impl<E> Refusal<E> {
     }
 }
 
-// When a full partition is searched for stalled types; see `partition/room.rs`.
+// Searching a full partition for stalled types; see `partition/room.rs`.
 
-/// How often a full partition is searched for such types.
+/// The shortest time between two searches of one partition.
 const SEARCH_EVERY: Duration = Duration::from_millis(10);
 
-/// How long a producer waits before it searches again.
+/// How long a waiting producer sleeps before it searches again.
 const WAIT_SLICE: Duration = Duration::from_millis(50);
 
 impl<T: Item> Flow<T> {
-    /// Called when a put found the partition full: marks the types that hold it up as stalled.
-    /// Returns whether there is room to be had now.
+    /// Marks the types that hold up a full partition as stalled. Returns whether that has made
+    /// room.
     #[cold]
     fn mark_stalled_types(&self, partition: &Partition<T>) -> bool {
         if !self.may_stall(partition) || !partition.has_lanes() {
@@ -275,8 +274,9 @@ impl<T: Item> Flow<T> {
             && partition.mark_stalled(Instant::now())
     }
 
-    /// How long to wait for room before the next search for stalled types, also while there is
-    /// none: lanes that appear now may notify no producer. `None`: for ever.
+    /// Returns how long to wait for room before the next search for stalled types, or `None` if no
+    /// search is needed. Applies even while the partition has no lanes: one that appears later may
+    /// notify no producer.
     fn stall_slice(&self, partition: &Partition<T>) -> Option<Duration> {
         self.may_stall(partition).then_some(WAIT_SLICE)
     }
@@ -286,16 +286,16 @@ impl<T: Item> Flow<T> {
     }
 }
 
-// Weighted produce: one item that stands for many, such as a block of rows, is put by its weight,
-// and cut where only a piece finds room.
+// Weighted produce: an item that represents many, such as a block of rows, is put by its weight,
+// and cut where only a piece fits.
 
 impl<T: Item> Flow<T> {
-    /// Puts an item by its weight. Returns what was refused: the whole item, or the rest of it.
+    /// Puts an item by its weight. Returns whatever was refused: the whole item, or the rest of it.
     ///
     /// With `Blocking` an item is put whole, or in pieces of half a buffer, so that a busy
-    /// partition does not fragment it. But each attempt without enough room halves that size,
+    /// partition does not fragment it. Each attempt without enough room halves the piece size,
     /// because lighter producers may take all room that becomes free. With `IfPossible` as much as
-    /// finds room is put.
+    /// fits is put.
     pub(crate) fn produce_weighted<P: Pause>(
         self: &Arc<Self>,
         mut item: T,

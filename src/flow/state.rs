@@ -1,5 +1,5 @@
-//! What the data plane of a queue keeps: one component for each concern, which has its own fields
-//! and says who writes and who reads them.
+//! The shared state of the data plane: one component per concern, which documents who writes and
+//! who reads its fields.
 
 use std::fmt;
 
@@ -28,8 +28,8 @@ use crate::threads::pool::{Pool, RunningThreads};
 use crate::threads::slots::ThreadSlots;
 use crate::threads::waits::WaitingProducers;
 
-/// The data plane of one queue. Producers and drain threads hold it; it knows nothing of the
-/// control side, which changes it.
+/// The data plane of one queue. Producers and drain threads hold it. The control side changes it,
+/// but it does not refer to the control side.
 ///
 /// | field | written by | read by |
 /// |---|---|---|
@@ -44,9 +44,9 @@ use crate::threads::waits::WaitingProducers;
 /// | `serving` | see [`Serving`] | control side, drain threads |
 /// | `slow_calls` | see `handler/slow_calls.rs` | drain threads, supervisor |
 /// | `waiting_producers` | producers that wait for room | watchdog |
-/// | `next_partition` | producers, with a selector that goes in turn | the same |
+/// | `next_partition` | producers, with a round-robin selector | the same |
 ///
-/// The other fields do not change.
+/// The other fields never change.
 pub(crate) struct Flow<T: Item> {
     pub(crate) name: String,
     pub(crate) config: Config,
@@ -56,7 +56,7 @@ pub(crate) struct Flow<T: Item> {
     /// The pool that the queue's one drain task runs on; `None` if it has dedicated threads.
     pub(crate) pool: Option<Arc<Pool>>,
     pub(crate) started: Instant,
-    /// Drain threads of this queue for each core of the process, rounded up.
+    /// Drain threads of this queue per core of the process, rounded up.
     pub(crate) threads_per_core: u32,
     pub(crate) threads: ThreadSlots,
     pub(crate) arming: Arming,
@@ -111,15 +111,16 @@ impl<T: Item> Flow<T> {
         }
     }
 
-    /// By which threads, handler locks and waits know the queue.
+    /// Returns the identity by which threads, handler locks and waits know the queue.
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }
 
-    /// After a put: wakes the thread inside the partition, as deep as `signal` reaches.
+    /// Wakes the thread inside the partition after a put, from a sleep or rest that `signal`
+    /// reaches.
     #[inline]
     pub(crate) fn wake_inside(&self, partition: &Partition<T>, signal: Signal) {
-        // The thread inside, not the next owner: it is the one that can act on it now.
+        // The thread inside, not the next owner, can act on it now.
         self.threads.wake_inside(signal, || self.route.owner(partition.index).load().inside());
     }
 
@@ -128,17 +129,17 @@ impl<T: Item> Flow<T> {
         self.log.warn(line);
     }
 
-    /// Logs a line in the caller's own call, but not on a drain thread.
+    /// Logs a line within the caller's call, or as [`warn`](Self::warn) does on a drain thread.
     pub(crate) fn warn_in_call(&self, line: String) {
         if on_drain_thread() { self.warn(line) } else { self.host.log(&line) }
     }
 
-    /// The queue as a handler lock knows it, to call it back.
+    /// Returns the reference by which a handler lock calls the queue back.
     pub(crate) fn watcher(self: &Arc<Self>) -> Weak<dyn Recall> {
         Arc::<Self>::downgrade(self)
     }
 
-    /// Whether a retirement can end. If not, the queue hears when a thread leaves one of the
+    /// Whether a retirement can end. If not, the queue is notified when a thread leaves one of the
     /// handlers. The caller has fenced.
     pub(crate) fn has_ended_retirement(self: &Arc<Self>) -> bool {
         self.retirements.are_pending()
@@ -153,15 +154,14 @@ impl<T: Item> Flow<T> {
             || self.serving.includes(handler)
     }
 
-    /// Drops a reference. If it is the last, the queue's items and handlers are dropped inside
-    /// their host.
+    /// Drops a reference. The last one drops the queue's items and handlers inside their host.
     pub(crate) fn let_go(flow: Arc<Self>) {
         let host = flow.host.clone();
         drop_inside(&*host, flow);
     }
 }
 
-/// Drops a reference to a part of a queue. If it is the last, inside the host.
+/// Drops a reference to a part of a queue; the last one is dropped inside the host.
 pub(crate) fn drop_inside<T: Item, P>(host: &dyn Host<T>, part: Arc<P>) {
     let mut last = Arc::into_inner(part);
     if last.is_some() {
@@ -178,31 +178,31 @@ impl<T: Item> fmt::Debug for Flow<T> {
     }
 }
 
-/// What drain threads ask of the control side: once a cycle at most, or around a call that is slow
-/// or has no items.
+/// The requests of drain threads to the control side, at most once per cycle or around a call that
+/// is slow or has no items.
 pub(crate) trait Steering<T: Item>: Send + Sync {
-    /// A drain thread is about to call a slow handler: others take over now what it would serve,
+    /// Called before a slow handler is called: other threads take over the caller's partitions now,
     /// instead of after a tick.
     fn begin_slow_call(self: Arc<Self>, thread: usize);
 
-    /// A drain thread has noted a call without items in its tally.
+    /// Called after a drain thread has noted a call without items in its tally.
     fn watch_side_call(&self);
 
-    /// The retirements that end now; `all` of them, if no thread of the queue calls handlers any
-    /// more.
+    /// Returns the retirements that end now; `all` of them if no thread of the queue calls handlers
+    /// any more.
     fn ended_retirements(&self, all: bool) -> Vec<Retirement<T>>;
 
-    /// Lets types go after an empty cycle of a drain thread.
+    /// Ends departures of types after an empty cycle of a drain thread.
     fn end_departures_when_idle(&self);
 
-    /// The last step of each drain thread before it lets go of its queue.
+    /// Called as the last step of each drain thread before it lets go of its queue.
     fn end_watch(&self);
 
-    /// A drain thread unwinds. The partitions of that thread have no owner any more, so the queue
+    /// Called when a drain thread unwinds. Its partitions no longer have an owner, so the queue
     /// closes and counts what is left as abandoned.
     fn close_after_panic(&self);
 
-    /// Drops a reference. If it is the last, inside the host.
+    /// Drops a reference; the last one is dropped inside the host.
     fn let_go(self: Arc<Self>);
 }
 
@@ -218,7 +218,7 @@ pub(crate) struct Flushes {
     progress: (Mutex<()>, Condvar),
 }
 
-/// While it lives, no drain thread rests.
+/// A flush that waits: while this lives, no drain thread rests.
 #[must_use = "the flush counts until this is dropped"]
 pub(crate) struct Flushing<'a>(&'a Flushes);
 
@@ -233,7 +233,7 @@ impl Flushes {
         Self { waiting: AtomicUsize::new(0), progress: (Mutex::new(()), Condvar::new()) }
     }
 
-    /// The caller wakes all drain threads afterwards.
+    /// Registers a flush. The caller wakes all drain threads afterwards.
     pub(crate) fn begin(&self) -> Flushing<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Flushing(self)
@@ -246,7 +246,7 @@ impl Flushes {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Waits until a drain thread leaves a partition, unless `done` already.
+    /// Waits until a drain thread leaves a partition, unless already `done`.
     pub(crate) fn wait(&self, done: impl Fn() -> bool, limit: Option<Duration>) {
         let (lock, progress) = &self.progress;
         let guard = lock.lock();
@@ -255,7 +255,7 @@ impl Flushes {
         }
     }
 
-    /// When a drain thread leaves a partition, after its fence.
+    /// Notifies flushes when a drain thread leaves a partition, after its fence.
     #[inline]
     pub(crate) fn notify(&self) {
         if self.are_waiting() {
@@ -266,7 +266,7 @@ impl Flushes {
     }
 }
 
-/// How far a queue is on its way to its end: running → closing → ended, or expired.
+/// The phase of a queue: running → closing → ended, or expired.
 ///
 /// | field | written by | read by |
 /// |---|---|---|
@@ -300,14 +300,14 @@ impl<T> Ending<T> {
 
     // ---- close ----------------------------------------------------------------------------------
 
-    /// Under the control lock, before the gates close and before
-    /// [`publish_closing`](Self::publish_closing).
+    /// Sets the number of unfinished partitions. Called under the control lock, before the gates
+    /// close and before [`publish_closing`](Self::publish_closing).
     pub(crate) fn set_unfinished(&self, partitions: usize) {
         // Relaxed: published by the Release store of `closing`.
         self.unfinished.store(partitions, Ordering::Relaxed);
     }
 
-    /// After every gate was closed.
+    /// Publishes that the queue is closing, after every gate was closed.
     pub(crate) fn publish_closing(&self) {
         // Release: pairs with the Acquire loads of `closing`; a drain thread that sees it finds
         // every gate closed.
@@ -321,7 +321,7 @@ impl<T> Ending<T> {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// The same for a caller that has fenced.
+    /// Like [`is_closing`](Self::is_closing), for a caller that has fenced.
     pub(crate) fn is_closing_after_fence(&self) -> bool {
         // Relaxed: ordered by the caller's fence.
         self.closing.load(Ordering::Relaxed)
@@ -329,7 +329,7 @@ impl<T> Ending<T> {
 
     // ---- the end --------------------------------------------------------------------------------
 
-    /// Counts a partition out that is closed and empty. Returns whether it was the last.
+    /// Counts down for a partition that is closed and empty. Returns whether it was the last.
     pub(crate) fn finish_partition(&self) -> bool {
         // AcqRel: the thread that counts the last partition down has seen what the others did
         // before theirs.
@@ -346,8 +346,8 @@ impl<T> Ending<T> {
         self.closing.load(Ordering::Acquire) && self.unfinished.load(Ordering::Acquire) == 0
     }
 
-    /// A handler instance that has not had its `on_close`, one of `instances`; first those that no
-    /// thread is inside.
+    /// Returns a handler instance, of `instances` on the first call, whose `on_close` is due;
+    /// preferably one that no thread is inside.
     pub(crate) fn next_to_close(
         &self,
         instances: impl FnOnce() -> Vec<HandlerRef<T>>,
@@ -371,34 +371,34 @@ impl<T> Ending<T> {
         self.expired.load(Ordering::Acquire)
     }
 
-    /// The same, under the control lock.
+    /// Like [`is_expired`](Self::is_expired), under the control lock.
     pub(crate) fn is_expired_under_lock(&self) -> bool {
         // Relaxed: only written under the control lock.
         self.expired.load(Ordering::Relaxed)
     }
 
-    /// Under the control lock, after the abandoned items were counted.
+    /// Expires the queue, under the control lock, after the abandoned items were counted.
     pub(crate) fn expire(&self) {
         // Release: pairs with the Acquire in `is_expired`.
         self.expired.store(true, Ordering::Release);
     }
 }
 
-/// How many registrations of a queue each handler instance serves, so that no scan over all types
-/// decides whether it serves one.
+/// The number of registrations that each handler instance serves, which saves a scan over all
+/// types.
 ///
 /// | field | written by | read by |
 /// |---|---|---|
 /// | `counts` | registration and removal, under the control lock | the same; drain threads |
 #[derive(Debug, Default)]
 pub(crate) struct Serving {
-    /// By the address of the instance, which the registration keeps alive. No entry is 0. Locked
-    /// last of all.
+    /// By the address of the instance, which the registration keeps alive. No entry is 0. This lock
+    /// comes last in the order of locks.
     counts: Mutex<FxHashMap<usize, usize>>,
 }
 
 impl Serving {
-    /// The instances have one more type, each as often as it is listed.
+    /// Counts one more type for each instance, as often as it is listed.
     pub(crate) fn add<'a, T: 'a>(&self, instances: impl Iterator<Item = &'a HandlerRef<T>>) {
         let mut counts = self.counts.lock();
         for instance in instances {

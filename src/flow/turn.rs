@@ -1,5 +1,5 @@
-//! The turns of a drain thread: it enters a partition, takes, groups by type, submits, and leaves,
-//! with at most one job in flight. No handler runs inside a partition.
+//! The turns of a drain thread. In a turn it enters a partition, takes, groups by type, submits,
+//! and leaves with at most one job in flight. No handler runs inside a partition.
 
 pub(crate) mod cycle;
 pub(crate) mod idle_policy;
@@ -23,34 +23,34 @@ use crate::flow::turn::task::{DrainTask, is_host_free, to_take};
 use crate::item::{Item, TypeKey};
 use crate::sync::{Arc, Deadline, Duration, Instant, Weak, time_since};
 
-/// A cycle takes so many items, however low the limit of a batch is, while it is quick: its end
-/// costs as much as several batches.
+/// The number of items that a quick cycle takes even if the batch limit is lower, because the end
+/// of a cycle costs as much as several batches.
 const ITEMS_IN_QUICK_CYCLE: usize = 10_000;
 
-/// The longest that a quick cycle has taken.
+/// The time after which a cycle no longer counts as quick.
 const QUICK_CYCLE: Duration = Duration::from_millis(1);
 
-/// What one turn did, and left to do.
+/// The result of one turn, and what it left to do.
 struct Visit<T> {
     taken: usize,
     /// Whether the take used up its budget.
     is_full: bool,
     in_flight: Option<InFlight<T>>,
-    /// How many more lanes of the partition are ready.
+    /// The number of further lanes of the partition that are ready.
     ready: usize,
 }
 
-/// What a turn does in a partition.
+/// The work of a turn in a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// It takes up to so many items, rounded up to a segment, and submits.
+    /// Takes up to this many items, rounded up to a segment, and submits.
     Take(usize),
-    /// It submits what the turns before it took.
+    /// Submits what earlier turns took.
     Submit,
 }
 
 impl<T: Item> DrainTask<T> {
-    /// One turn after the other, until enough is taken or every partition had its turn.
+    /// Runs turns until enough is taken or every partition has had its turn.
     pub(crate) fn take_turns(
         &mut self,
         flow: &Arc<Flow<T>>,
@@ -68,21 +68,21 @@ impl<T: Item> DrainTask<T> {
         let mut passed_over = false;
         for index in std::iter::once(first).chain(others) {
             if !closing && is_host_free(flow, thread, index) == hosted {
-                // The next cycle starts with it, whatever else this one takes.
+                // The next cycle starts with this partition, whatever else this one takes.
                 passed_over = true;
                 continue;
             }
             let calls = round.calls;
-            // A partition with more than a batch is served until it has less, as it is where one
-            // batch takes it all: producers that find it full would soon find it full again. Not
-            // on a shared pool, where other queues wait for the thread.
+            // A partition with more than a batch is served until it has less: otherwise producers
+            // that found it full would soon find it full again. Not on a shared pool, where other
+            // queues wait for the thread.
             let is_late = || time_since(began) >= QUICK_CYCLE;
             let is_over = loop {
                 let budget = most.min(most_in_cycle - round.taken);
                 let is_full = self.serve(flow, index, budget, closing, &mut round);
                 let items = round.taken.max(round.called);
                 let is_over = items >= most && (items >= most_in_cycle || is_late());
-                // A handler with a lower limit than the queue's may be late with fewer items.
+                // With a lower limit than the queue's, a handler may be late with fewer items.
                 if is_over || !is_full || self.sleeper.is_on_pool() || is_late() {
                     break is_over;
                 }
@@ -97,8 +97,8 @@ impl<T: Item> DrainTask<T> {
         round
     }
 
-    /// Takes up to `budget` items from a partition, and calls the handlers of what it has. Returns
-    /// whether the budget was used up, and there were calls.
+    /// Takes up to `budget` items from a partition and calls their handlers. Returns whether the
+    /// budget was used up and a handler was called.
     fn serve(
         &mut self,
         flow: &Arc<Flow<T>>,
@@ -111,8 +111,8 @@ impl<T: Item> DrainTask<T> {
         round.taken += visit.taken;
         round.takes += usize::from(visit.taken > 0);
         let (is_full, calls) = (visit.is_full, round.calls);
-        // Each lane that is ready now has its turn. What becomes ready meanwhile waits for the next
-        // cycle: the end of the last call has set the bit.
+        // Each lane that is ready now gets served. Lanes that become ready meanwhile wait for the
+        // next cycle: the end of the last call has set the bit.
         let mut left = visit.ready;
         while let Some(in_flight) = visit.in_flight {
             self.call(flow, in_flight, round);
@@ -145,7 +145,7 @@ impl<T: Item> DrainTask<T> {
         self.return_slow_permit();
     }
 
-    /// Lets another thread call a slow handler, if this one was allowed to.
+    /// Returns the permit for slow calls, if this thread has it.
     fn return_slow_permit(&mut self) {
         if std::mem::take(&mut self.has_slow_permit) {
             self.flow.end_slow(self.index);
@@ -175,7 +175,7 @@ impl<T: Item> DrainTask<T> {
         let in_flight = self.submit(flow, &mut lanes, index, patience);
         let ready = lanes.count_ready();
         if closing && !lanes.is_empty() {
-            // The partition is finished when they have ended.
+            // The partition is finished once its lanes have ended.
             lanes.note_stopped();
         }
         partition.note_lanes(lanes.lane_use());
@@ -195,7 +195,7 @@ impl<T: Item> DrainTask<T> {
         Visit { taken: taken.items, is_full: taken.is_full, in_flight, ready }
     }
 
-    /// Makes lanes ready that have waited for long enough. While closing, none lingers.
+    /// Makes lanes ready whose deadline has come. While closing, ends all lingering.
     fn make_due_ready(&self, partition: &Partition<T>, lanes: &mut Lanes<T>, closing: bool) {
         if lanes.next_due().is_none() {
             return;
@@ -209,7 +209,7 @@ impl<T: Item> DrainTask<T> {
         }
     }
 
-    /// The thread comes back to a partition when the next of its lanes is due.
+    /// Sets the timer that brings the thread back when the partition's next lane is due.
     fn set_timer(&mut self, partition: &Partition<T>, lanes: &Lanes<T>) {
         let due = match self.flow.last_try(partition, lanes) {
             Some(last_try) => lanes.next_due_before(last_try),
@@ -232,11 +232,11 @@ impl<T: Item> DrainTask<T> {
         if flow.has_one_type(partition) {
             let (batch, most) = (partition.largest_batch(), flow.config.max_batch_items);
             if batch > most {
-                // Its handler takes more in one call than a cycle takes of the other types.
+                // Its handler may get more in one call than a cycle takes of other types.
                 budget = batch;
             }
             if !lanes.is_empty() {
-                // What the last batch had no room for is filled up.
+                // Fill up what the last batch had no room for.
                 let Some(room) = lanes.room_in_only(batch.max(most)) else {
                     lanes.note_stopped();
                     return TakenItems::default();
@@ -251,8 +251,8 @@ impl<T: Item> DrainTask<T> {
         taken
     }
 
-    /// Submits the ready lanes, up to the first whose handler lock is free: its job is in flight
-    /// then.
+    /// Submits the ready lanes up to the first whose handler lock is free, and puts its job in
+    /// flight.
     fn submit(
         &mut self,
         flow: &Arc<Flow<T>>,
@@ -267,8 +267,9 @@ impl<T: Item> DrainTask<T> {
                 continue;
             }
             let thread = lanes.tried_by(lane).unwrap_or(self.index);
-            // Looked up after the take: an item enters a partition only after its handler was
-            // published. And under the lock of the lanes: a removal takes that lock afterwards.
+            // Looked up after the take, because an item enters a partition only after its handler
+            // was published; and under the lock of the lanes, because a removal takes that lock
+            // afterwards.
             let target = flow
                 .target_of(key, partition, thread)
                 .or_else(|| Flow::outstanding_target(lanes, lane, partition));
@@ -302,8 +303,8 @@ impl<T: Item> DrainTask<T> {
         None
     }
 
-    /// Whether the thread may call a handler: a slow one needs a permit, where there are several
-    /// threads. Without one, the job has a ticket.
+    /// Whether the thread may call a handler. With several threads, a slow handler needs a permit;
+    /// if there is none, the job gets a ticket.
     #[inline]
     fn may_call(&mut self, target: &Target<T>, place: JobPlace) -> bool {
         let flow = &self.flow;
@@ -318,17 +319,18 @@ impl<T: Item> DrainTask<T> {
     }
 }
 
-// Sort: what a turn has taken goes into the lanes of its types.
+// Sort: moves the items that a turn has taken into the lanes of their types.
 //
-// Which type an item has, and its weight in a segment of several types, is the user's code, which
-// runs under the lock of the lanes here. It is called before a lane changes, and if it panics the
-// item goes into the lane of a type that has no handler.
+// The type of an item, and its weight in a segment of several types, come from user code, which
+// runs under the lock of the lanes here. It is called before a lane changes; if it panics, the item
+// goes into the lane of a type that has no handler.
 
-/// The key of items that do not say which type they have.
+/// The key of items whose type could not be read.
 const UNKNOWN: TypeKey = TypeKey(usize::MAX);
 
 impl<T: Item> DrainTask<T> {
-    /// Adds segments to the lanes. `before`: how many items of the partition were taken before.
+    /// Adds segments to the lanes. `before` is the number of items taken from the partition
+    /// earlier.
     fn sort(
         &mut self,
         flow: &Flow<T>,
@@ -338,7 +340,7 @@ impl<T: Item> DrainTask<T> {
         before: u64,
     ) {
         let by_handler = matches!(flow.consumption, Consumption::ByHandler);
-        // Read after the take, which delivers the mark with the first item of a second type.
+        // Read after the take, which delivers the mark along with the first item of a second type.
         let has_one_type = flow.has_one_type(partition);
         for Segment { items, weight, put_at } in segments {
             let since = Since { taken: before, put_at };
@@ -389,7 +391,7 @@ impl<T: Item> DrainTask<T> {
     }
 }
 
-/// The type of all items of a segment; `None` if there are several, or if one is not known.
+/// Returns the type of all items of a segment, or `None` if there are several or one is unknown.
 fn type_of<T: Item>(segment: &[T], has_one_type: bool) -> Option<TypeKey> {
     let find = || {
         let first = segment.first()?.type_key();
@@ -399,12 +401,12 @@ fn type_of<T: Item>(segment: &[T], has_one_type: bool) -> Option<TypeKey> {
     catch_unwind(AssertUnwindSafe(find)).unwrap_or(None)
 }
 
-// Whether a lane waits for its batch to become full; see `flow/partition.rs`.
+// Lingering: lanes that wait for their batch to become full; see `flow/partition.rs`.
 
-/// How a turn sees batches that are not full.
+/// Whether a turn lets batches that are not full wait.
 #[derive(Debug, Clone, Copy)]
 struct Patience {
-    /// Whether they may wait; `None` until the first of them.
+    /// `None` until the first such batch.
     has: Option<bool>,
 }
 
@@ -415,14 +417,15 @@ impl Patience {
 
     fn has<T: Item>(&mut self, flow: &Flow<T>, partition: &Partition<T>) -> bool {
         *self.has.get_or_insert_with(|| {
-            // After the ready bit was cleared: what hurries sets it, and then waits.
+            // Read after the ready bit was cleared: a producer or flush that cannot wait sets its
+            // mark first, then the bit.
             !partition.take_wanted() && !flow.flushes.are_waiting()
         })
     }
 }
 
 impl<T: Item> Flow<T> {
-    /// After a take: ends the wait of what lingers, if there is no room or no time for it.
+    /// Makes lingering lanes ready after a take, if there is no room or no time for them.
     #[inline]
     fn end_linger(&self, partition: &Partition<T>, lanes: &mut Lanes<T>, patience: &mut Patience) {
         let waits = lanes.next_due().is_some();
@@ -431,14 +434,14 @@ impl<T: Item> Flow<T> {
         }
     }
 
-    /// Whether a partition has no room for lanes that linger. Where types share it, they leave half
-    /// of it.
+    /// Whether a partition has no room for lingering lanes. In a shared partition they leave half
+    /// of it free.
     fn holds_much(&self, partition: &Partition<T>, lanes: &Lanes<T>) -> bool {
         let room = partition.buffer_size;
         lanes.held() >= if self.has_one_type(partition) { room } else { room.div_ceil(2) }
     }
 
-    /// Leaves a lane to linger, if its batch is not full, and may wait.
+    /// Lets a lane linger if its batch is not full and may wait. Returns whether it does.
     #[inline]
     fn lingers(
         &self,

@@ -1,9 +1,9 @@
-//! Bulk produce: many items in order, holding a gate once for many items.
+//! Bulk produce: puts many items in order, locking each gate once for many of them.
 //!
 //! Items of several types, in any mixture, go to several partitions. The gates of the most recent
-//! partitions stay locked, so each is locked once for many items rather than once per item. Two
-//! such producers could deadlock if each held a gate that the other wants. So while it holds a gate
-//! a producer only tries to lock the next one, and it releases all gates before it waits.
+//! partitions stay locked, so that a gate is locked once for many items. Two such producers could
+//! deadlock if each held a gate that the other wants. So a producer that holds a gate only tries to
+//! lock the next one, and releases all gates before it waits.
 
 use crate::config::Selector;
 use crate::error::ProduceError;
@@ -15,22 +15,23 @@ use crate::sync::{Arc, Instant};
 use crate::threads::context::on_drain_thread;
 use crate::threads::waits::Pause;
 
-/// The number of gates held concurrently; a power of two.
+/// The number of gates held at a time; a power of two.
 const HELD: usize = 16;
 
-/// The number of types whose partitions are remembered: as many as a word has bits.
+/// The number of types whose partitions are remembered: the bits of a word.
 const TYPE_SLOTS: usize = u64::BITS as usize;
 
-/// Items put before all gates are released: a few microseconds.
+/// The number of items put before all gates are released, which takes a few microseconds.
 const PUTS: usize = 1_024;
 
-/// Consecutive items of a spread type that go to the same partition.
+/// The number of consecutive items of a spread type that go to one partition.
 const SPREAD_RUN: usize = 64;
 
-/// The source of many items. It is called while gates are held, so it must not run foreign code or
-/// wait.
+/// A source of many items. It is called while gates are held, so it must neither run foreign code
+/// nor wait.
 pub(crate) trait Source<T>: Iterator<Item = T> {
-    /// How many items are left. Called outside the gates, where other threads may have changed it.
+    /// Returns the number of items left. Called outside the gates, where other threads may change
+    /// it.
     fn left(&mut self) -> usize;
 }
 
@@ -41,7 +42,7 @@ impl<T> Source<T> for std::vec::IntoIter<T> {
 }
 
 impl<T: Item> Flow<T> {
-    /// Puts items, in order, up to the first that is refused, which is returned. The rest stays in
+    /// Puts items in order, up to the first that is refused, and returns it. The rest stays in
     /// `items`.
     pub(crate) fn produce_many<P: Pause>(
         self: &Arc<Self>,
@@ -55,7 +56,7 @@ impl<T: Item> Flow<T> {
         Ok(())
     }
 
-    /// Puts items, in order, up to the first that finds no room. Returns that item, counted as a
+    /// Puts items in order, up to the first that finds no room. Returns that item, counted as a
     /// delayed attempt, with its partition and the reason.
     #[inline]
     pub(super) fn put_many<'a>(
@@ -87,7 +88,7 @@ impl<T: Item> Flow<T> {
         None
     }
 
-    /// Each partition in turn gets its share of the items as one run of at most [`PUTS`].
+    /// Gives each partition in turn its share of the items, as one run of at most [`PUTS`].
     fn put_in_turn<'a>(
         self: &'a Arc<Self>,
         items: &mut impl Source<T>,
@@ -124,8 +125,8 @@ impl<T: Item> Drop for OneRun<'_, T> {
     }
 }
 
-/// The gates that are held, each at a position given by its partition's index, and the types whose
-/// items go through them.
+/// The held gates, each at a position given by its partition's index, and the types whose items go
+/// through them.
 struct Runs<'a, T: Item> {
     flow: &'a Arc<Flow<T>>,
     inside_pool: bool,
@@ -142,8 +143,8 @@ struct TypeSlot {
     key: TypeKey,
     /// The position of the run in `held`.
     position: usize,
-    /// How many items go there. 0 means that the slot is free, [`ALL`](Self::ALL) that the type is
-    /// not spread.
+    /// The number of items still to go there: 0 if the slot is free, [`ALL`](Self::ALL) if the type
+    /// is not spread.
     left: usize,
 }
 
@@ -163,7 +164,7 @@ impl<'a, T: Item> Runs<'a, T> {
         }
     }
 
-    /// The run for the next item of a type.
+    /// Returns the run for the next item of a type.
     #[inline]
     fn of(&mut self, key: TypeKey) -> &mut Run<'a, T> {
         let slot = &self.slots[slot_of(key)];
@@ -178,8 +179,8 @@ impl<'a, T: Item> Runs<'a, T> {
         }
     }
 
-    /// Like [`of`](Self::of), for a type that is not in its first slot: it is new, or spread, or in
-    /// the adjacent slot.
+    /// Finds the run for [`of`](Self::of) if the type is not in its first slot: it is new, spread,
+    /// or in the adjacent slot.
     #[inline(never)]
     fn look_up(&mut self, key: TypeKey) -> usize {
         let first = &self.slots[slot_of(key)];
@@ -279,7 +280,7 @@ mod loom_tests {
         });
     }
 
-    /// Items that are put while the gate is held are announced once, at its release: a sleeper is
+    /// Items put while the gate is held are announced once, at its release: a sleeping owner is
     /// woken.
     #[test]
     fn loom_many_while_the_owner_goes_to_sleep() {

@@ -1,15 +1,15 @@
-//! Produce for callers that must not wait, such as an event loop: an item that finds no room is
+//! Produce for callers that must not wait, such as an event loop: an item that does not fit is
 //! kept, and the caller retries.
 //!
 //! ```text
 //!  try_produce ──no room──▶ PendingItem ──listen──▶ room? ──yes──▶ try_again ──▶ in
 //!                                             │ no              │ no room
-//!                                             └──▶ hears of it ◀┘
+//!                                             └─▶ is notified ◀─┘
 //! ```
 //!
-//! Room that appears between the first attempt and `listen` is not announced: so the caller checks
-//! once more after it has called `listen`, and from then on at each notification. The attempt is
-//! counted at the first try, and the refusal when the caller gives up.
+//! Room that appears between the first attempt and `listen` is not announced, so the caller checks
+//! once more after calling `listen`, and then at each notification. The attempt is counted at the
+//! first try, the refusal when the caller gives up.
 
 use std::fmt;
 
@@ -28,14 +28,14 @@ use crate::threads::waits::{Waiting, WatchedWait};
 /// The state of an item that was not put.
 #[derive(Debug)]
 pub enum TryProduceError<T: Item> {
-    /// The item may still be put.
+    /// The item may still be accepted.
     Pending(PendingItem<T>),
     /// The item was refused, and is counted as such.
     Refused(ProduceError<T>),
 }
 
-/// An item that found no room and whose producer has not given up. If it is dropped, it counts as
-/// refused.
+/// An item that found no room, and whose producer has not given up. Dropping it counts as a
+/// refusal.
 #[must_use = "if it is dropped, the item is refused"]
 pub struct PendingItem<T: Item> {
     flow: Arc<Flow<T>>,
@@ -44,9 +44,9 @@ pub struct PendingItem<T: Item> {
     item: Option<T>,
     /// Why the last attempt found no room.
     stop: Stop,
-    /// The wait of the handler whose task puts the item.
+    /// The recorded wait of the handler whose task puts the item.
     wait: Option<Waiting>,
-    /// For the watchdog, once it waits.
+    /// For the watchdog, once the item waits.
     watched: Option<WatchedWait>,
 }
 
@@ -62,36 +62,36 @@ impl<T: Item> PendingItem<T> {
         }
     }
 
-    /// The partition that the item waits for.
+    /// Returns the partition that the item waits for.
     pub fn partition(&self) -> usize {
         self.partition
     }
 
-    /// Items in the same line are put in order of arrival.
+    /// Returns the line that the item waits in. Items in one line are put in order of arrival.
     pub fn line(&self) -> Line {
         self.flow.line(self.place(), self.item.as_ref().map_or(TypeKey(0), Item::type_key))
     }
 
-    /// The name of the queue.
+    /// Returns the name of the queue.
     #[cfg(feature = "python")]
     pub(crate) fn queue(&self) -> &str {
         &self.flow.name
     }
 
-    /// The waiting item; always `Some`.
+    /// Returns the waiting item; always `Some`.
     pub fn item(&self) -> Option<&T> {
         self.item.as_ref()
     }
 
-    /// Notifies `listener` of room in the partition from now on. Room may have appeared before:
+    /// Notifies `listener` of room in the partition from now on. Room may have appeared earlier, so
     /// check again, or retry, after this call.
     pub fn listen(&self, listener: Arc<dyn Listener>) -> Listening<T> {
         self.place().listen(listener.clone());
         Listening { flow: self.flow.clone(), partition: self.partition, listener }
     }
 
-    /// Called by a task of a handler that will wait without a deadline: if the wait can never end,
-    /// because other handlers wait for this one, it may be [given up](Self::is_given_up).
+    /// Records a wait without a deadline in a task of a handler. If it can never end, because other
+    /// handlers wait for this one, it may be [given up](Self::is_given_up).
     pub fn begin_wait(&mut self) {
         if self.wait.is_none()
             && let Some(item) = &self.item
@@ -100,7 +100,8 @@ impl<T: Item> PendingItem<T> {
         }
     }
 
-    /// Whether the wait is given up: the next attempt refuses the item. To be called now and then.
+    /// Whether the wait has been given up, so that the next attempt refuses the item. Call this
+    /// periodically.
     pub fn is_given_up(&self) -> bool {
         self.wait.as_ref().is_some_and(|wait| wait.circle().is_some())
     }
@@ -108,8 +109,8 @@ impl<T: Item> PendingItem<T> {
     /// Puts the item if there is room now.
     ///
     /// # Errors
-    /// The item is still pending, or it is refused: the queue is shut down, or the wait is given
-    /// up.
+    /// The item is still pending, or is refused because the queue is shut down or the wait was
+    /// given up.
     pub fn try_again(mut self) -> Result<(), TryProduceError<T>> {
         let circle = self.wait.as_ref().and_then(Waiting::circle);
         if circle.is_some() {
@@ -181,13 +182,13 @@ impl<T: Item> fmt::Debug for PendingItem<T> {
     }
 }
 
-/// A partition and a type: items wait for room behind those of the same type, and with a consumer
+/// A partition and a type. An item waits for room behind those of its type or, with a consumer,
 /// behind all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Line {
-    /// The partition's number.
+    /// The partition's index.
     pub partition: usize,
-    /// The type; with a consumer, the same for all.
+    /// The type; with a consumer, one value for all types.
     pub key: TypeKey,
 }
 
@@ -211,8 +212,8 @@ impl<T: Item> fmt::Debug for Listening<T> {
 }
 
 impl<T: Item> Flow<T> {
-    /// Puts one item without waiting. `is_awaited` returns whether other items, which the caller
-    /// does not want to overtake, wait in a line.
+    /// Puts one item without waiting. `is_awaited` returns whether items that the caller does not
+    /// want to overtake wait in a line.
     pub(crate) fn try_produce(
         self: &Arc<Self>,
         item: T,
@@ -223,7 +224,7 @@ impl<T: Item> Flow<T> {
             Some(index) => self.chosen_partition(index),
             None => self.select(item.type_key()),
         };
-        // A thread that those others wait for must not wait for them.
+        // A thread that those items wait for must not wait behind them.
         let line = self.line(partition, item.type_key());
         if is_awaited(line) && !self.would_wait_for_itself() {
             partition.begin_delayed();
@@ -244,7 +245,7 @@ impl<T: Item> Flow<T> {
         Line { partition: partition.index, key: if by_type { key } else { TypeKey(0) } }
     }
 
-    /// The number of items that there is room for in a partition, for a type that waits there.
+    /// Returns the number of items that a line's partition has room for.
     pub(crate) fn room(&self, line: Line) -> usize {
         let partition = self.route.partition(line.partition);
         let room = partition.room(line.key);
@@ -255,7 +256,7 @@ impl<T: Item> Flow<T> {
         }
     }
 
-    /// Puts items, in order, up to the first that cannot be put immediately. The rest stays in
+    /// Puts items in order, up to the first that cannot be put immediately. The rest stays in
     /// `items`.
     pub(crate) fn try_produce_many(
         self: &Arc<Self>,
@@ -305,7 +306,7 @@ mod loom_tests {
         }
     }
 
-    /// Puts an item as an event loop does. Returns whether it was put.
+    /// Puts an item as an event loop would. Returns whether it was put.
     fn put(queue: &BatchQueue<Number>, number: u32) -> bool {
         let mut pending = match queue.try_produce(Number(ONE, number), None, &|_| false) {
             Ok(()) => return true,
@@ -326,7 +327,7 @@ mod loom_tests {
         }
     }
 
-    /// The owner takes while the loop begins to listen: the loop is notified, or it sees the room.
+    /// The owner takes while the loop begins to listen: the loop is notified, or sees the room.
     #[test]
     fn loom_space_while_a_loop_begins_to_listen() {
         model_by_turns(5, 2, || {

@@ -1,4 +1,5 @@
-//! The work of one drain thread: cycle, quiescent point, rest, end. Its turns are in `turn.rs`.
+//! The work of a drain thread: cycles, quiescent points, rests, the end. Its turns are in
+//! `turn.rs`.
 //!
 //! ```text
 //!        ┌───────────────────── items taken ────────────────────┐
@@ -47,8 +48,7 @@ impl<T: Item> DrainTask<T> {
             let start = now();
             began = Some(start);
             let flow = self.flow.clone();
-            // While closing, a cycle checks all partitions, those that need the host and those that
-            // do not.
+            // While closing, a cycle checks all partitions, whether or not they need the host.
             let hosted = closing || !is_host_free(&flow, self.index, first);
             self.was_hosted = hosted;
             let mut work = || round = self.take_turns(&flow, first, closing, start);
@@ -93,8 +93,8 @@ impl<T: Item> DrainTask<T> {
         }
     }
 
-    /// Runs cycles up to the first that is not followed immediately by another. While there is
-    /// work, several cycles share one stay inside the host.
+    /// Runs cycles until one is not to be followed immediately by another. While there is work,
+    /// several cycles share one stay inside the host.
     pub(crate) fn work(&mut self) -> Cycle {
         let mut last = self.cycle();
         if last == Cycle::Worked && self.was_hosted {
@@ -112,10 +112,10 @@ impl<T: Item> DrainTask<T> {
         last
     }
 
-    // ---- what to take from
+    // ---- partitions to take from
 
-    /// The ready partitions of this thread, starting after the one served last. Ready bits never
-    /// decide whether the queue has ended: once it is closing, every partition is checked.
+    /// Returns the ready partitions of this thread, starting after the one served last. Ready bits
+    /// never decide whether the queue has ended: once it is closing, every partition is checked.
     pub(super) fn partitions_to_take(
         &self,
         closing: bool,
@@ -125,17 +125,18 @@ impl<T: Item> DrainTask<T> {
 
     // ---- the quiescent point
 
-    /// Reached inside no partition, with nothing in flight.
+    /// Runs outside all partitions, with nothing in flight.
     fn quiescent_point(&mut self) {
         self.slot().count_cycle();
         self.serve_dead_letters();
         self.retire_handlers(false);
     }
 
-    /// Marks partitions as ready in which something is due, or may be sooner than the timer knows.
+    /// Marks partitions as ready in which something is due, or `all` that have a timer, because
+    /// something may now be due earlier.
     fn end_timers(&mut self, all: bool) {
         while let Some(partition) = self.timers.pop(all) {
-            // Another thread that owns it by now has its own timer.
+            // A new owner has its own timer.
             if self.flow.owns(self.index, partition) {
                 self.flow.route.partition(partition).set_ready();
             }
@@ -144,13 +145,13 @@ impl<T: Item> DrainTask<T> {
 
     // ---- the end
 
-    /// Whether this is a spare thread that is not needed any more. One that is dismissed while the
+    /// Whether this is a spare thread that is no longer needed. One that is dismissed while the
     /// queue ends takes part in the end.
     pub(crate) fn is_dismissed(&self) -> bool {
         self.slot().is_dismissed() && !self.flow.ending.is_over()
     }
 
-    /// The last act of a spare thread that is dismissed. It owns nothing.
+    /// Ends the task of a dismissed spare thread, which owns nothing.
     pub(crate) fn leave_early(self) {
         self.note_cpu_time();
         let Self { index, flow, steering, sleeper, .. } = self;
@@ -161,12 +162,12 @@ impl<T: Item> DrainTask<T> {
         Flow::let_go(flow);
     }
 
-    /// The last act of this task, when everything is handled.
+    /// Ends the task, once everything is handled.
     pub(crate) fn end(&mut self) {
         self.flow.arming.unregister();
         self.serve_dead_letters();
         self.retire_handlers(!self.flow.ending.is_expired());
-        // First, because a last call may wait for a handler that does not return.
+        // Before the last calls, which may wait for a handler that does not return.
         self.discard_abandoned();
         self.close_handlers();
         for line in self.flow.dispatch_log.take_rest(&self.flow.name) {
@@ -176,9 +177,9 @@ impl<T: Item> DrainTask<T> {
         self.steering.end_watch();
     }
 
-    /// After an expired shutdown, drops the remaining items, which were counted as abandoned. They
-    /// are dropped here, inside the host, because an item may hold a reference to the queue that
-    /// holds it.
+    /// Drops the items left after an expired shutdown, which were counted as abandoned. They are
+    /// dropped here, inside the host, because an item may hold a reference to the queue that holds
+    /// it.
     fn discard_abandoned(&mut self) {
         let flow = self.flow.clone();
         if !flow.ending.is_expired() {
@@ -186,8 +187,8 @@ impl<T: Item> DrainTask<T> {
         }
         let mut panics = DropPanics::default();
         flow.host.enter(&mut || {
-            // All partitions: the owner of one may hang, or it was on its way to a thread that has
-            // ended. No thread takes any more, and the lock of the lanes keeps two that discard
+            // All partitions: an owner may hang, or a partition was on its way to a thread that has
+            // ended. No thread takes any more, and the lock of the lanes keeps discarding threads
             // apart.
             for partition in flow.route.partitions() {
                 let mut abandoned = TakenSegments::new();
@@ -209,7 +210,7 @@ impl<T: Item> DrainTask<T> {
         }
     }
 
-    // ---- what others see
+    // ---- statistics
 
     fn note_cpu_time(&self) {
         self.slot().note_cpu_time();
@@ -220,8 +221,8 @@ impl<T: Item> DrainTask<T> {
 // the last batch.
 
 impl<T: Item> DrainTask<T> {
-    /// Calls `on_close` of replaced or removed handlers that no thread is inside any more; or, at
-    /// the end of the queue, of all of them, which only other queues are inside then.
+    /// Calls `on_close` of the replaced or removed handlers that no thread is inside any more. At
+    /// the end of the queue, of all of them: only other queues can be inside one then.
     fn retire_handlers(&mut self, at_end: bool) {
         let mut ended = self.steering.ended_retirements(at_end);
         if ended.is_empty() {
@@ -252,12 +253,13 @@ impl<T: Item> DrainTask<T> {
             self.has_idle_handlers = true;
             flow.host.enter(&mut || {
                 for idle in idle_handlers.iter().filter(|idle| flow.owns(thread, idle.home)) {
-                    // There may be many, and a caller may wait for the end of a removed one.
+                    // The list may be long, and a caller may be waiting for the end of a removed
+                    // handler.
                     if flow.retirements.are_pending() {
                         self.retire_handlers(false);
                     }
-                    // At the handler lock: a removal sees this thread there, or has changed the
-                    // list.
+                    // Checked at the handler lock: a removal sees this thread there, or has changed
+                    // the list.
                     let is_listed = || flow.route.lists_idle(&idle.handler);
                     self.call_on_idle_of(&idle.handler, is_listed);
                 }
@@ -270,22 +272,23 @@ impl<T: Item> DrainTask<T> {
         }
     }
 
-    /// Makes the last call of each handler. The remaining threads take handlers from a shared list,
-    /// so none of them waits for a thread that hangs.
+    /// Makes the last call of each handler. The threads take handlers from a shared list, so that
+    /// none of them waits for a thread that hangs.
     fn close_handlers(&mut self) {
         let flow = self.flow.clone();
         flow.host.enter(&mut || {
             if let Some(consumer) = flow.consumption.side_called_by(self.index) {
                 self.call_on_close_of(&consumer);
             }
-            // Handlers beside a consumer get no items, but they were added, so they are closed too.
+            // Handlers get no items if there is a consumer, but they were added, so they are closed
+            // too.
             while let Some(handler) = flow.ending.next_to_close(|| self.handlers_to_close()) {
                 self.call_on_close_of(&handler);
             }
         });
     }
 
-    /// All instances that serve a type, but for the queue's consumers.
+    /// Returns all instances that serve a type, except the queue's consumers.
     fn handlers_to_close(&self) -> Vec<HandlerRef<T>> {
         let keeper = self.flow.dead_letters.of_queue.as_ref().map(|of_queue| &of_queue.handler);
         let others = self.flow.route.instances().into_iter().map(|idle| idle.handler);
@@ -294,19 +297,19 @@ impl<T: Item> DrainTask<T> {
         instances.filter(|handler| !self.flow.consumption.includes(handler)).collect()
     }
 
-    /// Calls `on_idle` if no thread is inside the handler, and it `is_listed` still.
+    /// Calls `on_idle` if no thread is inside the handler and it is still listed.
     fn call_on_idle_of(&mut self, handler: &HandlerRef<T>, is_listed: impl FnOnce() -> bool) {
         if !handler.lock.try_enter(self.flow.address()) {
             return; // Another thread is inside, so the handler is not idle.
         }
-        // Another thread that held the handler lock before may have closed the handler.
+        // The previous holder of the handler lock may have closed the handler.
         if !self.flow.ending.is_expired() && is_listed() {
             self.call_alone(handler, SideCall::OnIdle);
         }
         self.leave(handler);
     }
 
-    /// Calls `on_close`. Waits for a thread that is inside the handler for another queue.
+    /// Calls `on_close`. Waits until no thread of another queue is inside the handler.
     fn call_on_close_of(&mut self, handler: &HandlerRef<T>) {
         self.flow.enter_in_turn(&handler.lock);
         self.serve_letters_of(handler);
@@ -314,12 +317,12 @@ impl<T: Item> DrainTask<T> {
         self.leave(handler);
     }
 
-    /// After a side call. Jobs that were posted meanwhile are submitted again.
+    /// Leaves the handler after a side call. Jobs posted meanwhile are submitted again.
     fn leave(&self, handler: &HandlerRef<T>) {
         self.flow.release(&handler.lock, false);
     }
 
-    /// Under the handler lock.
+    /// Makes a call without items, under the handler lock.
     fn call_alone(&mut self, handler: &HandlerRef<T>, method: SideCall) {
         let name = handler.handler.name();
         let tally = &self.slot().tally;
@@ -345,11 +348,11 @@ impl<T: Item> DrainTask<T> {
     }
 }
 
-// How a drain thread serves the boxes of dead letters; see `handler/dead_letters.rs`.
+// Serving the boxes of dead letters; see `handler/dead_letters.rs`.
 
 impl<T: Item> DrainTask<T> {
-    /// Calls the handlers of dead letters that no thread is inside. Inside no partition, with
-    /// nothing in flight.
+    /// Calls the handlers of dead letters that no thread is inside. Runs outside all partitions,
+    /// with nothing in flight.
     fn serve_dead_letters(&mut self) {
         let flow = self.flow.clone();
         let boxes = &flow.dead_letters;
@@ -361,7 +364,7 @@ impl<T: Item> DrainTask<T> {
             for letter_box in boxes.with_letters() {
                 let lock = &letter_box.handler.lock;
                 if is_expired {
-                    // They were counted as abandoned.
+                    // The items were counted as abandoned.
                     self.serve_at_lock(&letter_box);
                 } else if lock.try_enter(flow.address()) {
                     self.serve_at_lock(&letter_box);
@@ -371,7 +374,8 @@ impl<T: Item> DrainTask<T> {
         });
     }
 
-    /// Before the last call of a handler, at its handler lock: the letters that are left for it.
+    /// Serves the letters that are left for a handler, before its last call, under its handler
+    /// lock.
     fn serve_letters_of(&mut self, handler: &HandlerRef<T>) {
         for letter_box in self.flow.dead_letters.with_letters() {
             if letter_box.handler.is(handler) {
@@ -397,7 +401,7 @@ impl<T: Item> DrainTask<T> {
         }
     }
 
-    /// One call, and one attempt.
+    /// Passes letters to their handler, in one call and one attempt.
     fn call_with_letters(&mut self, to: &DeadLetterBox<T>, mut letters: Vec<DeadLetters<T>>) {
         let flow = self.flow.clone();
         let items: usize = letters.iter().map(|letters| letters.items.len()).sum();
@@ -415,7 +419,7 @@ impl<T: Item> DrainTask<T> {
                 self.note_letters(to, Problem::LostLetters, items, &failure.message);
             }
         }
-        // What is left, here in the host.
+        // Drop the rest inside the host.
         let mut panics = DropPanics::default();
         for letter in letters {
             panics.drop_batch(letter.items);
@@ -435,7 +439,7 @@ impl<T: Item> DrainTask<T> {
             let line = format!("queue {queue}: {items} {text} ({name}): {cause}");
             (name.to_string(), line)
         };
-        // One subject for each handler.
+        // The key is the handler, so that each one has its own lines.
         let key = TypeKey(to.handler.address());
         if let Some(line) = flow.dispatch_log.note(queue, problem, key, items, line) {
             flow.warn(line);
@@ -444,8 +448,8 @@ impl<T: Item> DrainTask<T> {
 }
 
 impl<T: Item> Flow<T> {
-    /// Whether there are dead letters whose handler no thread is inside. If one is, the queue hears
-    /// when it leaves. The caller has fenced.
+    /// Whether there are dead letters whose handler no thread is inside. If a thread is inside, the
+    /// queue is notified when it leaves. The caller has fenced.
     pub(crate) fn has_dead_letters(self: &Arc<Self>) -> bool {
         self.dead_letters.are_waiting()
             && self

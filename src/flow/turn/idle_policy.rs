@@ -9,11 +9,11 @@ const MAX_DOUBLINGS: u32 = 20;
 
 const MIN_SLEEP: Duration = Duration::from_millis(1);
 
-/// What to do after the `empty_cycles`-th consecutive empty cycle, counted from 0.
+/// Returns what to do after the `empty_cycles`-th consecutive empty cycle, counted from 0.
 ///
-/// The first one rests for `min_idle`, so that items gather and reach their handlers as one batch.
-/// Later ones sleep until the first item, at most `min(max(min_idle, 1 ms) · 2^n, max_idle)`, after
-/// which `on_idle` is called again.
+/// After the first one, the thread rests for `min_idle`, so that items gather and reach their
+/// handlers as one batch. After later ones it sleeps until the first item, for at most
+/// `min(max(min_idle, 1 ms) · 2^n, max_idle)`, and then calls `on_idle` again.
 pub(crate) fn after_empty_cycle(config: &Config, empty_cycles: u32) -> (SleepKind, Duration) {
     if empty_cycles == 0 && !config.min_idle.is_zero() {
         return (SleepKind::Rest, config.min_idle);
@@ -23,25 +23,25 @@ pub(crate) fn after_empty_cycle(config: &Config, empty_cycles: u32) -> (SleepKin
     (SleepKind::Sleep, sleep.min(config.max_idle.max(MIN_SLEEP)))
 }
 
-/// After this many consecutive lone cycles a thread stops resting.
+/// The number of consecutive lone cycles after which a thread stops resting.
 const LONE_CYCLES: u32 = 4;
 
-/// Consecutive cycles whose items arrived only after the preceding rest would have ended, so that
-/// nothing gathered in it.
+/// Counts consecutive cycles whose items arrived only after the preceding rest would have ended, so
+/// that nothing gathered during it.
 ///
-/// For a trickle of items a rest is one more wake-up for each of them: the thread wakes up from the
-/// rest, finds nothing, and sleeps. So it goes to sleep immediately, until items come at shorter
+/// With a trickle of items, a rest costs one more wake-up per item: the thread wakes up from the
+/// rest, finds nothing, and sleeps. So it sleeps immediately, until items arrive at shorter
 /// intervals again.
 #[derive(Debug, Default)]
 pub(crate) struct LoneCycles {
     count: u32,
-    /// When the last cycle with work ended, and how long the thread rests after it.
+    /// The end of the last cycle with work, and the length of the rest after it.
     last: Option<(Instant, Duration)>,
 }
 
 impl LoneCycles {
-    /// A cycle that began at `began` and took `took` has worked, after so many empty cycles. The
-    /// thread rests for `rest` after it, or not at all.
+    /// Notes a cycle with work that began at `began` and took `took`, after `empty_cycles` empty
+    /// ones. If the thread rests after it, it does so for `rest`.
     pub(crate) fn note(
         &mut self,
         empty_cycles: u32,
@@ -49,7 +49,7 @@ impl LoneCycles {
         took: Duration,
         rest: Duration,
     ) {
-        // The first empty cycle stands for the rest, and the second one found nothing.
+        // The first empty cycle stands for the rest; the second one found nothing.
         let is_lone = empty_cycles > 1
             && self.last.is_some_and(|(ended, rest)| {
                 !rest.is_zero() && began.saturating_duration_since(ended) > rest
@@ -67,11 +67,11 @@ impl LoneCycles {
 /// The longest sleep where no handler has `on_idle`.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// How long to sleep after the `empty_cycles`-th consecutive empty cycle of a queue in which no
-/// handler has `on_idle`: `max_idle · 2^n`, up to a second.
+/// Returns how long to sleep after the `empty_cycles`-th consecutive empty cycle of a queue in
+/// which no handler has `on_idle`: `max_idle · 2^n`, up to a second.
 ///
 /// Such a thread has no reason to wake up without an item, except for the first handler with
-/// `on_idle`, which may come at any time and whose first call may be late by that second.
+/// `on_idle`, which may be added at any time and whose first call may be late by that second.
 pub(crate) fn without_idle_handlers(config: &Config, empty_cycles: u32) -> Duration {
     let doublings = empty_cycles.saturating_sub(1).min(MAX_DOUBLINGS);
     let max_idle = config.max_idle.max(MIN_SLEEP);
@@ -84,15 +84,16 @@ const THIN_BATCH_ITEMS: usize = 256;
 /// A handler that takes longer than this for a batch determines the pace.
 const QUICK_BATCH: Duration = Duration::from_micros(50);
 
-/// The rest after a cycle that took `items` in `batches` within `took`. `before` is the rest
-/// after the previous thin cycle, or zero. Returns `None` if the next cycle follows immediately.
+/// Returns the rest after a cycle that took `items` in `batches` within `took`, or `None` if the
+/// next cycle follows immediately. `before` is the rest after the previous thin cycle, or zero.
 ///
 /// Many types with a steady trickle of items keep a drain thread in cycles of tiny batches, each at
 /// the full price of a batch, and take processor time and cache lines from the producers. After a
-/// rest the batches are larger. It starts at `min_idle` and doubles, up to `max_idle`, while such
-/// cycles would take more than a third of the cores' time, with `threads_per_core` drain threads
-/// per core. Longer rests do not pay: waiting items have left the caches by the time they are
-/// taken. There is no rest for handlers that are slow despite few items: it would only add latency.
+/// rest the batches are larger. The rest starts at `min_idle` and doubles, up to `max_idle`, while
+/// such cycles would take more than a third of the cores' time, with `threads_per_core` drain
+/// threads per core. Longer rests do not pay off: waiting items have left the caches by the time
+/// they are taken. Handlers that are slow despite few items get no rest, which would only add
+/// latency.
 pub(crate) fn after_thin_cycle(
     config: &Config,
     threads_per_core: u32,

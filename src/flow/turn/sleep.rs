@@ -1,5 +1,5 @@
-//! How a drain thread goes to rest or sleep: what it publishes, and what it checks afterwards (rule
-//! 10 of `flow/ownership/README.md`).
+//! How a drain thread begins to rest or sleep: what it publishes, and what it checks afterwards
+//! (rule 10 of `flow/ownership/README.md`).
 
 use crate::flow::partition::Partition;
 use crate::flow::turn::idle_policy::{after_empty_cycle, without_idle_handlers};
@@ -9,13 +9,12 @@ use crate::sync::Duration;
 use crate::threads::park::{SleepAttempt, SleepKind};
 
 impl<T: Item> DrainTask<T> {
-    /// Called when the task, which had left its worker to sleep, runs again.
+    /// Called when the task runs again after it left its worker to sleep.
     pub(crate) fn wake_up(&self) {
         self.sleeper.wake_up();
     }
 
-    /// Prepares to sleep after a thin or empty cycle. Returns `None` if there is something to do
-    /// after all.
+    /// Prepares to sleep after a thin or empty cycle. Returns `None` if there is work after all.
     pub(crate) fn prepare_sleep(&mut self, after: Cycle) -> Option<(SleepAttempt<'_>, Duration)> {
         if after == Cycle::Thin || self.empty_cycles == 0 {
             self.segment_cache.begin_idle();
@@ -32,7 +31,7 @@ impl<T: Item> DrainTask<T> {
             if self.flow.flushes.are_waiting() {
                 return None;
             }
-            // This rest takes the place of that of the first empty cycle.
+            // This rest replaces that of the first empty cycle.
             self.empty_cycles = 1;
             (kind, limit) = (SleepKind::Rest, self.thin_rest);
         } else {
@@ -40,7 +39,8 @@ impl<T: Item> DrainTask<T> {
                 kind = SleepKind::Sleep;
             }
             if kind == SleepKind::Sleep && !self.has_idle_handlers {
-                // It would wake up only for `on_idle`, which no handler of its partitions has.
+                // The thread would wake up only for `on_idle`, which no handler of its partitions
+                // has.
                 let flow = &self.flow;
                 limit = if flow.route.has_idle_handlers() {
                     limit.max(flow.config.max_idle)
@@ -58,8 +58,7 @@ impl<T: Item> DrainTask<T> {
             self.segment_cache.give_back(limit, self.index == 0);
         }
         let attempt = self.sleeper.prepare(kind);
-        // Checked under pressure only: the check locks gates, usually in competition with a
-        // producer.
+        // Checked under pressure only: the check locks gates, and usually contends with a producer.
         self.is_pressed =
             (self.is_pressed || attempt.is_pressed()) && self.has_pressing_partition();
         if self.has_reason_to_stay_awake(kind) {
@@ -76,7 +75,7 @@ impl<T: Item> DrainTask<T> {
         self.partitions_to_take(false).any(is_pressing)
     }
 
-    /// The second check, after the thread has published that it sleeps.
+    /// The second check for work, after the thread has published that it sleeps.
     fn has_reason_to_stay_awake(&self, kind: SleepKind) -> bool {
         let flow = &self.flow;
         if flow.ending.is_over()
@@ -104,7 +103,7 @@ impl<T: Item> DrainTask<T> {
     /// finished later: the end of the last lane wakes its owner, or a timer does.
     fn has_partition_to_finish(&self) -> bool {
         let flow = &self.flow;
-        // A partition on its way to another thread is that thread's: it is announced there.
+        // A partition that is moving belongs to the new owner, to which it is announced.
         let is_mine = |partition: &Partition<T>| {
             flow.owns(self.index, partition.index)
                 && !partition.is_finished()
@@ -134,7 +133,8 @@ mod tests {
         }
     }
 
-    /// How many of 100 emptied segments a thread keeps after a rest, and before its first sleep.
+    /// Returns how many of 100 emptied segments a thread keeps after a rest, and before its first
+    /// sleep.
     fn kept(max_idle: Duration) -> [usize; 2] {
         let config = Config { max_idle, ..Config::default() };
         let queue = BatchQueue::<Number>::builder("idle", config).start().unwrap();
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(kept(Duration::from_secs(60)), [100, 0]);
     }
 
-    /// Wants to be called when there is nothing to do.
+    /// A handler with `on_idle`.
     struct Idle;
 
     impl Handler<Number> for Idle {

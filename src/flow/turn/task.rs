@@ -1,4 +1,4 @@
-//! The drain task: one drain thread's share of a queue, and what it takes from.
+//! The drain task: one drain thread's share of a queue, and the partitions that it takes from.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use crate::threads::slots::ThreadSlot;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cycle {
     Worked,
-    /// It worked, but on so few items that a rest pays off more than an immediate cycle.
+    /// It worked, but on so few items that a rest pays off better than an immediate next cycle.
     Thin,
     Empty,
     /// The queue has ended, and [`DrainTask::end`] is next; or the thread is dismissed.
@@ -39,8 +39,8 @@ pub(crate) struct DrainTask<T: Item> {
     /// The rest after the last thin cycle.
     pub(super) thin_rest: Duration,
     pub(super) lone_cycles: LoneCycles,
-    /// Pressure was signalled, and a partition of this thread was under pressure, or had lanes, at
-    /// the last check.
+    /// Whether pressure was signalled, and a partition of this thread was under pressure or had
+    /// lanes at the last check.
     pub(super) is_pressed: bool,
     /// Whether the last cycle with work needed the host.
     pub(super) was_hosted: bool,
@@ -49,7 +49,7 @@ pub(crate) struct DrainTask<T: Item> {
     /// Emptied segments.
     pub(super) segment_cache: SegmentCache<T>,
     pub(super) timers: Timers,
-    /// The last news of deadlines that this thread has seen.
+    /// The number of the last news of deadlines that this thread has seen.
     pub(super) news: usize,
     /// Whether this thread may call a slow handler.
     pub(super) has_slow_permit: bool,
@@ -86,10 +86,11 @@ impl<T: Item> DrainTask<T> {
         &self.flow
     }
 
-    /// The calling thread runs this task from here on, while the result lives. If it unwinds, the
-    /// queue closes.
+    /// Makes the calling thread the runner of this task while the result lives. If the thread
+    /// unwinds, the queue closes.
     pub(crate) fn run_here(&self) -> Running<T> {
-        // First: the host may panic, or run code that asks which queue this thread drains.
+        // Before the host is called: it may panic, or run code that asks which queue this thread
+        // drains.
         let running = Running {
             _unwinding: CloseOnPanic(Arc::downgrade(&self.steering)),
             _drains: DrainScope::of(&self.flow, &self.flow.log),
@@ -100,24 +101,24 @@ impl<T: Item> DrainTask<T> {
         running
     }
 
-    /// What others see of the thread.
+    /// Returns the shared state of the thread.
     pub(super) fn slot(&self) -> &ThreadSlot {
         &self.flow.threads[self.index]
     }
 }
 
-/// While it lives, a thread runs a drain task.
+/// Marks the thread as running a drain task until it is dropped.
 pub(crate) struct Running<T: Item> {
-    /// First: it may log, which a drain thread does in its own way.
+    /// Dropped first: it may log, which a drain thread does in its own way.
     _unwinding: CloseOnPanic<T>,
     _drains: DrainScope,
 }
 
-/// Closes the queue when a drain thread unwinds. Panics of handlers and of items are caught; what
-/// remains is the code of a host, like its log, and what a handler says about itself, like whether
-/// it needs the host.
+/// Closes the queue when a drain thread unwinds. Panics of handlers and items are caught elsewhere;
+/// what remains is code of the host, such as its log, and what a handler reports about itself, such
+/// as whether it needs the host.
 ///
-/// It does not keep the queue alive, whose last reference is dropped inside the host.
+/// Holds a weak reference, because the last reference to the queue is dropped inside the host.
 struct CloseOnPanic<T: Item>(Weak<dyn Steering<T>>);
 
 impl<T: Item> Drop for CloseOnPanic<T> {
@@ -130,8 +131,8 @@ impl<T: Item> Drop for CloseOnPanic<T> {
     }
 }
 
-/// The ready partitions of drain thread `index`, or all of them while closing, starting after the
-/// one served last.
+/// Returns the ready partitions of drain thread `index`, or all of its partitions while closing,
+/// starting after the one served last.
 pub(super) fn to_take<T: Item>(
     flow: &Flow<T>,
     index: usize,
@@ -162,9 +163,9 @@ pub(super) fn is_host_free<T: Item>(flow: &Flow<T>, index: usize, partition: usi
     }
 }
 
-/// When the partitions of a drain thread have something to do at a later time: the deadline of each
-/// partition that the thread has seen. A partition that goes to another thread
-/// keeps its entry here until it is due, which is of no consequence.
+/// The times at which partitions of a drain thread next have something to do, as far as the thread
+/// has seen. A partition that moves to another thread keeps its entry until it is due, which is
+/// harmless.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     by_deadline: BTreeSet<(Deadline, usize)>,
@@ -179,7 +180,7 @@ impl Timers {
         self.by_deadline.insert((deadline, partition));
     }
 
-    /// When the next partition is due.
+    /// Returns when the next partition is due.
     pub(super) fn next(&self) -> Option<Deadline> {
         self.by_deadline.first().map(|(deadline, _)| *deadline)
     }
@@ -188,7 +189,7 @@ impl Timers {
         self.next().is_some_and(|deadline| deadline.time_left().is_none())
     }
 
-    /// Takes a partition off that is due, or any.
+    /// Removes the next partition if it is due, or in any case if `any`.
     pub(super) fn pop(&mut self, any: bool) -> Option<usize> {
         if !any && !self.is_due() {
             return None;

@@ -1,5 +1,5 @@
-//! When batches are called, to the nanosecond: one drain thread, whose cycles and clock the test
-//! moves.
+//! Tests when batches are called, to the nanosecond, with one drain thread whose cycles and clock
+//! the test controls.
 
 use std::convert::Infallible;
 
@@ -35,7 +35,7 @@ impl Item for Number {
     }
 }
 
-/// Keeps its batches, of which the first ones fail.
+/// Keeps its batches; the first ones fail.
 struct Kept {
     batches: Arc<Mutex<Vec<Vec<u32>>>>,
     failures: usize,
@@ -94,10 +94,10 @@ impl Queue {
         self.task.cycle();
     }
 
-    /// The batches that were called so far, some time later.
+    /// Advances the clock, and returns the batches called so far.
     fn after(&mut self, time: Duration) -> Vec<Vec<u32>> {
         self.clock.advance(time);
-        // One cycle may only find out that something is due.
+        // One cycle may do no more than find out that something is due.
         self.task.cycle();
         self.task.cycle();
         self.batches.lock().clone()
@@ -220,7 +220,7 @@ fn each_try_counts_as_a_call_and_only_the_first_has_waited() {
     assert_eq!((types.calls.count(), types.batch_items.sum(), types.waits.count()), (2, 4, 1));
 }
 
-/// Takes time for each batch.
+/// Spends time on each batch.
 struct Busy {
     time: Duration,
     calls: Arc<Mutex<Vec<TypeKey>>>,
@@ -241,7 +241,7 @@ fn calls_of_a_cycle(time: Duration) -> Vec<TypeKey> {
     calls.lock().clone()
 }
 
-/// Three batches wait of each of two types.
+/// Makes three batches of each of two types wait.
 fn with_backlogs(
     config: Config,
     batch: usize,
@@ -276,7 +276,7 @@ fn a_slow_handler_gets_one_batch_in_a_cycle() {
 #[test]
 fn a_slow_handler_with_a_low_limit_gets_one_batch_in_a_cycle() {
     let (mut queue, calls) = with_backlogs(up_to(1_000), 250, QUICK_CYCLE);
-    // The first cycles fill the lanes; from then on each take fills up what a call has left.
+    // The first cycles fill the lanes; later takes fill up what a call has left.
     while calls.lock().len() < 4 {
         queue.task.cycle();
     }
@@ -287,7 +287,7 @@ fn a_slow_handler_with_a_low_limit_gets_one_batch_in_a_cycle() {
     assert_eq!(called, [SHORT, LONG]);
 }
 
-/// How long a thread rests after a batch.
+/// The rest of a thread after a batch.
 const REST: Duration = Duration::from_millis(5);
 
 impl Queue {
@@ -329,7 +329,8 @@ fn a_thread_does_not_rest_after_batches_that_come_at_long_intervals() {
     }
 }
 
-/// A partition that was busy is ready once more without an item. No other thread takes that over.
+/// A partition that was busy is ready once more without an item. No other thread takes it over for
+/// that.
 #[test]
 fn an_idle_thread_takes_large_segments_back() {
     let config = Config { buffer_size: 100_000, ..up_to(10_000) };
@@ -360,7 +361,7 @@ fn a_partition_whose_items_linger_keeps_no_large_segment() {
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Tries again after each time of `backoff`, without end.
+/// Returns a configuration that retries forever, after each `backoff`.
 fn patient(backoff: Duration) -> Config {
     let retry = RetryPolicy {
         attempts: None,
@@ -373,7 +374,7 @@ fn patient(backoff: Duration) -> Config {
 }
 
 impl Queue {
-    /// How many calls there were, some time later.
+    /// Advances the clock, and returns the number of calls so far.
     fn calls_after(&mut self, time: Duration) -> usize {
         self.after(time).len()
     }
