@@ -1,7 +1,7 @@
-//! Waits of threads that others depend on: in a handler, or on a drain thread.
+//! Waits of threads that others depend on: threads inside a handler, and drain threads.
 //!
-//! On a shared pool another worker replaces the one that waits, because what it waits for may need
-//! a worker.
+//! On a shared pool another worker replaces the waiting one, because what it waits for may need a
+//! worker.
 
 use crate::flow::handler::HandlerRef;
 use crate::flow::handler::lock::{HandlerLock, JobPlace};
@@ -23,15 +23,15 @@ impl<T: Item> Flow<T> {
         drained_queue() == Some(Arc::as_ptr(self) as usize)
     }
 
-    /// Whether the calling thread would wait for itself if it waited for space here: it drains this
+    /// Whether the calling thread would wait for itself if it waited for room here: it drains this
     /// queue, or is inside a handler that this queue needs.
     pub(crate) fn would_wait_for_itself(self: &Arc<Self>) -> bool {
         held_lock().is_some_and(|lock| self.calls_at(lock)) || self.on_own_drain_thread()
     }
 
-    /// Called before the calling thread waits for a drain of this queue. If it is a worker of the
-    /// pool that drains this queue, another worker replaces it meanwhile. Returns an error if no
-    /// worker can: the thread must not wait then.
+    /// Prepares the calling thread to wait for this queue to drain. If it is a worker of the pool
+    /// that drains the queue, another worker replaces it meanwhile. Returns an error if none is
+    /// available: the thread must not wait then.
     pub(crate) fn compensate(&self) -> Result<Option<Compensation>, NoWorkerLeft> {
         match &self.pool {
             Some(pool) if pool.runs_current_thread() => {
@@ -41,9 +41,9 @@ impl<T: Item> Flow<T> {
         }
     }
 
-    /// Enters a handler lock for `on_close`. If another queue is inside, the thread waits outside
-    /// the host, which that queue's thread may need to leave; on a shared pool another worker
-    /// replaces it meanwhile. Called inside the host.
+    /// Enters a handler lock for `on_close`. If a thread of another queue is inside, waits outside
+    /// the host, which that thread may need in order to leave; on a shared pool another worker
+    /// replaces this one meanwhile. Called inside the host.
     pub(crate) fn enter_in_turn(&self, lock: &HandlerLock) {
         if lock.try_enter(self.address()) {
             return;
@@ -55,35 +55,36 @@ impl<T: Item> Flow<T> {
         self.host.leave(&mut wait);
     }
 
-    /// Called before a call into a handler that works elsewhere: the calling thread only waits for
-    /// it.
+    /// Compensates for the calling thread during a call of a handler that works elsewhere, for
+    /// which the thread only waits.
     pub(crate) fn compensate_for(&self, handler: &HandlerRef<T>) -> Option<Compensation> {
         if handler.handler.works_elsewhere() { self.compensate_without_limit() } else { None }
     }
 
-    /// On a shared pool, starts another worker for a wait of which there is at most one per queue.
+    /// Starts another worker on a shared pool, for a wait that at most one thread per queue is in.
     fn compensate_without_limit(&self) -> Option<Compensation> {
         let on_pool = self.pool.as_ref().filter(|pool| pool.runs_current_thread());
         on_pool.and_then(|pool| pool.begin_blocking(Limit::None))
     }
 }
 
-// Permits for slow calls: what `slow_calls.rs` decides, for the threads and lanes of a queue.
+// Permits for slow calls: applies the decisions of `slow_calls.rs` to the threads and lanes of a
+// queue.
 
 impl<T: Item> Flow<T> {
-    /// Whether a thread may call a slow handler for a job; if not, the job gets a ticket. Under the
-    /// lock of its lanes.
+    /// Whether a thread may call a slow handler for a job; if not, the job gets a ticket. Called
+    /// under the lock of the job's lanes.
     pub(crate) fn admit_slow(&self, thread: usize, place: JobPlace) -> bool {
         self.slow_calls.admit(thread, place, || self.slow_scene())
     }
 
-    /// The thread has left its slow handler, or got a permit that it did not use.
+    /// Returns the permit of a thread that has left its slow handler, or did not use the permit.
     pub(crate) fn end_slow(&self, thread: usize) {
         let next = self.slow_calls.end(thread, Instant::now());
         self.recall_slow(next);
     }
 
-    /// Submits the next job again that waits for a slow call, if a thread can make it.
+    /// Recalls the first job that waits for a slow call, if a thread can make the call.
     pub(crate) fn revise_slow(&self) {
         if self.slow_calls.has_tickets() {
             self.recall_slow(self.slow_calls.next(&self.slow_scene()));
@@ -102,8 +103,8 @@ impl<T: Item> Flow<T> {
         }
     }
 
-    /// Whether a slow job needs a spare thread: all others but one are lost, and that one has quick
-    /// work.
+    /// Whether a slow job needs a spare thread: all threads but one are lost, and that one has
+    /// quick work.
     pub(crate) fn needs_spare_for_slow(&self) -> bool {
         self.threads.is_one_left()
             && self.slow_calls.has_waited(Instant::now())
@@ -114,7 +115,8 @@ impl<T: Item> Flow<T> {
         while let Some(place) = next {
             let partition = self.route.partition(place.partition);
             let (slow_calls, lane) = (&self.slow_calls, place.lane);
-            // In one hold of the lock: the lane may get another ticket when it is free.
+            // Under one hold of the lock, because the lane may get another ticket when it is
+            // released.
             let (is_recalled, behind) = partition.change_lanes(|lanes| {
                 let is_recalled = lanes.recall(lane, slow_calls.address());
                 let is_here = is_recalled || lanes.is_ready(lane);
@@ -128,7 +130,7 @@ impl<T: Item> Flow<T> {
     }
 
     /// Whether a handler has returned quickly within the last seconds. While the queue closes,
-    /// nothing new comes: what is quick then is over when no call has ended for a moment.
+    /// nothing new arrives, so quick work is over once no quick call has ended for a moment.
     pub(crate) fn has_quick_work(&self) -> bool {
         let now = self.started.elapsed();
         let limit = if self.ending.is_closing() { 2 * SLOW_CALL } else { QUICK_WORK };
@@ -156,7 +158,8 @@ mod loom_tests {
 
     // Slow calls under loom.
 
-    /// Two threads, each with its own slow type: one waits until the other's call has ended.
+    /// Two threads, each with its own slow type: one of them waits until the other's call has
+    /// ended.
     #[test]
     fn loom_two_slow_handlers_beside_quick_work() {
         model_by_turns(6, 1, || {
@@ -178,12 +181,12 @@ mod loom_tests {
         });
     }
 
-    /// A ticket is stale, because its lane was called without a permit. While the end of a slow
-    /// call drops it, the lane's next job gets one: a lane that is posted has a ticket.
+    /// A ticket is stale because its lane was called without a permit. While the end of a slow call
+    /// drops it, the lane's next job gets a ticket: a posted lane always has one.
     #[test]
     fn loom_stale_ticket_while_its_lane_is_posted_again() {
         model(2, || {
-            // Its threads do not run.
+            // The threads of this queue do not run.
             let (_sleepers, wakers): (Vec<_>, Vec<_>) = (0..2).map(|_| sleeper()).unzip();
             let slots = ThreadSlots::new(wakers, Spares::new(2, Vec::new()));
             let (by_handler, host) = (Consumption::ByHandler, Arc::new(NoHost));
@@ -209,7 +212,8 @@ mod loom_tests {
             let place = JobPlace { partition: 0, lane };
             assert!(control.flow.admit_slow(0, JobPlace { partition: 1, lane: 0 }));
             assert!(!control.flow.admit_slow(1, place));
-            // It stays the only one that could call: the next job of the lane is refused as well.
+            // Thread 1 stays the only one that could call, so the next job of the lane is refused,
+            // too.
             control.flow.threads[0].set_reach(Reach::Away);
             let ended = {
                 let control = control.clone();

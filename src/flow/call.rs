@@ -1,5 +1,5 @@
-//! Call: passes jobs to their handlers and counts the outcome. The thread that calls is inside no
-//! partition.
+//! Call: passes jobs to their handlers and counts the outcome. The calling thread is outside all
+//! partitions.
 
 pub(crate) mod after_call;
 
@@ -24,14 +24,14 @@ use crate::sync::{Arc, Deadline, Duration, Instant, Ordering, fence, now, time_s
 use crate::threads::context::HandlerScope;
 use crate::threads::slots::SlowCall;
 
-/// How long a thread that has a handler lock serves the jobs of others there while its own
+/// How long a thread that holds a handler lock serves the jobs of others there while its own
 /// partitions have work.
 const STAY: Duration = Duration::from_millis(1);
 
 /// The same limit in jobs, for loom, which has no clock.
 const MOST_SERVED: usize = if cfg!(loom) { 2 } else { usize::MAX };
 
-/// What the turns of one cycle did.
+/// The work done by the turns of one cycle.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Round {
     /// Calls of handlers.
@@ -45,7 +45,7 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// Batches, or what they gather from if none is full.
+    /// Returns the number of batches, or of takes if no batch was called.
     pub(crate) fn batches(&self) -> usize {
         if self.calls == 0 { self.takes } else { self.calls }
     }
@@ -56,7 +56,7 @@ impl Round {
     }
 }
 
-/// A job in flight. Its thread holds the lock of its handler, if it has one.
+/// A job in flight. Its thread holds the lock of the handler, if there is one.
 pub(crate) struct InFlight<T> {
     pub(crate) target: Option<Target<T>>,
     pub(crate) job: Job<T>,
@@ -76,7 +76,7 @@ pub(crate) struct Caller<'a, T: Item> {
 }
 
 impl<'a, T: Item> Caller<'a, T> {
-    /// Calls the handler of a job; then serves the jobs that were posted at its handler lock
+    /// Calls the handler of a job, then serves the jobs that were posted at its handler lock
     /// meanwhile, for a limited time if this thread has other work. Adds the calls to `round`.
     pub(crate) fn call_all(
         &mut self,
@@ -106,16 +106,16 @@ impl<'a, T: Item> Caller<'a, T> {
         }
     }
 
-    /// Calls at the handler lock that the thread holds, and holds afterwards.
+    /// Calls under the handler lock, which the thread holds before and after.
     fn call_at(&mut self, lock: &HandlerLock, target: Target<T>, job: Job<T>) {
         let leaves = LeaveOnUnwind { flow: self.flow, lock };
         self.call_in_place(&target, job);
-        // Before the release: until then, a removal of the handler keeps it.
+        // Before the release, because until then a removal of the handler keeps it alive.
         drop(target);
         std::mem::forget(leaves);
     }
 
-    /// Calls inside the host if the handler needs it.
+    /// Calls the handler, inside the host if it needs it.
     fn call_in_place(&mut self, target: &Target<T>, job: Job<T>) {
         if target.handler().handler.needs_host() {
             self.in_host(|this| this.call(target, job));
@@ -138,7 +138,7 @@ impl<'a, T: Item> Caller<'a, T> {
         self.inside_host = false;
     }
 
-    /// Calls the handler once, and counts the outcome unless there is a next try.
+    /// Calls the handler once, and counts the outcome unless another try follows.
     fn call(&mut self, target: &Target<T>, mut job: Job<T>) {
         let registered = &target.registered;
         let cut = self.cut_to_limit(registered, &mut job);
@@ -152,7 +152,7 @@ impl<'a, T: Item> Caller<'a, T> {
             Err(failure) => Some((Err(failure), Duration::ZERO)),
         };
         let Some((result, took)) = tried else {
-            // The time is over, and the items were counted as abandoned.
+            // The shutdown has expired, and the items were counted as abandoned.
             let place = job.place;
             self.drop_items(registered, job.into_batches());
             return self.flow.end_job(self.thread, place, 0, Duration::ZERO);
@@ -195,8 +195,8 @@ impl<'a, T: Item> Caller<'a, T> {
         self.flow.end_job(self.thread, job.place, settled, took);
     }
 
-    /// Calls `consume`, and returns how long that took; `None` if the shutdown deadline has passed
-    /// and handlers are no longer called.
+    /// Calls `consume`. Returns the result and the time it took, or `None` if the shutdown has
+    /// expired and handlers are no longer called.
     fn try_once(
         &mut self,
         target: &Target<T>,
@@ -229,7 +229,7 @@ impl<'a, T: Item> Caller<'a, T> {
         Some((result, took))
     }
 
-    /// Before a call of a slow handler, until the result is dropped.
+    /// Announces a call of a slow handler, which lasts until the result is dropped.
     #[cold]
     fn begin_slow_call(&self) -> SlowCall<'a> {
         let flow = self.flow;
@@ -238,7 +238,8 @@ impl<'a, T: Item> Caller<'a, T> {
         slow
     }
 
-    /// Notes whether the handler is slow. Not in loom, which has no clock.
+    /// Notes the duration of a call, and whether the handler is slow. Not in loom, which has no
+    /// clock.
     #[inline]
     fn note_duration(&self, target: &Target<T>, place: JobPlace, start: Instant, took: Duration) {
         if cfg!(loom) {
@@ -254,7 +255,7 @@ impl<'a, T: Item> Caller<'a, T> {
         self.flow.route.partition(place.partition).note_slow(is_slow);
     }
 
-    /// The number of the consumer that tried a job, with one consumer for each thread.
+    /// Returns the number of the consumer that tried a job, if each thread has its own consumer.
     pub(super) fn consumer_of(&self, target: &Target<T>) -> Option<usize> {
         let is_per_thread = matches!(self.flow.consumption, Consumption::PerThread(_));
         is_per_thread.then_some(target.registered.number)
@@ -279,10 +280,10 @@ pub(crate) fn call(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> Re
         .unwrap_or_else(|cause| Err(Failure::last(format!("{name} panicked: {}", message(&cause)))))
 }
 
-// Cut: an item that exceeds the limit of a batch, before the first try.
+// Cut: splits an item that exceeds the limit of a batch, before the first try.
 
 impl<T: Item> Caller<'_, T> {
-    /// Before a try: sees to it that the job does not exceed the limit of a batch.
+    /// Ensures before a try that the job does not exceed the limit of a batch.
     #[inline]
     fn cut_to_limit(
         &mut self,
@@ -299,7 +300,7 @@ impl<T: Item> Caller<'_, T> {
     }
 
     /// Cuts the last item of a job at the limit of a batch, and puts the rest back into the lane.
-    /// If that panics, the item is lost and fails the job.
+    /// If the cut panics, the item is lost and the job fails.
     #[cold]
     fn cut_at_limit(
         &mut self,
@@ -331,15 +332,15 @@ impl<T: Item> Caller<'_, T> {
     }
 }
 
-// Outcome: counts and logs what became of a job.
+// Outcome: counts and logs the results of jobs.
 
-/// What to do about items without a handler, if the host does not know better.
+/// The advice for items without a handler, unless the host has a better one.
 const HINT: &str = "call add_handler before the first produce, and flush before remove_handler";
 
 impl<T: Item> Caller<'_, T> {
-    /// Counts what a job consumed and what failed; for the handler also what is `dead`, which is
-    /// counted for the queue when its letter is. Returns how much of it was not counted as
-    /// abandoned before.
+    /// Counts the consumed and failed items of a job. Items that are `dead` count for the handler
+    /// only: the queue counts them with their letter. Returns the number of consumed and failed
+    /// items that had not been counted as abandoned.
     pub(super) fn settle(
         &self,
         target: &Target<T>,
@@ -362,7 +363,7 @@ impl<T: Item> Caller<'_, T> {
         consumed + failed
     }
 
-    /// Counts items that failed for the log.
+    /// Counts failed items for the log.
     fn note_failed(&mut self, registered: &TypeHandlers<T>, failed: usize, failure: &Failure) {
         let (queue, name) = (&self.flow.name, &registered.name);
         self.note(Problem::Failed, registered.key, failed as u64, |failed| {
@@ -372,8 +373,8 @@ impl<T: Item> Caller<'_, T> {
         });
     }
 
-    /// Counts items whose first attempt failed, for the log. A handler that only ever needs a few
-    /// attempts would not be seen anywhere else.
+    /// Counts items whose first attempt failed, for the log. Otherwise a handler that always
+    /// succeeds after a few attempts would go unnoticed.
     #[cold]
     fn note_first_failure(
         &mut self,
@@ -399,7 +400,7 @@ impl<T: Item> Caller<'_, T> {
         });
     }
 
-    /// Counts a job whose type has no handler, or lost it between two tries.
+    /// Settles a job whose type has no handler, or lost it between two tries.
     fn settle_without_handler(&mut self, job: Job<T>, key: TypeKey) {
         let (flow, weight) = (self.flow, job.weight());
         for batch in job.batches() {
@@ -451,7 +452,7 @@ impl<T: Item> Caller<'_, T> {
         });
     }
 
-    /// Drops what a call of a handler has left of its items, or what it does not get. They are
+    /// Drops items that a handler has left in its batches, or will not get. They are already
     /// counted.
     fn drop_items(
         &mut self,
@@ -482,8 +483,8 @@ impl<T: Item> Caller<'_, T> {
         });
     }
 
-    /// Counts items for the log, and logs the line that is due, if one is: `line` returns it after
-    /// what the type is called.
+    /// Counts items for the log, and logs a line if one is due: `line` returns the name of the type
+    /// and the line.
     pub(super) fn note(
         &mut self,
         problem: Problem,
@@ -505,30 +506,30 @@ impl<T: Item> Caller<'_, T> {
     }
 }
 
-// Tries: the tries of a job after its first, and how a batch whose tries are used up is halved
-// until what fails stands alone.
+// Tries: retries of a job, and halving of a batch whose tries are used up, until the failing items
+// are isolated.
 //
-// Halving (`RetryPolicy::bisect`) gives each half one try, the left one first, without a delay.
-// The right halves wait in the job, so the lane still has one job, and its order is kept. With a
-// left half of the largest power of two below the length, *k* bad ones of *n* items take at most
-// 2*k*(1 + log2(*n*/*k*)) further tries.
+// Halving (`RetryPolicy::bisect`) gives each half one try, the left one first, without a delay. The
+// right halves wait in the job, so the lane still has one job, and order is kept. With a left half
+// of the largest power of two below the length, *k* bad items among *n* take at most 2*k*(1 +
+// log2(*n*/*k*)) further tries.
 
-/// What follows a try that fails.
+/// The step after a failed try.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum NextTry {
-    /// All that failed, after this time.
+    /// Retries all failed items after this time.
     After(Duration),
-    /// Its first half.
+    /// Tries the first half.
     Half,
 }
 
 impl<T> Job<T> {
-    /// All that the job holds, by weight.
+    /// Returns the items of the job, by weight.
     pub(crate) fn weight(&self) -> usize {
         self.items + self.pieces.iter().map(|piece| piece.batch.len()).sum::<usize>()
     }
 
-    /// The same job with its pieces in its batch, in order.
+    /// Merges the pieces of the job into its batch, in order.
     fn in_one_piece(mut self) -> Self {
         while let Some(piece) = self.pieces.pop() {
             self.batch.append(piece.batch);
@@ -537,17 +538,17 @@ impl<T> Job<T> {
         self
     }
 
-    /// All its items, in no order.
+    /// Returns all batches of the job, in no particular order.
     pub(super) fn batches(&self) -> impl Iterator<Item = &Batch<T>> {
         std::iter::once(&self.batch).chain(self.pieces.iter().map(|piece| &piece.batch))
     }
 
-    /// All its items, in order.
+    /// Returns all batches of the job, in order.
     fn into_batches(self) -> impl Iterator<Item = Batch<T>> {
         std::iter::once(self.batch).chain(self.pieces.into_iter().rev().map(|piece| piece.batch))
     }
 
-    /// Takes the piece that waits next. Returns `false` if there is none.
+    /// Makes the next piece the batch of the job. Returns `false` if there is none.
     fn next_piece(&mut self) -> bool {
         let Some(Piece { batch, tries }) = self.pieces.pop() else { return false };
         (self.items, self.batch, self.tries) = (batch.len(), batch, tries);
@@ -557,7 +558,7 @@ impl<T> Job<T> {
 }
 
 impl<T: Item> Caller<'_, T> {
-    /// What follows if the try that is about to begin fails.
+    /// Returns the step that follows if the try about to begin fails.
     fn next_try(&self, target: &Target<T>, job: &Job<T>) -> Option<NextTry> {
         let retry = target.registered.settings.retry.as_ref()?;
         let has_tries = retry.attempts.is_none_or(|attempts| job.tries < attempts);
@@ -569,8 +570,7 @@ impl<T: Item> Caller<'_, T> {
         halves.then_some(NextTry::Half)
     }
 
-    /// Whether the time of a shutdown is over for another try, if the one that is about to begin
-    /// fails.
+    /// Whether a shutdown leaves no time for another try if the one about to begin fails.
     fn is_last_try(&self, partition: usize) -> bool {
         if self.flow.ending.deadlines.news() == 0 {
             return false;
@@ -580,7 +580,7 @@ impl<T: Item> Caller<'_, T> {
         self.flow.is_last_try(partition, &lanes, lanes.calls().expected())
     }
 
-    /// Tries again what failed of a job; the rest was consumed.
+    /// Retries the failed items of a job; the rest was consumed.
     pub(super) fn try_again(
         &mut self,
         target: &Target<T>,
@@ -618,7 +618,7 @@ impl<T: Item> Caller<'_, T> {
         self.retry(target, job, delay, took, settled);
     }
 
-    /// Puts a job back into its lane, for its next try after a delay.
+    /// Puts a job back into its lane for its next try, after a delay.
     pub(super) fn retry(
         &mut self,
         target: &Target<T>,
@@ -636,12 +636,13 @@ impl<T: Item> Caller<'_, T> {
 }
 
 impl<T: Item> Flow<T> {
-    /// When what fails in a partition is tried for the last time, if a shutdown has a deadline.
+    /// Returns when the failing batches of a partition get their last try, if a shutdown has a
+    /// deadline.
     pub(crate) fn last_try(&self, partition: &Partition<T>, lanes: &Lanes<T>) -> Option<LastTry> {
         self.ending.deadlines.last_try(|| self.reserve(partition, lanes))
     }
 
-    /// Whether the last tries of a partition have begun, or begin in so short a time.
+    /// Whether the last tries of a partition have begun, or begin within `time`.
     pub(crate) fn is_last_try(
         &self,
         partition: &Partition<T>,
@@ -653,8 +654,8 @@ impl<T: Item> Flow<T> {
         last_try.is_some_and(|last_try| lanes.are_last_tries(news) || last_try.comes_within(time))
     }
 
-    /// The time for the last tries of all batches that wait in a partition, and for their dead
-    /// letters.
+    /// Returns the time to reserve for the last tries of all batches that wait in a partition, and
+    /// for their dead letters.
     fn reserve(&self, partition: &Partition<T>, lanes: &Lanes<T>) -> Duration {
         let registered: Vec<_> = match &self.consumption {
             Consumption::ByHandler => {
@@ -675,7 +676,8 @@ impl<T: Item> Flow<T> {
     }
 }
 
-/// Keeps the first half of its batch. If that panics, returns the items, which are lost.
+/// Halves the batch of a job and keeps the first half there. If that panics, returns the items,
+/// which have failed.
 fn halve<T: Item>(job: &mut Job<T>) -> Result<(), [Batch<T>; 2]> {
     let (mut first, mut second) = (Batch::default(), std::mem::take(&mut job.batch));
     let halves = catch_unwind(AssertUnwindSafe(|| second.halve_into(&mut first)));
@@ -687,15 +689,15 @@ fn halve<T: Item>(job: &mut Job<T>) -> Result<(), [Batch<T>; 2]> {
     Ok(())
 }
 
-// What becomes of a job that failed for good and goes to a handler of dead letters; see
-// `handler/dead_letters.rs`.
+// Jobs that failed for good and go to a handler of dead letters; see `handler/dead_letters.rs`.
 
-/// How soon a lane asks again for room in a box, if it does not hear of it before.
+/// How soon a lane retries a full box if it is not notified of room earlier.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 impl<T: Item> Caller<'_, T> {
-    /// The items of a job failed for good, after so many others were `settled`: they go to a
-    /// handler of dead letters, and the lane continues. `target`: the handler, if the type has one.
+    /// Passes the items of a job that failed for good to a handler of dead letters, and lets the
+    /// lane continue. `settled` is the number of other items settled before; `target` is the
+    /// handler, if the type has one.
     fn bury(
         &mut self,
         target: Option<&Target<T>>,
@@ -757,12 +759,12 @@ impl<T: Item> Caller<'_, T> {
     }
 }
 
-/// What has become of a dead job.
+/// The outcome of posting a dead job.
 enum Posted<T> {
     All,
-    /// The next of its pieces is taken, and has not been tried.
+    /// The batch was posted; the job now has its next piece, which has not been tried.
     ButPieces(Job<T>),
-    /// It waits for room in the box.
+    /// The job waits for room in the box.
     NoRoom(Job<T>),
 }
 
@@ -774,7 +776,8 @@ impl<T: Item> Flow<T> {
         let letters = DeadLetters { items, failure, attempts: job.tries };
         match self.dead_letters.post(&to, letters, job.place) {
             Ok(()) => {
-                // This thread serves the box when it has nothing in flight. Another may be sooner.
+                // This thread serves the box when it has nothing in flight. Another may do so
+                // earlier.
                 if self.threads.len() > 1 {
                     // SeqCst: pairs with the fence in `Sleeper::prepare`.
                     fence(Ordering::SeqCst);
@@ -790,7 +793,7 @@ impl<T: Item> Flow<T> {
         }
     }
 
-    /// A lane whose dead job had no room in its box is ready: the box may have room now. Under the
+    /// Retries to post the dead job of a lane, because its box may have room now. Called under the
     /// lock of the lanes.
     #[cold]
     pub(crate) fn post_again(&self, lanes: &mut Lanes<T>, place: JobPlace) {
@@ -820,8 +823,8 @@ mod loom_tests {
     use crate::sync::Arc;
     use crate::testing::loom::{Number, ONE, Seen, TWO, config, model_by_turns};
 
-    /// Rule 6: an item without a handler goes into the partition of a type that has one, whose
-    /// handler does not get it.
+    /// Rule 6: an item without a handler goes into the partition of a type that has a handler,
+    /// which does not get it.
     #[test]
     fn loom_unknown_type_while_the_owner_takes() {
         model_by_turns(9, 2, || {

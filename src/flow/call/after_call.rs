@@ -1,5 +1,5 @@
-//! What comes after a call: the lane of the job, the owner of its partition, and the next job at
-//! the handler lock.
+//! The steps after a call: they update the job's lane, notify the owner of its partition, and find
+//! the next job at the handler lock.
 
 use crate::config::Selector;
 use crate::flow::handler::lock::{HandlerLock, JobPlace, Next, Recall, address};
@@ -14,8 +14,8 @@ use crate::sync::{Arc, Deadline, Duration, Ordering, fence};
 use crate::threads::park::Signal;
 
 impl<T: Item> Flow<T> {
-    /// Releases a handler lock after a call. Returns the place of the next job there, for which the
-    /// caller still holds the handler lock, if it `stays`.
+    /// Releases a handler lock after a call. If the caller `stays` and a job of its queue is next,
+    /// returns the place of that job instead, and the caller still holds the handler lock.
     pub(crate) fn release(&self, lock: &HandlerLock, stays: bool) -> Option<JobPlace> {
         match lock.release(self.address(), stays) {
             Next::Nothing => None,
@@ -33,8 +33,8 @@ impl<T: Item> Flow<T> {
         }
     }
 
-    /// Takes a job that was posted at a handler lock which the caller holds. Returns `None`
-    /// if it is not for this handler lock any more.
+    /// Takes a job that was posted at a handler lock held by the caller. Returns `None` if the job
+    /// no longer waits for this handler lock.
     pub(crate) fn take_posted(
         &self,
         place: JobPlace,
@@ -72,7 +72,7 @@ impl<T: Item> Flow<T> {
         Some((target, job))
     }
 
-    /// Whether a partition has one lane at most.
+    /// Whether a partition has at most one lane.
     pub(crate) fn has_one_type(&self, partition: &Partition<T>) -> bool {
         match self.consumption {
             Consumption::ByHandler => {
@@ -82,8 +82,8 @@ impl<T: Item> Flow<T> {
         }
     }
 
-    /// The handler of a lane's next job. `thread`: the drain thread whose consumer it is, with one
-    /// consumer for each.
+    /// Returns the handler of a lane's next job. `thread` selects the consumer if each drain thread
+    /// has its own.
     pub(crate) fn target_of(
         &self,
         key: TypeKey,
@@ -97,7 +97,7 @@ impl<T: Item> Flow<T> {
         }
     }
 
-    /// The removed handler that still gets what lingered in a lane.
+    /// Returns the removed handler that still gets the items that lingered in a lane.
     pub(crate) fn outstanding_target(
         lanes: &Lanes<T>,
         lane: usize,
@@ -107,8 +107,8 @@ impl<T: Item> Flow<T> {
         Some(Route::target_in(registered, partition))
     }
 
-    /// The job of a lane is over, with so many items settled. `thread` has called its handler, and
-    /// the last call took so long.
+    /// Ends the job of a lane, with `items` settled. `thread` has called its handler; the last call
+    /// took `took`.
     #[inline]
     pub(crate) fn end_job(&self, thread: usize, place: JobPlace, items: usize, took: Duration) {
         let partition = self.route.partition(place.partition);
@@ -121,9 +121,9 @@ impl<T: Item> Flow<T> {
         }
     }
 
-    /// What is left of the job of a lane, after a call of `target`, is tried again when `until` has
-    /// come; so many items of it were `settled`. If the time of a shutdown is over, it is returned:
-    /// its items were counted as abandoned.
+    /// Puts the rest of a job back into its lane after a call of `target`, to be retried at
+    /// `until`. `settled` of its items are settled. If the queue has expired, returns the job,
+    /// whose items were counted as abandoned.
     pub(crate) fn retry_job(
         &self,
         thread: usize,
@@ -136,13 +136,13 @@ impl<T: Item> Flow<T> {
         let partition = self.route.partition(job.place.partition);
         let too_late = partition.change_lanes(|lanes| {
             lanes.note_call(took);
-            // Under the lock: the owner discards what it finds here after that time.
+            // Under the lock: after expiry, the owner discards what it finds here.
             if self.ending.is_expired() {
                 lanes.end(job.place.lane, settled);
                 return Some(job);
             }
             lanes.retry(job, until, settled);
-            // The thread that took the handler away meanwhile left the job to this one.
+            // A thread that changed the handler meanwhile left the job to this one.
             if let Some(gone) = target.filter(|target| !self.is_current(target)) {
                 lanes.recall_type(gone.registered.key);
             }
@@ -150,22 +150,22 @@ impl<T: Item> Flow<T> {
             None
         });
         if too_late.is_none() {
-            // The owner sees to it that the next try comes.
+            // The owner is responsible for the next try.
             self.call_owner(partition, Some(thread));
         }
         too_late
     }
 
-    /// Whether the queue, or the type, still has this handler. Under the lock of the lanes of
-    /// one of its jobs: a removal takes that lock afterwards.
+    /// Whether the queue, or the type, still has this handler. Called under the lock of the lanes
+    /// of one of its jobs, which a removal takes afterwards.
     fn is_current(&self, target: &Target<T>) -> bool {
         let Consumption::ByHandler = self.consumption else { return true };
         let registered = self.route.find(target.registered.key).and_then(TypeRoute::registered);
         registered.is_some_and(|registered| Arc::ptr_eq(&registered, &target.registered))
     }
 
-    /// A lane has changed, and its owner has something to do in the partition. `awake`: the calling
-    /// drain thread, which searches for work before it sleeps.
+    /// Notifies the owner of a partition that a change of its lanes needs attention. `awake` is the
+    /// calling drain thread, which needs no wake-up because it searches for work before it sleeps.
     pub(crate) fn call_owner(&self, partition: &Partition<T>, awake: Option<usize>) {
         partition.set_ready();
         // SeqCst: pairs with the fence in `Sleeper::prepare`, and with that of a mover in
@@ -177,8 +177,8 @@ impl<T: Item> Flow<T> {
         }
     }
 
-    /// After the end of a job, before the thread calls another handler or sleeps. A thread that
-    /// enters a partition next does the same when it leaves.
+    /// Notifies flushes after the end of a job, before the thread calls another handler or sleeps.
+    /// A thread that enters a partition next does this when it leaves.
     pub(crate) fn notify_flushes(&self) {
         // SeqCst: pairs with the fence of a flush, between its waiting mark and its read of the
         // lanes.
@@ -186,7 +186,7 @@ impl<T: Item> Flow<T> {
         self.flushes.notify();
     }
 
-    /// A posted job is submitted again.
+    /// Makes a posted job ready, to be submitted again.
     pub(crate) fn recall_job(&self, place: JobPlace, lock: usize) {
         let partition = self.route.partition(place.partition);
         if partition.change_lanes(|lanes| lanes.recall(place.lane, lock)) {
