@@ -115,8 +115,7 @@ impl<T: Item> Flow<T> {
         while let Some(place) = next {
             let partition = self.route.partition(place.partition);
             let (slow_calls, lane) = (&self.slow_calls, place.lane);
-            // Under one hold of the lock, because the lane may get another ticket when it is
-            // released.
+            // Under one hold of the lock: between two, the lane could get another ticket.
             let (is_recalled, behind) = partition.change_lanes(|lanes| {
                 let is_recalled = lanes.recall(lane, slow_calls.address());
                 let is_here = is_recalled || lanes.is_ready(lane);

@@ -1,4 +1,4 @@
-//! One partition: a crossbeam channel of sealed segments, and one open segment behind a lock.
+//! A partition: a crossbeam channel of sealed segments, and one open segment behind a lock.
 //!
 //! The lock, called the gate, guards the open segment together with the bound, the closed mark and
 //! the counts, so that a put decides and acts in one step. Full segments leave through the channel:
@@ -15,7 +15,7 @@
 //! | `stalled`, `gate.has_stalled` | the same; producers that find it full | producers |
 //! | `gate.lingers`, `gate.linger` | see [`Linger`] | the same |
 //! | `gate.put_at`, `oldest_sealed_ns` | see *put times* at the end of the file | the same |
-//! | `lane_use` | threads that change the lanes | drain threads before they sleep, who assigns |
+//! | `lane_use` | threads that change the lanes | drain threads before sleep, the assigning side |
 //! | `weighed` | producers, thread inside (under the gate) | the same |
 //! | `finished` | thread inside | the thread inside after it |
 //! | `last_call_slow` | threads that call; registration | supervisor |
@@ -24,9 +24,9 @@
 //! | `largest_batch` | registration of handlers | thread inside |
 //! | `revoked_at_ns` | control side, before it revokes | thread inside |
 //!
-//! `pushed - taken` items are queued. What is taken and not settled is in the lanes: held there, or
-//! in flight. `pushed - released` items, those queued and those held, count against the bound;
-//! `partition/room.rs` has it.
+//! `pushed - taken` items are queued. Items that are taken and not settled are in the lanes, held
+//! there or in flight. `pushed - released` items, queued or held, count against the bound; see
+//! `partition/room.rs`.
 
 pub(crate) mod lane;
 pub(crate) mod lanes;
@@ -56,7 +56,7 @@ use crate::threads::park::Signal;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
     Full,
-    /// The item's type is stalled here: see `partition/room.rs`.
+    /// The item's type is stalled; see `partition/room.rs`.
     Stalled,
     Closed,
 }
@@ -71,8 +71,8 @@ pub(crate) struct Partition<T> {
     pub(crate) index: usize,
     pub(crate) buffer_size: usize,
     segment_size: usize,
-    /// Created with the first full segment: most partitions of a queue
-    /// with many types never fill one.
+    /// Created for the first full segment: in a queue with many types, most partitions never fill
+    /// one.
     sealed: OnceLock<SegmentChannel<Segment<T>>>,
     ready: ReadyBit,
     space: Space,
@@ -83,19 +83,19 @@ pub(crate) struct Partition<T> {
     next_stall_check_ns: AtomicU64,
     slow: SlowCounts,
     segment_pool: Arc<SegmentPool<T>>,
-    /// How many items were put before the open segment, by weight.
+    /// The items put before the open segment, by weight.
     weighed: AtomicU64,
-    /// Whether the known handlers of its types need no host: their thread then takes from here
-    /// outside the host.
+    /// Whether no known handler of its types needs the host, so that drain threads take from here
+    /// outside it.
     host_free: AtomicBool,
     last_call_slow: AtomicBool,
-    /// Whether it may hold items of more than one type, with the selector `ByType`.
+    /// Whether items of several types may be here, with the selector `ByType`.
     mixed: AtomicBool,
-    /// The largest limit of a batch that one of its types has had, if that is above the queue's.
+    /// The largest batch limit that one of its types has had, if above the queue's.
     largest_batch: AtomicUsize,
 }
 
-/// What the thread inside writes, in a separate cache line.
+/// The fields that the thread inside writes, in a separate cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct DrainSide {
@@ -113,34 +113,34 @@ struct DrainSide {
 }
 
 impl<T> Partition<T> {
-    /// Whether items of more than one type may be here. Called for taken items. Relaxed: the gate
-    /// or the channel that delivered an item delivered its mark, too.
+    /// Whether items of several types may be here. Called for taken items. Relaxed: the gate or the
+    /// channel that delivered an item delivered its mark, too.
     pub(crate) fn is_mixed(&self) -> bool {
         self.mixed.load(Ordering::Relaxed)
     }
 
-    /// Marks that items of further types may arrive from now on. A producer that calls this may
-    /// hold gates.
+    /// Marks that items of other types may arrive from now on. A producer that calls this may hold
+    /// gates.
     pub(crate) fn mix(&self) {
         if !self.is_mixed() {
             self.mixed.store(true, Ordering::Relaxed);
         }
     }
 
-    /// How many items a call of one of its types may get, if that is more than the queue's limit;
-    /// otherwise 0. Not in loom, where no type has a limit.
+    /// Returns the most items that one of its types may get in a call if that exceeds the queue's
+    /// limit, and 0 otherwise. Not in loom, where no type has a limit.
     pub(crate) fn largest_batch(&self) -> usize {
         // Relaxed: a turn that sees the old limit takes less.
         if cfg!(loom) { 0 } else { self.largest_batch.load(Ordering::Relaxed) }
     }
 
-    /// One of its types has a handler that takes so many items in a call.
+    /// Notes that one of its types has a handler with this batch limit.
     pub(crate) fn note_batch_limit(&self, items: usize) {
         // Relaxed: as in `largest_batch`.
         self.largest_batch.fetch_max(items, Ordering::Relaxed);
     }
 
-    /// Relaxed: a thread that sees the old mark does the same work elsewhere.
+    /// Relaxed: a thread that sees the old mark does the same work in or outside the host.
     pub(crate) fn is_host_free(&self) -> bool {
         self.host_free.load(Ordering::Relaxed)
     }
@@ -155,7 +155,7 @@ impl<T> Partition<T> {
         self.last_call_slow.load(Ordering::Relaxed)
     }
 
-    /// After a call.
+    /// Notes after a call whether it took long.
     #[inline]
     pub(crate) fn note_slow(&self, is_slow: bool) {
         if self.is_slow() != is_slow {
@@ -171,8 +171,8 @@ impl<T> Partition<T> {
         segment_size: usize,
         segment_pool: Arc<SegmentPool<T>>,
     ) -> Self {
-        // A put touches one cache line of the partition, where items do not linger: the lock and
-        // what it guards. loom's locks are larger.
+        // Unless items linger, a put touches one cache line of the partition: the lock and what it
+        // guards. loom's locks are larger.
         const { assert!(std::mem::offset_of!(Gate<T>, linger) + 8 <= 64 || cfg!(loom)) };
         Self {
             gate: QuickMutex::new(Gate::new()),
@@ -200,17 +200,18 @@ impl<T> Partition<T> {
 
     /// Whether nothing is queued, exactly.
     fn is_empty(&self, gate: &mut Gate<T>) -> bool {
-        // The two are in one cache line, and a put that finds nothing queued makes a plan.
+        // `released` shares a cache line with `taken`, and a put that finds nothing queued makes a
+        // plan.
         self.refresh_released(gate);
         gate.pushed() == self.taken()
     }
 
-    /// Whether something is queued. A partition may be ready without: see `take.rs`.
+    /// Whether something is queued. A partition may be ready with nothing queued; see `take.rs`.
     pub(crate) fn has_queued(&self) -> bool {
         !self.is_empty(&mut self.gate.lock())
     }
 
-    /// The items taken so far.
+    /// Returns the number of items taken so far.
     pub(crate) fn taken(&self) -> u64 {
         // Acquire: pairs with the Release in `store_taken`.
         self.drain_side.taken.load(Ordering::Acquire)
@@ -223,8 +224,8 @@ impl<T> Partition<T> {
         self.seal_full(gate);
     }
 
-    /// Called after a put, so that the open segment is never full, and ends where a batch does that
-    /// waits for that.
+    /// Seals the open segment after a put if it is full, or if it completes a batch that waits for
+    /// that.
     #[inline]
     fn seal_full(&self, gate: &mut Gate<T>) {
         if gate.open.len() >= self.segment_size || gate.lingers && gate.ends_batch() {
@@ -237,9 +238,9 @@ impl<T> Partition<T> {
         let next = self.segment_pool.segment();
         let full = self.replace_open(gate, next);
         self.note_oldest_sealed(gate, full.put_at);
-        // Sealed segments are full, but for one that ends where a batch does, and count against the
-        // bound until `taken` is stored, so the channel never holds more than `buffer_size /
-        // segment_size` of them, and that one.
+        // Sealed segments are full, except one that ends a batch, and count against the bound until
+        // `taken` is stored. So the channel never holds more than `buffer_size / segment_size` of
+        // them plus that one.
         let most = self.buffer_size / self.segment_size + 3;
         match self.sealed.get_or_init(|| SegmentChannel::bounded(most)).try_send(full) {
             Ok(()) => gate.sealed += 1,
@@ -264,7 +265,7 @@ impl<T> Partition<T> {
         }
         let level = self.pressure_level(gate);
         if gate.queued() >= level {
-            // A stale value may make it look fuller than it is.
+            // A stale value may make the partition look fuller than it is.
             self.refresh_released(gate);
         }
         gate.plan(level, self.segment_size);
@@ -277,16 +278,16 @@ impl<T> Partition<T> {
         } else if queued >= level && queued < level + put {
             Signal::Pressure
         } else if was_empty || notify == Notify::BatchIsFull {
-            // A full batch may wait for a rest, which ends when an item is due.
+            // A full batch may wait for a rest to end, which happens when an item is due.
             Signal::FirstItem
         } else {
             Signal::Nothing
         }
     }
 
-    /// How many queued items mean pressure, which a put signals: half of the bound. Where items
-    /// linger, seven eighths: a thread leaves such partitions behind at different levels, so that
-    /// at half of the bound each would end a rest on its own, for one batch.
+    /// Returns the number of queued items at which a put signals pressure: half of the bound, or
+    /// seven eighths where items linger. A thread leaves such partitions at different levels, so
+    /// with half of the bound each would end a rest separately, for one batch.
     fn pressure_level(&self, gate: &Gate<T>) -> usize {
         let size = self.buffer_size;
         if gate.lingers { size - size / 8 } else { size.div_ceil(2) }
@@ -326,7 +327,7 @@ impl<T> Partition<T> {
         self.space.notify();
     }
 
-    /// The position in the partition's order up to which all items are settled.
+    /// Returns the position in the partition's order up to which all items are settled.
     pub(crate) fn completed(&self) -> u64 {
         let lanes = self.lanes.lock();
         lanes.completed(self.taken())
@@ -337,17 +338,17 @@ impl<T> Partition<T> {
         self.lane_use() != LaneUse::Empty
     }
 
-    /// Whether all that is taken and not settled is in calls, and the owner has noted it.
+    /// Whether all items that are taken and not settled are in calls, and the owner has noted it.
     pub(crate) fn waits_for_calls(&self) -> bool {
         self.lane_use() == LaneUse::NotedCalls
     }
 
-    /// Whether the lanes have something for the owner, now or at a later time.
+    /// Whether the lanes have work for the owner, now or later.
     pub(crate) fn waits_for_owner(&self) -> bool {
         matches!(self.lane_use(), LaneUse::Owner | LaneUse::Timer)
     }
 
-    /// Whether they have nothing for it before a deadline, for which it has a timer.
+    /// Whether the lanes have no work for the owner before a deadline, for which it has a timer.
     pub(crate) fn waits_for_timer(&self) -> bool {
         self.lane_use() == LaneUse::Timer
     }
@@ -357,7 +358,8 @@ impl<T> Partition<T> {
         LaneUse::of(self.drain_side.lane_use.load(Ordering::Relaxed))
     }
 
-    /// Changes the lanes under their lock, and notes what they wait for. No item is dropped there.
+    /// Changes the lanes under their lock, and updates what they wait for. `change` must not drop
+    /// items.
     #[inline]
     pub(crate) fn change_lanes<R>(&self, change: impl FnOnce(&mut Lanes<T>) -> R) -> R {
         let mut lanes = self.lanes.lock();
@@ -366,7 +368,7 @@ impl<T> Partition<T> {
         result
     }
 
-    /// Under the lock of the lanes, after a change.
+    /// Publishes what the lanes wait for, under their lock, after a change.
     #[inline]
     pub(crate) fn note_lanes(&self, lane_use: LaneUse) {
         // Relaxed: a caller that wakes the owner fences first.
@@ -374,22 +376,22 @@ impl<T> Partition<T> {
     }
 }
 
-// The counts of a partition: what producers attempted and put, and what its drain thread took and
-// completed.
+// The counts of a partition: items that producers attempted and put, and that drain threads took
+// and completed.
 
-/// What waits in a partition for its call.
+/// The items of a partition that wait for their call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Waiting {
-    /// At least so many items were put before the first that waits.
+    /// At least this many items were put before the first that waits.
     pub(crate) first: u64,
     /// The items put so far.
     pub(crate) pushed: u64,
-    /// When the oldest item was put that no call has had, or before, if that is known.
+    /// When the oldest item that no call has had was put, or an earlier time; `None` if unknown.
     pub(crate) put: Option<Instant>,
 }
 
 impl<T> Partition<T> {
-    /// Counts a put that has to wait for others before its first attempt.
+    /// Counts a put that has to wait behind others before its first attempt.
     pub(crate) fn begin_delayed(&self) {
         let _gate = self.gate.lock();
         self.count_slow(Attempt::New, 1, 0);
@@ -401,7 +403,7 @@ impl<T> Partition<T> {
         self.slow.count(attempt, delayed, put);
     }
 
-    /// Attempts so far, including those that wait, so that a balancer sees the demand.
+    /// Returns the attempts so far, including those that wait, so that a balancer sees the demand.
     fn attempts_of(&self, gate: &Gate<T>) -> u64 {
         self.slow.attempts(gate.pushed())
     }
@@ -412,13 +414,12 @@ impl<T> Partition<T> {
         self.slow.refuse(items);
     }
 
-    /// The position that a flush waits for: the items put so far.
+    /// Returns the position that a flush waits for: the number of items put so far.
     pub(crate) fn pushed_under_gate(&self) -> u64 {
         self.gate.lock().pushed()
     }
 
-    /// What waits for its call, if something does; without items that wait for their batch to
-    /// become full.
+    /// Returns the items that wait for their call, if any, not counting those that linger.
     pub(crate) fn waiting(&self) -> Option<Waiting> {
         let lanes = self.lanes.lock();
         let pushed = self.gate.lock().pushed();
@@ -426,13 +427,13 @@ impl<T> Partition<T> {
         drop(lanes);
         let queued = (pushed > taken && !lingers).then_some(taken);
         let first = held.into_iter().chain(queued).min()?;
-        // What lingers may be older.
+        // Lingering items may be older than the first that waits.
         let put = if lingers { None } else { self.oldest_put() };
         Some(Waiting { first, pushed, put })
     }
 
-    /// A consistent snapshot of the counts: under the two locks no item enters, is taken or is
-    /// settled.
+    /// Returns a consistent snapshot of the counts: under the two locks no item enters, is taken or
+    /// is settled.
     pub(crate) fn counts(&self) -> PartitionCounts {
         let lanes = self.lanes.lock();
         let gate = self.gate.lock();
@@ -464,7 +465,7 @@ pub(super) struct SlowCounts {
     refused: AtomicU64,
     /// Puts that did not succeed immediately.
     delayed: AtomicU64,
-    /// Those of them that succeeded in the end.
+    /// Delayed puts that succeeded in the end.
     delayed_pushed: AtomicU64,
 }
 
@@ -487,7 +488,7 @@ impl SlowCounts {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Attempts so far, given the number of items put.
+    /// Returns the attempts so far, given the number of items put.
     pub(super) fn attempts(&self, pushed: u64) -> u64 {
         // Relaxed: under the gate.
         pushed - self.delayed_pushed.load(Ordering::Relaxed) + self.delayed.load(Ordering::Relaxed)
@@ -500,10 +501,10 @@ fn add(count: &AtomicU64, items: usize) {
     count.store(count.load(Ordering::Relaxed) + items as u64, Ordering::Relaxed);
 }
 
-// The state behind a partition's gate: the open segment, the bound, the access, and the plan for
-// the next puts.
+// The state behind the gate: the open segment, the bound, the access, and the plan for the next
+// puts.
 
-/// The stalled types of a partition: see `room.rs`.
+/// The stalled types of a partition; see `room.rs`.
 pub(super) type StalledTypes = FxHashSet<TypeKey>;
 
 /// Who may still put items.
@@ -517,7 +518,7 @@ pub(crate) enum Access {
     Closed,
 }
 
-/// What a put reads and writes, up to `linger` in one cache line with the lock.
+/// The state that a put reads and writes. Up to `linger` it shares one cache line with the lock.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Gate<T> {
@@ -527,7 +528,7 @@ pub(crate) struct Gate<T> {
     /// The last value of `released` that was read. While the partition has room by this value, and
     /// an open segment, a put need not read the cache line that the thread inside writes.
     pub(super) released_seen: u64,
-    /// When the first item of the open segment was put, if there is one.
+    /// When the first item of the open segment was put, if the segment has items.
     pub(super) put_at: PutTime,
     /// Segments in the channel, including those that the thread inside has received since it last
     /// held the gate.
@@ -536,9 +537,9 @@ pub(crate) struct Gate<T> {
     /// 0 while the segment is empty.
     pub(super) plain_until: u16,
     pub(super) access: Access,
-    /// Whether a type is stalled here: each put checks its type then.
+    /// Whether a type is stalled here, so that each put checks its type.
     pub(super) has_stalled: bool,
-    /// Whether items may wait here for their batch to become full.
+    /// Whether items may linger here.
     pub(super) lingers: bool,
     /// In another cache line.
     pub(super) linger: Linger,
@@ -565,15 +566,16 @@ impl<T> Gate<T> {
         self.before_open + self.open.len() as u64
     }
 
-    /// Items that are queued or held, or more: an upper bound, but for jobs that failed since.
+    /// Returns an upper bound of the queued and held items, except for jobs that failed since
+    /// `released` was read.
     pub(super) fn queued(&self) -> usize {
         usize::try_from(self.pushed() - self.released_seen).unwrap_or(usize::MAX)
     }
 
-    /// Called after a put: plans up to which length of the open segment further puts take the fast
-    /// path. The first and the last item of a segment of `segment_size` and the one that means
-    /// pressure take the slow path. A thread that takes the open segment or changes the access
-    /// withdraws the plan.
+    /// Plans after a put up to which length of the open segment further puts take the fast path.
+    /// The first and last items of a segment of `segment_size`, and the item that reaches
+    /// `pressure_level`, take the slow path. A thread that takes the open segment or changes the
+    /// access withdraws the plan.
     pub(super) fn plan(&mut self, pressure_level: usize, segment_size: usize) {
         let ahead = usize::try_from(self.before_open - self.released_seen).unwrap_or(usize::MAX);
         let before = (pressure_level - 1).saturating_sub(ahead);
@@ -584,7 +586,7 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Further puts take the fast path only up to this length of the open segment.
+    /// Limits the plan to this length of the open segment.
     fn plan_at_most(&mut self, length: usize) {
         self.plain_until = self.plain_until.min(u16::try_from(length).unwrap_or(u16::MAX));
     }
@@ -598,9 +600,9 @@ impl<T> Gate<T> {
 // [`max_delay`](crate::config::Config::max_delay).
 //
 // Taken items wait in their lane. In a partition of one type, the rest of the batch need not be
-// taken item by item. Its *notifications are suppressed*: puts set no ready bit and wake no thread,
-// up to the put that makes the batch full. So a batch takes two wake-ups, one by its first item
-// and one when it is full or due.
+// taken item by item, so *notifications are suppressed*: puts set no ready bit and wake no thread,
+// until one fills the batch. So a batch takes two wake-ups, one by its first item and one when it
+// is full or due.
 //
 // ```text
 //            a turn leaves a lane that lingers, and nothing queued
@@ -616,30 +618,30 @@ impl<T> Gate<T> {
 // | `linger.batch_end` | thread inside | producers |
 // | `linger.is_wanted` | producers, thread inside | thread inside |
 
-/// How a put finds a partition.
+/// Whether a put notifies the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Notify {
-    /// It notifies as usual.
+    /// As for any put.
     AsUsual,
-    /// The owner need not know of the item.
+    /// Not at all: the owner need not know of the item.
     Suppressed,
-    /// The batch is full with it.
+    /// Always: the put fills the batch.
     BatchIsFull,
 }
 
-/// What the gate keeps of items that may linger.
+/// The gate's state for items that may linger.
 #[derive(Debug, Default)]
 pub(super) struct Linger {
-    /// Puts before this position notify no thread; 0: all do.
+    /// Puts before this position notify no thread; 0 if all notify.
     notify_at: u64,
-    /// Where a batch ends that waits to become full; 0: nowhere.
+    /// The position where the lingering batch will be full; 0 if there is none.
     batch_end: u64,
-    /// A producer found no room: nothing lingers in the next turn.
+    /// Whether a producer found no room, so that nothing lingers in the next turn.
     is_wanted: bool,
 }
 
 impl<T> Gate<T> {
-    /// After a put of so many items, where items may linger.
+    /// Returns how a put of `put` items notifies, where items may linger.
     #[cold]
     fn note_put(&self, put: usize) -> Notify {
         let (notify_at, pushed) = (self.linger.notify_at, self.pushed());
@@ -651,7 +653,7 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Plans up to which put notifications are suppressed.
+    /// Limits the plan so that the put that fills the batch takes the slow path.
     #[cold]
     fn plan_suppression(&mut self) {
         let notify_at = self.linger.notify_at;
@@ -661,19 +663,19 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Whether the last item of the open segment is the last one of a batch that waits to become
-    /// full: the next item is the oldest one of another batch, and has its own time.
+    /// Whether the open segment ends with the last item of the lingering batch: the next item is
+    /// the oldest of another batch, and needs its own time.
     fn ends_batch(&self) -> bool {
         !self.open.is_empty() && self.pushed() == self.linger.batch_end
     }
 
-    /// How many items the batch lacks that waits to become full; 0 if none does.
+    /// Returns how many items the lingering batch lacks, or 0 if there is none.
     pub(super) fn lacks(&self) -> usize {
         let lacks = self.linger.batch_end.saturating_sub(self.pushed());
         usize::try_from(lacks).unwrap_or(usize::MAX)
     }
 
-    /// What is put from now on notifies as usual.
+    /// Makes puts notify as usual from now on.
     #[inline]
     pub(super) fn end_suppression(&mut self) {
         if self.lingers {
@@ -683,7 +685,7 @@ impl<T> Gate<T> {
 }
 
 impl<T> Partition<T> {
-    /// Items may linger here from now on.
+    /// Allows items to linger here from now on.
     pub(crate) fn let_linger(&self) {
         let mut gate = self.gate.lock();
         gate.lingers = true;
@@ -692,18 +694,18 @@ impl<T> Partition<T> {
 
     // ---- producers, under the gate
 
-    /// A put found no room: what lingers is called in the next turn.
+    /// Ends lingering in the next turn, because a put found no room.
     #[cold]
     pub(super) fn want_room(&self, gate: &mut Gate<T>) {
         gate.linger.is_wanted = true;
         self.ready.set();
     }
 
-    /// A flush has begun, and waits until all that is put so far is settled.
+    /// Begins a flush. Returns the position up to which items must be settled.
     pub(crate) fn begin_flush(&self) -> u64 {
         let gate = self.gate.lock();
         if gate.lingers {
-            // What lingers is called in a turn that sees the flush.
+            // A turn that sees the flush lets nothing linger.
             self.ready.set();
         }
         gate.pushed()
@@ -711,15 +713,15 @@ impl<T> Partition<T> {
 
     // ---- the thread inside
 
-    /// Whether a producer has found no room since the last call.
+    /// Returns whether a producer has found no room since the last call of this method.
     pub(crate) fn take_wanted(&self) -> bool {
         std::mem::take(&mut self.gate.lock().linger.is_wanted)
     }
 
-    /// The only lane lingers and lacks `lacking` items, with `counted` of the taken ones counting
-    /// against the bound: puts notify when they are there, or when the partition is full. Unless
-    /// items are queued already, for which there is another turn, or the partition has no longer
-    /// one type.
+    /// Suppresses notifications while the only lane lingers: puts notify when it has the `lacking`
+    /// items, or when the partition is full. `counted` of the taken items count against the bound.
+    /// Does nothing if items are already queued, for which there is another turn, or if the
+    /// partition no longer has one type.
     pub(crate) fn suppress_notifications(
         &self,
         lacking: usize,
@@ -737,12 +739,14 @@ impl<T> Partition<T> {
         gate.withdraw_plan();
     }
 
-    /// A second type is about to be routed here, after [`mix`](Self::mix): the next put notifies.
+    /// Ends suppression, so that the next put notifies. Called after [`mix`](Self::mix), before a
+    /// second type is routed here.
     pub(crate) fn end_suppression(&self) {
         let mut gate = self.gate.lock();
         if gate.lingers {
             let pushed = gate.pushed();
-            // What was put without notifications is followed by no other first item.
+            // Items put without notification keep the partition non-empty: no later put would be
+            // the first.
             let next = if pushed > self.taken() { pushed + 1 } else { 0 };
             gate.linger.notify_at = next;
             gate.withdraw_plan();
@@ -750,15 +754,14 @@ impl<T> Partition<T> {
     }
 }
 
-// Put times: when items were put.
+// Put times: the times at which items were put.
 //
-// A clock takes longer to read than an item to put, so only the first item of a segment gets the
-// time, and those behind it count as just as old. The time is in the gate while the segment is
-// open, travels with it, and is kept with the run of items in their lane. So no thread waits for
-// another one to learn it.
+// Reading a clock takes longer than putting an item, so only the first item of a segment gets a
+// time, and those behind it count as equally old. The time is in the gate while the segment is
+// open, travels with it, and is kept with the run of items in their lane, so that no thread waits
+// for another to learn it.
 //
-// Of what is in the channel, statistics only see when the oldest segment was put, or the one
-// before it:
+// For the channel, statistics only see the put time of the oldest segment, or of the one before it:
 //
 // | field | written by | read by |
 // |---|---|---|
@@ -766,7 +769,7 @@ impl<T> Partition<T> {
 // | `oldest_sealed_ns` | thread inside; producers, where the channel is empty | statistics |
 
 impl<T> Gate<T> {
-    /// Before a put: notes the time if it is the first of a segment.
+    /// Notes the time before a put, if it is the first of a segment.
     #[inline]
     pub(super) fn note_time(&mut self) {
         if self.open.is_empty() && (self.lingers || measures()) {
@@ -776,7 +779,8 @@ impl<T> Gate<T> {
 }
 
 impl<T> Partition<T> {
-    /// Under the gate: a segment is about to enter the channel.
+    /// Notes the put time of a segment that is about to enter an empty channel. Called under the
+    /// gate.
     fn note_oldest_sealed(&self, gate: &Gate<T>, put_at: PutTime) {
         if !self.has_sealed(gate) {
             self.store_oldest_sealed(put_at);
@@ -790,15 +794,15 @@ impl<T> Partition<T> {
         }
     }
 
-    /// Whether segments are in the channel. A producer may count some that the thread inside has
-    /// just received.
+    /// Whether segments are in the channel. A producer may count segments that the thread inside
+    /// has just received.
     fn has_sealed(&self, gate: &Gate<T>) -> bool {
-        // Relaxed: a figure, but under the lock of the lanes, where it changes.
+        // Relaxed: used for statistics only, except under the lock of the lanes, where it changes.
         gate.sealed > self.drain_side.received.load(Ordering::Relaxed)
     }
 
-    /// When the oldest item was put that no call has had yet; `None` if no item waits. For an item
-    /// in the channel, this may be too early by the time that one segment took to fill.
+    /// Returns when the oldest item that no call has had yet was put, or `None` if no item waits.
+    /// For an item in the channel, this may be too early by the time that one segment took to fill.
     pub(crate) fn oldest_put(&self) -> Option<Instant> {
         let lanes = self.lanes.lock();
         let gate = self.gate.lock();

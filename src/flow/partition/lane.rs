@@ -1,7 +1,7 @@
 //! A lane: the order of one type in one partition.
 //!
-//! It exists only while it holds something: at most one job, which is the next call of the type's
-//! handler, and behind it the tail, which later jobs are made of.
+//! A lane exists only while it holds something: at most one job, which is the next call of the
+//! type's handler, and behind it the tail, from which later jobs are made.
 //!
 //! ```text
 //!              add          submit: the handler lock is free
@@ -26,35 +26,34 @@ use crate::item::{Item, TypeKey};
 use crate::observe::CallFigures;
 use crate::sync::{Arc, Deadline, Duration, Instant};
 
-/// How long the job of a lane waits before its type is stalled in a full partition.
+/// How long the job of a lane waits before a full partition marks its type as stalled.
 pub(crate) const STALLED_AFTER: Duration = Duration::from_millis(if cfg!(loom) { 0 } else { 100 });
 
-/// The items of one type of one partition that one call of a handler gets.
+/// The items, of one type and partition, that one call of a handler gets.
 #[derive(Debug)]
 pub(crate) struct Job<T> {
     pub(crate) place: JobPlace,
     pub(crate) batch: Batch<T>,
     /// The items of the batch before its first try, by weight.
     pub(crate) items: usize,
-    /// The weight of the last item over the limit of the batch. It counts as left in the lane, and
-    /// goes back there before the first try.
+    /// The weight of the last item beyond the batch limit. It counts as left in the lane, and goes
+    /// back there before the first try.
     pub(crate) excess: usize,
-    /// What is tried after the batch, from the last one to the first, where a batch that failed was
-    /// halved.
+    /// The pieces of a halved batch that are tried after this one, last to first.
     pub(crate) pieces: Vec<Piece<T>>,
     /// Tries of the batch so far.
     pub(crate) tries: u32,
-    /// The time in the handler so far.
+    /// The time spent in the handler so far.
     pub(crate) took: Duration,
-    /// When its first item was put, or before, until its first try.
+    /// When its first item was put, or an earlier time; kept until the first try.
     pub(crate) put_at: Option<Instant>,
-    /// The last try, until it is noted.
+    /// The figures of the last try, until they are noted.
     pub(crate) call: Option<CallFigures>,
-    /// The drain thread whose consumer tried it, with one consumer for each thread.
+    /// The drain thread whose consumer tried it, if each thread has its own consumer.
     pub(crate) tried_by: Option<usize>,
-    /// Why it failed for good, if the box of its dead letters had no room.
+    /// The final failure, if the box of its dead letters had no room.
     pub(crate) dead: Option<Box<Dead<T>>>,
-    /// Kept until the job is settled, if a removed handler gets it.
+    /// If a removed handler gets the job, kept until it is settled.
     pub(crate) _unsettled: Option<UnsettledMark>,
 }
 
@@ -68,12 +67,13 @@ pub(crate) struct Piece<T> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// In the list of ready lanes.
+    /// It is in the list of ready lanes.
     Ready,
-    /// A ticket for it is at the handler lock with this address. With a deadline, it is submitted
-    /// again when that has come.
+    /// Its job has a ticket at the handler lock with this address. With a deadline, it is submitted
+    /// again at that time.
     Posted(usize, Option<Deadline>),
-    /// A thread has its job in flight, and the handler lock with this address; 0 without a handler.
+    /// A thread has its job in flight, and holds the handler lock with this address; 0 without a
+    /// handler.
     Running(usize),
     BackingOff(Deadline),
     /// Its batch has fewer than `full` items, and waits for more until the deadline.
@@ -108,32 +108,32 @@ impl<T> Dead<T> {
     }
 }
 
-/// What a handler that is removed still gets: the items that lingered then.
+/// The items that a removed handler still gets: those that lingered when it was removed.
 #[derive(Debug)]
 pub(crate) struct Outstanding {
-    /// How many items, by weight.
+    /// The number of items, by weight.
     pub(crate) items: usize,
-    /// The handlers, as the route has them.
+    /// The handlers, as the route had them.
     pub(crate) to: Arc<dyn Any + Send + Sync>,
-    /// Lives as long as the items are not settled.
+    /// Dropped when the items are settled.
     pub(crate) unsettled: UnsettledMark,
 }
 
-/// A removal waits until no clone of it is left.
+/// A mark of unsettled items: a removal waits until no clone is left.
 pub(crate) type UnsettledMark = Arc<()>;
 
-/// Where a run of items begins, or before.
+/// A lower bound of the position and put time of a run of items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Since {
-    /// None of its items was put before this many others of the partition.
+    /// At least this many other items of the partition were put before each of them.
     pub(crate) taken: u64,
-    /// None of them was put earlier.
+    /// No item of the run was put earlier.
     pub(crate) put_at: PutTime,
 }
 
 #[cfg(all(test, loom))]
 impl Since {
-    /// That of the first items of a partition.
+    /// Returns the start of a partition's first items.
     pub(crate) fn start() -> Self {
         Self { taken: 0, put_at: PutTime::default() }
     }
@@ -143,18 +143,18 @@ impl Since {
 pub(crate) struct Lane<T> {
     pub(crate) key: TypeKey,
     pub(crate) state: State,
-    /// The job, if it was tried and failed: it comes before the tail. Boxed, like `outstanding`:
-    /// few lanes have either, and every batch moves its lane.
+    /// The job to be retried, ahead of the tail. Boxed, like `outstanding`, because few lanes have
+    /// either, and every batch moves its lane.
     pub(crate) failed: Option<Box<Job<T>>>,
     pub(crate) tail: Batch<T>,
     pub(crate) outstanding: Option<Box<Outstanding>>,
-    /// That of the items of the job.
+    /// The start of the job's items.
     pub(crate) start: Since,
-    /// The runs of items that the tail consists of, by weight.
+    /// The runs of items in the tail, with their weights.
     runs: SmallVec<[(usize, Since); 1]>,
     /// When a put that found the partition full first saw this job.
     waits_since: Option<Instant>,
-    /// Whether what it holds does not count against the bound: see `partition/room.rs`.
+    /// Whether its held items do not count against the bound; see `partition/room.rs`.
     pub(crate) is_stalled: bool,
 }
 
@@ -185,8 +185,8 @@ impl<T> Lane<T> {
         }
     }
 
-    /// Takes the next batch off the tail, with the excess weight of its last item, which stays
-    /// behind: see [`Batch::split_front`].
+    /// Takes the next batch off the tail. Returns it with the excess weight of its last item, which
+    /// counts as left behind; see [`Batch::split_front`].
     pub(crate) fn split_tail(&mut self, most: usize) -> (Batch<T>, usize)
     where
         T: Item,
@@ -197,13 +197,13 @@ impl<T> Lane<T> {
         (batch, excess)
     }
 
-    /// The first so many items of the tail, by weight, are lost.
+    /// Removes lost items from the front of the tail, by weight.
     pub(crate) fn lose(&mut self, weight: usize) {
         self.tail.forget(weight);
         self.drop_runs(weight);
     }
 
-    /// After so many items were taken from the front of the tail.
+    /// Shortens the runs after `items` were taken from the front of the tail.
     fn drop_runs(&mut self, mut items: usize) {
         let gone = self.runs.iter().take_while(|(run, _)| {
             let is_gone = *run <= items;
@@ -217,20 +217,20 @@ impl<T> Lane<T> {
         }
     }
 
-    /// The next job comes from the tail. Returns `false` if there is none.
+    /// Ends the job. Returns whether the tail has items for another one.
     pub(crate) fn end_job(&mut self) -> bool {
         self.waits_since = None;
         self.start = self.tail_start();
         !self.tail.is_empty()
     }
 
-    /// Whether it lingers, and its batch is full.
+    /// Whether it lingers with a full batch.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         matches!(self.state, State::Lingering { full, .. } if self.tail.len() >= full)
     }
 
-    /// The items that are not in flight, by weight.
+    /// Returns the items that are not in flight, by weight.
     pub(crate) fn held(&self) -> usize {
         self.failed.as_ref().map_or(0, |job| job.weight()) + self.tail.len()
     }
@@ -239,7 +239,8 @@ impl<T> Lane<T> {
         matches!(self.state, State::Lingering { .. })
     }
 
-    /// No item that is not in flight was put before this many others.
+    /// Returns a position before which no item outside the job in flight was put, if there is such
+    /// an item.
     pub(crate) fn first_held(&self) -> Option<u64> {
         if self.failed.is_some() {
             return Some(self.start.taken);
@@ -247,7 +248,7 @@ impl<T> Lane<T> {
         (!self.tail.is_empty()).then(|| self.tail_start().taken)
     }
 
-    /// Whether its job has waited for `limit`, counted from the first call.
+    /// Whether its job has waited for `limit`, counted from the first call of this method.
     pub(crate) fn has_waited(&mut self, limit: Duration, now: Instant) -> bool {
         now.saturating_duration_since(*self.waits_since.get_or_insert(now)) >= limit
     }
@@ -257,7 +258,7 @@ impl<T> Lane<T> {
         &self.runs
     }
 
-    /// The start of its tail, or that of its job if the tail is empty.
+    /// Returns the start of the tail, or that of the job if the tail is empty.
     pub(crate) fn tail_start(&self) -> Since {
         self.runs.first().map_or(self.start, |(_, start)| *start)
     }

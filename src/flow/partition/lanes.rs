@@ -1,7 +1,7 @@
-//! The lanes of a partition: what was taken from it and is not settled.
+//! The lanes of a partition: its items that are taken and not settled.
 //!
-//! Everything here changes under the partition's `lanes` lock, which is held over a few statements
-//! and never over a handler.
+//! Everything here changes under the partition's `lanes` lock, which is held for a few statements
+//! and never during a call of a handler.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -17,19 +17,19 @@ use crate::item::{Item, TypeKey};
 use crate::observe::{CallTime, measures};
 use crate::sync::{Deadline, Duration, Instant};
 
-/// What the lanes of a partition wait for.
+/// The events that the lanes of a partition wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum LaneUse {
-    /// There are none.
+    /// There are no lanes.
     Empty,
-    /// All of them for calls.
+    /// All lanes wait for calls.
     Calls,
-    /// The same, and the end of a call comes back to the owner: it has noted that it waits.
+    /// As `Calls`, and the owner has noted that it waits, so the end of a call notifies it.
     NotedCalls,
-    /// None has something for the owner now; some back off, or wait elsewhere, until a deadline.
+    /// No lane has work for the owner now; some back off, or wait elsewhere, until a deadline.
     Timer,
-    /// One at least for the owner, now or at a later time.
+    /// At least one lane waits for the owner, now or later.
     Owner,
 }
 
@@ -48,25 +48,26 @@ impl LaneUse {
 #[derive(Debug)]
 pub(crate) struct Lanes<T> {
     all: Slab<Lane<T>>,
-    /// Most partitions hold one type, which needs no hashing.
+    /// The lane of one type, kept apart from `others`: most partitions hold one type, which then
+    /// needs no hashing.
     first: Option<(TypeKey, usize)>,
     others: FxHashMap<TypeKey, usize>,
     ready: VecDeque<usize>,
     /// The lanes that have a deadline.
     due: BTreeSet<(Deadline, usize)>,
-    /// Items, by weight, that are not in flight.
+    /// Items that are not in flight, by weight.
     held: usize,
-    /// Those of them that stalled lanes hold.
+    /// Held items of stalled lanes, by weight.
     stalled: usize,
-    /// Types that are no longer stalled, to be published.
+    /// Types that are no longer stalled, which is still to be published.
     recovered: Vec<TypeKey>,
     /// Items settled so far, by weight.
     settled: u64,
-    /// The calls of its handlers.
+    /// The durations of the calls of its handlers.
     calls: CallTime,
-    /// A turn found a lane in its way.
+    /// Whether a lane stopped a turn.
     was_stopped: bool,
-    /// The news of deadlines with which the last tries began here.
+    /// The number of the news of deadlines at which the last tries began here.
     last_tries: Option<usize>,
 }
 
@@ -114,7 +115,7 @@ impl<T> Lanes<T> {
         self.held
     }
 
-    /// The held items that count against the bound.
+    /// Returns the held items that count against the bound.
     pub(crate) fn counted(&self) -> usize {
         self.held - self.stalled
     }
@@ -123,19 +124,22 @@ impl<T> Lanes<T> {
         self.settled
     }
 
-    /// No item of any lane was put before this many others, of the `taken` ones.
+    /// Returns the position before which no item of any lane was put; `taken` if there are no
+    /// lanes.
     pub(crate) fn completed(&self, taken: u64) -> u64 {
         self.all.iter().map(|(_, lane)| lane.start.taken).min().unwrap_or(taken)
     }
 
     // ---- take
 
-    /// A turn left something undone because of the lanes: the end of a lane brings the owner back.
+    /// Notes that a turn left something undone because of the lanes: the end of a lane brings the
+    /// owner back.
     pub(crate) fn note_stopped(&mut self) {
         self.was_stopped = true;
     }
 
-    /// Returns the lane of a type, to which items are about to be added. A new type gets a new one.
+    /// Returns the lane of a type, to which items are about to be added. Creates it if there is
+    /// none.
     #[inline]
     pub(crate) fn lane_of(&mut self, key: TypeKey, since: Since) -> usize {
         if let Some(lane) = self.find(key) {
@@ -183,12 +187,12 @@ impl<T> Lanes<T> {
 
     // ---- submit
 
-    /// Takes a lane off the list of ready ones; the caller decides its next state.
+    /// Removes the next lane from the list of ready ones. The caller decides its next state.
     pub(crate) fn next_ready(&mut self) -> Option<usize> {
         self.ready.pop_front()
     }
 
-    /// Whether its job waits for room in a box of dead letters.
+    /// Whether the lane's job waits for room in a box of dead letters.
     pub(crate) fn is_dead(&self, lane: usize) -> bool {
         self.all[lane].failed.as_ref().is_some_and(|job| job.dead.is_some())
     }
@@ -197,13 +201,14 @@ impl<T> Lanes<T> {
         self.all[lane].key
     }
 
-    /// The drain thread whose consumer has tried the lane's job, with one consumer for each thread.
+    /// Returns the drain thread whose consumer has tried the lane's job, if each thread has its own
+    /// consumer.
     pub(crate) fn tried_by(&self, lane: usize) -> Option<usize> {
         self.all[lane].failed.as_ref().and_then(|job| job.tried_by)
     }
 
-    /// Its job has a ticket at a handler lock. With a deadline, it is submitted again when that has
-    /// come.
+    /// Posts a lane whose job has a ticket at a handler lock. With a deadline, the job is submitted
+    /// again at that time.
     pub(crate) fn post(&mut self, lane: usize, lock: usize, until: Option<Deadline>) {
         self.set_state(lane, State::Posted(lock, until));
     }
@@ -217,8 +222,8 @@ impl<T> Lanes<T> {
         self.all.get(lane).is_some_and(|lane| lane.state == State::Ready)
     }
 
-    /// Submits a job again that was posted at a handler lock. Returns `false` if it does not wait
-    /// there any more.
+    /// Makes a lane that was posted at a handler lock ready. Returns `false` if it no longer waits
+    /// there.
     pub(crate) fn recall(&mut self, lane: usize, lock: usize) -> bool {
         let is_posted = self.is_posted(lane, lock);
         if is_posted {
@@ -227,8 +232,8 @@ impl<T> Lanes<T> {
         is_posted
     }
 
-    /// The handler of a type has changed: its job is submitted to the new one. Returns whether
-    /// there is one that is not in flight.
+    /// Resubmits the job of a type whose handler has changed. Returns whether there is a job that
+    /// is not in flight.
     pub(crate) fn recall_type(&mut self, key: TypeKey) -> bool {
         let Some(lane) = self.find(key) else { return false };
         match self.all[lane].state {
@@ -258,8 +263,8 @@ impl<T> Lanes<T> {
         }
     }
 
-    /// Takes the job of a lane: what is to be tried again, or else up to `most` items of
-    /// the tail. `lock`: the address of the handler's, or 0.
+    /// Takes the job of a lane: the one to be retried, or else up to `most` items of the tail.
+    /// `lock` is the address of the handler's lock, or 0.
     #[inline]
     pub(crate) fn take_job(
         &mut self,
@@ -305,7 +310,7 @@ impl<T> Lanes<T> {
 
     // ---- settle
 
-    /// A call of a handler took so long.
+    /// Notes the duration of a call.
     #[inline]
     pub(crate) fn note_call(&mut self, took: Duration) {
         self.calls.add(took);
@@ -316,17 +321,17 @@ impl<T> Lanes<T> {
         self.calls
     }
 
-    /// Whether it consists of lanes that wait for their next try, and there are any.
+    /// Whether there are lanes, and all of them back off.
     pub(crate) fn back_off(&self) -> bool {
         !self.is_empty()
             && self.all.iter().all(|(_, lane)| matches!(lane.state, State::BackingOff(_)))
     }
 
-    /// The job of a lane is settled. Returns whether the owner has something to do here.
+    /// Ends the settled job of a lane. Returns whether the owner has something to do here.
     #[inline]
     pub(crate) fn end(&mut self, index: usize, items: usize) -> bool {
         self.settled += items as u64;
-        // What is outstanding may be queued.
+        // Outstanding items may still be queued.
         if self.all[index].end_job() || self.all[index].outstanding.is_some() {
             self.make_ready(index);
         } else {
@@ -340,10 +345,10 @@ impl<T> Lanes<T> {
         std::mem::take(&mut self.was_stopped) || !self.ready.is_empty()
     }
 
-    /// What is left of the job of a lane is tried again when `until` has come, ahead of the tail.
-    /// So many items of it were `settled`.
+    /// Puts back the rest of a lane's job, to be retried at `until`, ahead of the tail. `settled`
+    /// of its items are settled.
     pub(crate) fn retry(&mut self, job: Job<T>, until: Deadline, settled: usize) {
-        // The room of a box is announced there.
+        // A box announces its room to the lanes posted at its address.
         let state = match &job.dead {
             Some(dead) => State::Posted(dead.to.address(), Some(until)),
             None => State::BackingOff(until),
@@ -360,7 +365,7 @@ impl<T> Lanes<T> {
         self.set_state(index, state);
     }
 
-    /// After the end of time: takes all items out that are not in flight.
+    /// Takes out all items that are not in flight, after expiry.
     pub(crate) fn discard(&mut self) -> Vec<Batch<T>> {
         let mut items = Vec::new();
         for (_, lane) in &mut self.all {
@@ -381,10 +386,10 @@ impl<T> Lanes<T> {
     }
 }
 
-// Lanes whose items do not count against the bound; see `partition/room.rs`.
+// Stalled lanes, whose items do not count against the bound; see `partition/room.rs`.
 
 impl<T> Lanes<T> {
-    /// Marks the lanes whose job has waited for long as stalled, and calls `each` with their types.
+    /// Marks the lanes whose job has waited too long as stalled, and calls `each` with their types.
     pub(crate) fn mark_stalled(&mut self, now: Instant, mut each: impl FnMut(TypeKey)) {
         for (_, lane) in &mut self.all {
             let held = lane.held();
@@ -396,7 +401,7 @@ impl<T> Lanes<T> {
         }
     }
 
-    /// What a stalled lane held is in flight.
+    /// Ends the stall of a lane that holds nothing outside its job in flight.
     #[cold]
     fn end_stall_if_empty(&mut self, index: usize) {
         let lane = &mut self.all[index];
@@ -416,11 +421,11 @@ impl<T> Lanes<T> {
     }
 }
 
-// The limit of a batch: what it leaves behind in a lane, and how that is filled up.
+// The batch limit: the rest that it leaves in a lane, and how the rest is filled up.
 
 impl<T> Lanes<T> {
-    /// How many items the only lane lacks for a batch of `most`, if it is ready or lingers, and its
-    /// next job comes from the tail.
+    /// Returns how many items the only lane lacks for a batch of `most`, if the lane is ready or
+    /// lingers and its next job comes from the tail.
     pub(crate) fn room_in_only(&self, most: usize) -> Option<usize> {
         let (_, lane) = self.all.iter().next().filter(|_| self.all.len() == 1)?;
         let takes_more = matches!(lane.state, State::Ready | State::Lingering { .. });
@@ -428,8 +433,8 @@ impl<T> Lanes<T> {
         takes_more.then(|| most.saturating_sub(lane.tail.len())).filter(|&room| room > 0)
     }
 
-    /// Puts the rest of an item back that was cut at the limit of a batch. Returns it if the tail
-    /// was discarded meanwhile.
+    /// Puts back the rest of an item that was cut at the batch limit. Returns it if the tail was
+    /// discarded meanwhile.
     pub(crate) fn put_back(&mut self, lane: usize, rest: T) -> Option<T> {
         let tail = &mut self.all[lane].tail;
         if tail.is_empty() {
@@ -439,7 +444,7 @@ impl<T> Lanes<T> {
         None
     }
 
-    /// The rest of an item was lost: it counts with the job in flight.
+    /// Removes the weight of an item's lost rest from the tail: it counts with the job in flight.
     pub(crate) fn lose_rest(&mut self, index: usize, weight: usize) {
         let lane = &mut self.all[index];
         if lane.tail.is_empty() {
@@ -454,12 +459,12 @@ impl<T> Lanes<T> {
     }
 }
 
-// Adds items of several types to their lanes, one by one.
+// Sorter: adds items of several types to their lanes, one by one.
 //
-// Finding the lane of an item, and counting the item there, takes longer than moving it. So the
-// lanes of recent types are kept at hand, and what each of them got is counted together.
+// Finding the lane of an item and counting the item there takes longer than moving it. So the lanes
+// of recent types are cached, and the items that each of them got are counted together.
 
-/// What a lane got and has not counted yet.
+/// Items that a lane got and has not counted yet.
 #[derive(Debug)]
 struct Run {
     key: TypeKey,
@@ -467,20 +472,20 @@ struct Run {
     weight: usize,
 }
 
-/// The lanes of 2^4 types at most are at hand.
+/// The lanes of at most 2^4 types are cached.
 const PLACE_BITS: u32 = 4;
 
-/// Borrows the lanes until all that they got is counted, which its drop does.
+/// Borrows the lanes while it adds items. Its drop counts what they got.
 #[derive(Debug)]
 pub(crate) struct Sorter<'a, T> {
     lanes: &'a mut Lanes<T>,
     since: Since,
-    /// The run of a type is in the place of its key, or in the adjacent one.
+    /// The run of a type is at the place of its key, or at the adjacent one.
     runs: [Option<Run>; 1 << PLACE_BITS],
 }
 
 impl<T> Lanes<T> {
-    /// For items of one segment.
+    /// Returns a sorter for the items of one segment.
     pub(crate) fn sorter(&mut self, since: Since) -> Sorter<'_, T> {
         Sorter { lanes: self, since, runs: [const { None }; 1 << PLACE_BITS] }
     }
@@ -507,8 +512,8 @@ impl<T> Sorter<'_, T> {
         self.lanes.all[lane].tail.push(item, weight, room);
     }
 
-    /// Returns the lane of a type that is not in its first place: it is in the adjacent one, or not
-    /// at hand.
+    /// Returns the lane of a type that is not at its first place: it is at the adjacent one, or not
+    /// cached.
     fn look_up(&mut self, key: TypeKey, place: usize, weight: usize) -> usize {
         let adjacent = place ^ 1;
         let is_its = |run: &&mut Run| run.key == key;
@@ -537,15 +542,15 @@ impl<T> Drop for Sorter<'_, T> {
     }
 }
 
-// Lanes as a check of waits sees them; see `awaited.rs`.
+// Views of lanes for the check of waits; see `awaited.rs`.
 
-/// One lane at one moment.
+/// A snapshot of one lane.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LaneView {
     pub(crate) key: TypeKey,
-    /// The handler lock at which its job is running, as an address.
+    /// The address of the handler lock at which its job is running.
     pub(crate) running_at: Option<usize>,
-    /// The drain thread whose consumer has tried its job, with one consumer for each thread.
+    /// The drain thread whose consumer has tried its job, if each thread has its own consumer.
     pub(crate) tried_by: Option<usize>,
     /// Whether it holds items that are not in flight.
     pub(crate) holds_items: bool,
@@ -553,7 +558,7 @@ pub(crate) struct LaneView {
 }
 
 impl LaneView {
-    /// A lane that does not exist yet.
+    /// Creates the view of a lane that does not exist yet.
     pub(crate) fn new(key: TypeKey) -> Self {
         Self { key, running_at: None, tried_by: None, holds_items: false, is_stalled: false }
     }
@@ -565,8 +570,8 @@ impl<T> Lanes<T> {
         self.all.iter().any(|(_, lane)| lane.lingers())
     }
 
-    /// The position of the first item that is not in flight, or of an earlier one, without
-    /// those that linger.
+    /// Returns the position of the first item that is not in flight and does not linger, or an
+    /// earlier position.
     pub(crate) fn first_held(&self) -> Option<u64> {
         let waiting = self.all.iter().filter(|(_, lane)| !lane.lingers());
         waiting.filter_map(|(_, lane)| lane.first_held()).min()
@@ -586,11 +591,10 @@ impl<T> Lanes<T> {
     }
 }
 
-// Lanes that have a deadline: those that back off, and those whose batch waits to become full; see
-// `flow/partition.rs`.
+// Lanes that have a deadline: those that back off, and those that linger; see `flow/partition.rs`.
 
 impl<T> Lanes<T> {
-    /// Makes lanes ready whose deadline has come.
+    /// Makes the lanes whose deadline has come ready.
     #[inline]
     pub(crate) fn make_due_ready(&mut self) {
         while let Some(&(until, lane)) = self.due.first()
@@ -600,26 +604,26 @@ impl<T> Lanes<T> {
         }
     }
 
-    /// The last tries begin: makes the lanes ready that back off. `news`: the number of the last
-    /// ones, with which this ends.
+    /// Begins the last tries: makes the lanes that back off ready. Newer news than number `news`
+    /// end this.
     #[cold]
     pub(crate) fn begin_last_tries(&mut self, news: usize) {
         self.last_tries = Some(news);
         self.make_all_ready(|state| matches!(state, State::BackingOff(_)));
     }
 
-    /// How many batches were tried and wait, and how many items behind them.
+    /// Returns the number of failed batches that wait, and the number of items in all tails.
     pub(crate) fn backlog(&self) -> (usize, usize) {
         let failed = self.all.iter().filter(|(_, lane)| lane.failed.is_some()).count();
         (failed, self.all.iter().map(|(_, lane)| lane.tail.len()).sum())
     }
 
-    /// Whether the last tries have begun, and there were no news since.
+    /// Whether the last tries have begun, with no news since.
     pub(crate) fn are_last_tries(&self, news: usize) -> bool {
         self.last_tries == Some(news)
     }
 
-    /// When the next lane that waits is due, if those that back off do so until `last_try` at most.
+    /// Returns when the next lane is due if those that back off do so until `last_try` at most.
     pub(crate) fn next_due_before(&self, last_try: LastTry) -> Option<Deadline> {
         let backs_off =
             |&(_, lane): &(_, usize)| matches!(self.all[lane].state, State::BackingOff(_));
@@ -642,20 +646,20 @@ impl<T> Lanes<T> {
         if self.due.iter().any(lingers) { LaneUse::Owner } else { LaneUse::Timer }
     }
 
-    /// When the next lane that waits is due.
+    /// Returns when the next lane with a deadline is due.
     pub(crate) fn next_due(&self) -> Option<Deadline> {
         self.due.first().map(|&(until, _)| until)
     }
 
-    /// The items of the next batch of a lane so far, if it may wait for more: not what is to be
-    /// tried again.
+    /// Returns the items so far of a lane's next batch, if it may wait for more; a retry may not.
     pub(crate) fn gathered(&self, lane: usize) -> Option<usize> {
         let lane = &self.all[lane];
         (lane.failed.is_none() && lane.outstanding.is_none()).then(|| lane.tail.len())
     }
 
-    /// The handler of a type, with batches of `full` items, is about to be removed: it still gets
-    /// what lingers, or would linger after a call, and so many items that are `queued` behind it.
+    /// Keeps items for a handler that is about to be removed, with batches of `full` items: it
+    /// still gets those that linger, or would linger after a call, and the `queued` items behind
+    /// them.
     pub(crate) fn keep_outstanding(
         &mut self,
         key: TypeKey,
@@ -670,33 +674,33 @@ impl<T> Lanes<T> {
         }
     }
 
-    /// What a removed handler still gets of a lane.
+    /// Returns what a removed handler still gets of a lane.
     pub(crate) fn outstanding(&self, lane: usize) -> Option<&Outstanding> {
         let lane = &self.all[lane];
         lane.outstanding.as_deref().filter(|_| lane.failed.is_none())
     }
 
-    /// When the first item of a lane's next batch was put, or before; `None` if that was tried
-    /// before.
+    /// Returns when the first item of a lane's next batch was put, or an earlier time; `None` if
+    /// the batch was tried before.
     #[inline]
     pub(crate) fn put_time(&self, lane: usize) -> Option<PutTime> {
         let lane = &self.all[lane];
         lane.failed.is_none().then(|| lane.tail_start().put_at)
     }
 
-    /// The same for the oldest item of all lanes that no call has had.
+    /// Returns the same for the oldest item of all lanes that no call has had.
     pub(crate) fn oldest_untried(&self) -> Option<PutTime> {
         let waiting = self.all.iter().filter(|(_, lane)| !lane.tail.is_empty());
         waiting.map(|(_, lane)| lane.tail_start().put_at).min()
     }
 
-    /// Makes the lanes ready that linger.
+    /// Makes the lanes that linger ready.
     #[cold]
     pub(crate) fn end_linger(&mut self) {
         self.make_all_ready(|state| matches!(state, State::Lingering { .. }));
     }
 
-    /// The lane waits for its batch to have `full` items, until a deadline.
+    /// Lets a lane wait until its batch has `full` items, or until a deadline.
     pub(crate) fn linger(&mut self, lane: usize, until: Deadline, full: usize) {
         self.set_state(lane, State::Lingering { until, full });
     }
@@ -708,7 +712,7 @@ mod sorter_tests {
     use crate::flow::segments::PutTime;
     use proptest::prelude::*;
 
-    /// The lanes by key, with their items and their runs.
+    /// Returns the lanes by key, with their items and runs.
     fn contents(lanes: &Lanes<usize>) -> Vec<String> {
         let lanes = lanes.all.iter().map(|(_, lane)| {
             let items: Vec<_> = lane.tail.iter().collect();

@@ -7,8 +7,8 @@ use crate::sync::{Ordering, QuickGuard};
 use crate::threads::park::Signal;
 
 impl<T: Item> Partition<T> {
-    /// Puts one item, or returns it if it does not fit. Most puts need not know whether this is a
-    /// drain thread.
+    /// Puts one item, or returns it if it does not fit. `inside_pool`, whether this is a drain
+    /// thread, is called lazily, because most puts need not know.
     #[allow(clippy::inline_always)] // measured: each call less saves 3 % of a put from Python
     #[inline(always)]
     pub(crate) fn put(
@@ -60,7 +60,7 @@ impl<T> Partition<T> {
         self.run_behind(self.gate.lock(), inside_pool)
     }
 
-    /// Like [`run`](Self::run). Returns `None` if the gate is locked.
+    /// Like [`run`](Self::run), but returns `None` if the gate is locked.
     #[inline]
     pub(crate) fn try_run(&self, inside_pool: bool) -> Option<Run<'_, T>> {
         self.gate.try_lock().map(|gate| self.run_behind(gate, inside_pool))
@@ -90,13 +90,13 @@ pub(crate) struct Run<'a, T> {
     inside_pool: bool,
     was_empty: bool,
     pushed_before: u64,
-    /// While the open segment is shorter than this, a put is certain to find room, and space in the
-    /// segment.
+    /// While the open segment is shorter than this, a put certainly finds room in the partition and
+    /// in the segment.
     plain_until: usize,
 }
 
 impl<T> Run<'_, T> {
-    /// Checks whether the next put will succeed, and if not, why.
+    /// Checks that the next put will succeed, or returns why not.
     #[inline]
     pub(crate) fn check(&mut self, key: impl FnOnce() -> TypeKey) -> Result<(), Stop> {
         if self.gate.open.len() < self.plain_until { Ok(()) } else { self.check_slowly(key) }
@@ -140,24 +140,24 @@ impl<T> Run<'_, T> {
     }
 }
 
-// Puts by weight, in pieces where only a piece finds room; and the weight of a segment.
+// Puts by weight, in pieces where only a piece fits; and the weight of a segment.
 //
-// The gate counts items by weight, so the weight of the open segment is the difference between
-// what was put until now and what was put before it. `weighed` is the latter, kept from the first
-// weighted put on. So no item is asked for its weight again, which is the user's code, while the
-// thread inside takes it.
+// The gate counts items by weight, so the weight of the open segment is the difference between the
+// items put until now and those put before the segment. `weighed` is the latter, kept from the
+// first weighted put on. So the thread inside need not call user code to read the weight of an item
+// again.
 
 /// The value of `weighed` while no item of the partition weighs more than 1.
 pub(crate) const NONE: u64 = u64::MAX;
 
 impl<T> Partition<T> {
-    /// Whether the partition has ever got an item by weight. Relaxed: set under the gate before
-    /// that item was put, and the gate or the channel delivered the item.
+    /// Whether an item has ever been put by weight. Relaxed: set under the gate before that item
+    /// was put, and the gate or the channel delivered the item.
     pub(crate) fn has_weighted(&self) -> bool {
         self.weighed.load(Ordering::Relaxed) != NONE
     }
 
-    /// Replaces the open segment, and returns it.
+    /// Replaces the open segment and returns it.
     pub(crate) fn replace_open(&self, gate: &mut Gate<T>, next: Vec<T>) -> Segment<T> {
         let items = std::mem::replace(&mut gate.open, next);
         let (mut weight, put_at) = (items.len(), gate.put_at);
@@ -173,8 +173,8 @@ impl<T> Partition<T> {
 }
 
 impl<T: Item> Partition<T> {
-    /// Puts an item by its weight. Returns what does not fit: the whole item, unless there is room
-    /// for a piece of at least `least`.
+    /// Puts an item by its weight. Returns what does not fit: the whole item, unless a piece of at
+    /// least `least` fits.
     pub(crate) fn put_weighted(
         &self,
         item: T,
@@ -211,7 +211,7 @@ impl<T: Item> Partition<T> {
                 // The rest of the item belongs to another batch.
                 self.seal(&mut gate);
             }
-            // The segment's length counts the item as one.
+            // The segment's length counts the item as 1.
             gate.before_open += weight as u64 - 1;
             self.append(&mut gate, put);
         }

@@ -1,13 +1,13 @@
 //! The ready set: one bit per partition, set if it may have items.
 //!
-//! Written by producers (set, on the step from empty to non-empty, under the partition's gate) and
-//! by the thread inside the partition (clear before a take, set again when a take stops at its
-//! budget, or leaves a segment behind that the next turn takes back). Read by drain threads in
-//! search of work, several times for each item of a quiet queue.
+//! Written by producers (set on the transition from empty to non-empty, under the partition's gate)
+//! and by the thread inside the partition (cleared before a take, set again when a take stops at
+//! its budget or leaves a segment behind that the next turn takes back). Read by drain threads in
+//! search of work, several times per item of a quiet queue.
 //!
-//! 64 partitions share one word. Words never move: they come in chunks, in which neighbours lie in
-//! different cache lines. So producers of a few hundred partitions do not share a line, while a
-//! scan of thousands reads few lines.
+//! 64 partitions share a word. Words never move: they come in chunks, in which neighbouring words
+//! lie in different cache lines. So producers of a few hundred partitions do not share a line,
+//! while a scan of thousands reads few lines.
 
 use crossbeam_utils::CachePadded;
 
@@ -15,7 +15,7 @@ use crate::sync::{AppendOnly, Arc, AtomicU64, Ordering};
 
 const BITS: usize = u64::BITS as usize;
 
-/// The cache lines of a chunk. One word is enough for the partitions of a model in loom.
+/// The cache lines of a chunk. A loom model has so few partitions that one word is enough.
 const LINES: usize = if cfg!(loom) { 1 } else { 8 };
 
 const WORDS_PER_LINE: usize = if cfg!(loom) { 1 } else { size_of::<CachePadded<u8>>() / 8 };
@@ -31,7 +31,7 @@ impl Chunk {
         Self(std::array::from_fn(|_| CachePadded::new(line())))
     }
 
-    /// A word of the set that is in this chunk.
+    /// Returns a word of this chunk by its index in the set.
     #[inline]
     #[cfg_attr(loom, allow(clippy::modulo_one))] // one word
     fn word(&self, index: usize) -> &AtomicU64 {
@@ -39,7 +39,7 @@ impl Chunk {
     }
 }
 
-/// The bits of all partitions of a queue.
+/// The ready bits of all partitions of a queue.
 pub(crate) struct ReadySet {
     chunks: AppendOnly<Arc<Chunk>>,
 }
@@ -63,8 +63,8 @@ impl ReadySet {
         ReadyBit { chunk, word, mask }
     }
 
-    /// The partitions, of the first `count`, whose bit is set, in one round that starts after
-    /// `after` and ends with it.
+    /// Returns those of the first `count` partitions whose bit is set, in one round that starts
+    /// after `after` and ends with it.
     ///
     /// Words are read lazily: a scan that stops early costs only the words that it read.
     pub(crate) fn scan(&self, count: usize, after: usize) -> Scan<'_> {
@@ -82,22 +82,22 @@ impl ReadySet {
 /// See [`ReadySet::scan`].
 pub(crate) struct Scan<'a> {
     set: &'a ReadySet,
-    /// The chunk of the last word, after its number.
+    /// The number and the chunk of the last word.
     chunk: Option<(usize, &'a Chunk)>,
     words: usize,
     /// The word that `bits` came from while any are left; otherwise the next to read.
     word: usize,
-    /// Visits left, of which the last is that of the first word's lower bits.
+    /// Visits left; the last one is for the lower bits of the first word.
     left: usize,
-    /// Which bits count in the word that is read next.
+    /// The bits that count in the next word.
     mask: u64,
     lower: u64,
-    /// Bits that were read and are not visited.
+    /// Bits that were read but not yet visited.
     bits: u64,
 }
 
 impl Scan<'_> {
-    /// Reads words up to one that has bits. Returns `false` after the last word.
+    /// Reads words until one has bits. Returns `false` after the last word.
     fn advance(&mut self) -> bool {
         while self.left > 0 {
             let (number, mask) = (self.word / WORDS_PER_CHUNK, self.mask);
@@ -140,7 +140,7 @@ impl Iterator for Scan<'_> {
     }
 }
 
-/// The bit of one partition.
+/// The ready bit of one partition.
 #[derive(Debug)]
 pub(crate) struct ReadyBit {
     chunk: Arc<Chunk>,
@@ -165,7 +165,7 @@ impl ReadyBit {
         self.word().load(Ordering::Relaxed) & self.mask != 0
     }
 
-    /// Clears the bit. For the thread inside only; the caller fences before it takes.
+    /// Clears the bit. Called by the thread inside only, which fences before it takes.
     pub(crate) fn clear(&self) {
         // AcqRel: as a read-modify-write it continues the release sequence of a `set` on another
         // bit of the word.

@@ -1,10 +1,12 @@
-//! The room of a partition: its bound, what counts against it, and how producers wait for it.
+//! The room of a partition: its bound, the items that count against it, and how producers wait for
+//! it.
 //!
-//! Queued items count, and those that the lanes hold. A type whose handler is slow, backs off or
-//! hangs would fill a partition that it shares, and stop the others there. So it is *stalled*: a
-//! put that finds the partition full searches for lanes whose job has waited for
-//! [`STALLED_AFTER`](crate::flow::partition::lane::STALLED_AFTER). What they hold counts no more,
-//! which makes room for the other types; their own puts find no room until the lane holds nothing.
+//! Queued items count, and so do those that the lanes hold. A type whose handler is slow, backs off
+//! or hangs would fill a partition that it shares and block the other types there. So it is
+//! *stalled*: a put that finds the partition full searches for lanes whose job has waited for
+//! [`STALLED_AFTER`](crate::flow::partition::lane::STALLED_AFTER). The items of these lanes no
+//! longer count, which makes room for the other types; puts of a stalled type find no room until
+//! its lane holds nothing.
 //!
 //! ```text
 //!              the partition is full, and the lane's job has waited for long
@@ -13,8 +15,8 @@
 //!       └── its last item is in flight, discarded, or settled without a handler ──┘
 //! ```
 //!
-//! So a type adds one more buffer at most while it is stalled. A lane changes state under the lock
-//! of the lanes; producers see it under the gate.
+//! So a stalled type adds at most one more buffer. A lane changes state under the lock of the
+//! lanes; producers see it under the gate.
 
 use crate::flow::partition::lanes::Lanes;
 use crate::flow::partition::space::Listener;
@@ -87,8 +89,8 @@ impl<T> Partition<T> {
         self.space.stop_listening(listener);
     }
 
-    /// The number of items of a type that there is room for. Once the partition is closed this is
-    /// the full bound, so that waiting producers check again.
+    /// Returns the number of items of a type that there is room for. Once the partition is closed
+    /// this is the full bound, so that waiting producers check again.
     pub(crate) fn room(&self, key: TypeKey) -> usize {
         let mut gate = self.gate.lock();
         if gate.access == Access::Closed {
@@ -110,13 +112,13 @@ impl<T> Partition<T> {
 
     pub(crate) fn refresh_released(&self, gate: &mut Gate<T>) {
         // Acquire: pairs with the Release in `store_released`. A stale value makes the partition
-        // look fuller; or emptier by a job that failed since, and is held until its next try.
+        // look fuller; or emptier, by a job that has failed since and is held until its next try.
         gate.released_seen = self.drain_side.released.load(Ordering::Acquire);
     }
 
-    /// After a change of the lanes, under their lock: what was taken and is not held makes room for
-    /// producers, which are notified if they may wait for it. They may wherever a lane is stalled
-    /// no more, because it held something before.
+    /// Makes room after a change of the lanes, under their lock: items that were taken and are not
+    /// held no longer count. Producers are notified if the room `may_be_awaited`. It may be
+    /// wherever a lane is no longer stalled, because that lane held something before.
     #[inline]
     pub(crate) fn make_room(&self, lanes: &mut Lanes<T>, may_be_awaited: bool) {
         self.store_released(lanes.counted());
@@ -128,7 +130,7 @@ impl<T> Partition<T> {
         }
     }
 
-    /// Under the lock of the lanes.
+    /// Stores `released`, under the lock of the lanes.
     #[inline]
     fn store_released(&self, counted: usize) {
         // Relaxed load: written under the lock of the lanes. Release: pairs with the Acquire in
@@ -143,7 +145,7 @@ impl<T> Partition<T> {
     /// are relative to the queue's start.
     pub(crate) fn begin_search(&self, now: Duration, pause: Duration) -> bool {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        // Relaxed: two threads that search both find the same.
+        // Relaxed: if two threads search, both find the same.
         let is_due = nanos(now) >= self.next_stall_check_ns.load(Ordering::Relaxed);
         if is_due {
             self.next_stall_check_ns.store(nanos(now + pause), Ordering::Relaxed);
@@ -151,8 +153,8 @@ impl<T> Partition<T> {
         is_due
     }
 
-    /// Marks the types whose jobs have waited for long as stalled. Returns whether there is one
-    /// that was not stalled before.
+    /// Marks the types whose jobs have waited too long as stalled. Returns whether any was not
+    /// stalled before.
     pub(crate) fn mark_stalled(&self, now: Instant) -> bool {
         let mut lanes = self.lanes.lock();
         let mut stalled = Vec::new();

@@ -1,13 +1,13 @@
-//! How producers wait for space in a full partition, and are notified of it.
+//! Space: how producers wait for room in a full partition, and are notified of it.
 
 use std::fmt;
 
 use crate::sync::{Arc, AtomicUsize, Condvar, Duration, Mutex, Ordering, fence, wait_for};
 
-/// Is notified of space in full partitions, for callers that must not wait, such as an event loop.
+/// A callback for room in full partitions, for callers that must not wait, such as an event loop.
 pub trait Listener: Send + Sync {
-    /// The partition has room again, or accepts nothing more: a caller that found it full must
-    /// check again. May be called spuriously.
+    /// Called when the partition has room again, or accepts nothing more: a caller that found it
+    /// full must check again. May be called spuriously.
     ///
     /// Called by drain threads, by the thread that closes the queue, and by threads that find the
     /// partition full, under a lock of the partition: it must neither wait nor call the queue.
@@ -19,7 +19,7 @@ pub trait Listener: Send + Sync {
 struct Waiters {
     /// The number of notifications so far.
     notifications: u64,
-    /// Each with the partition that it is notified of.
+    /// The listeners, each with the partition that it is notified of.
     listeners: Vec<(Arc<dyn Listener>, usize)>,
 }
 
@@ -32,14 +32,14 @@ impl fmt::Debug for Waiters {
     }
 }
 
-/// Notifies producers that wait for space. They cannot wait on the gate, because its release
-/// notifies no thread. Nor is the gate held here, so that no thread waits for it behind one that
-/// the system has preempted.
+/// Notifies producers that wait for room. They cannot wait on the gate, because its release
+/// notifies no thread. The gate is not held here, either, so that no thread waits for it behind one
+/// that the system has preempted.
 #[derive(Debug)]
 pub(crate) struct Space {
     waiters: Mutex<Waiters>,
     changed: Condvar,
-    /// Producers between their first check and the end of their wait, and listeners.
+    /// The number of producers between their first check and the end of their wait, plus listeners.
     waiting: AtomicUsize,
 }
 
@@ -68,7 +68,7 @@ impl Space {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Called after a change: producers that found the partition full check again.
+    /// Notifies all producers after a change: those that found the partition full check again.
     pub(crate) fn notify(&self) {
         let mut waiters = self.waiters.lock();
         waiters.notifications += 1;
@@ -79,8 +79,8 @@ impl Space {
         self.changed.notify_all();
     }
 
-    /// Notifies `listener` from now on. A check after this misses nothing: either it sees the
-    /// space, or the listener is notified.
+    /// Notifies `listener` from now on. A check after this misses nothing: either it sees the room,
+    /// or the listener is notified.
     pub(crate) fn listen(&self, listener: Arc<dyn Listener>, partition: usize) {
         self.waiters.lock().listeners.push((listener, partition));
         // Relaxed: ordered by the fence.
@@ -102,8 +102,8 @@ impl Space {
         }
     }
 
-    /// Called after a sealed segment was taken, or held items left: notifies if a producer waits.
-    /// Not needed after the open segment, unless there are weighted items: it holds at most a
+    /// Notifies producers, if any wait, after a sealed segment was taken or held items left. Not
+    /// needed after a take of the open segment, unless there are weighted items: it holds at most a
     /// quarter of the bound, so a producer that finds no room for half of the bound has a sealed
     /// segment or held items before it.
     pub(crate) fn notify_waiting(&self) {

@@ -1,34 +1,34 @@
-//! Take: the drain thread's side of a partition, which no other thread may touch.
+//! Take: the drain thread's side of a partition.
 //!
-//! Only the thread inside calls these functions, under the lock of the lanes; after expiry each
-//! thread that ends, under the same lock.
+//! These functions are called by the thread inside only, under the lock of the lanes; after expiry,
+//! by each thread that ends, under the same lock.
 
 use crate::flow::partition::{Access, Partition};
 use crate::flow::segments::{Segment, SegmentCache, TakenSegments, kept_capacity};
 use crate::item::Item;
 use crate::sync::{Ordering, SegmentChannel, fence};
 
-/// What a take brought.
+/// The result of a take.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TakenItems {
-    /// By weight.
+    /// The number of items, by weight.
     pub(crate) items: usize,
-    /// Whether producers may wait for the room.
+    /// Whether producers may be waiting for the room.
     pub(crate) may_be_awaited: bool,
     /// Whether the budget is used up, so that more may be queued.
     pub(crate) is_full: bool,
 }
 
-/// What a take found when it reached for the open segment.
+/// The result of an attempt to take the open segment.
 enum Opened<T> {
-    /// The open segment, possibly empty: no item is left behind it.
+    /// The open segment, possibly empty: no items are left.
     Last(Segment<T>),
     /// This many sealed segments come before it.
     After(u16),
 }
 
 impl<T: Item> Partition<T> {
-    /// Called before the thread inside searches for work: what comes later sets the bit again.
+    /// Begins a take: clears the ready bit, which later puts set again.
     #[inline]
     pub(crate) fn begin_take(&self) {
         self.ready.clear();
@@ -38,7 +38,7 @@ impl<T: Item> Partition<T> {
     }
 
     /// Takes queued items, up to `budget` rounded up to a segment. An emptied segment from
-    /// `segment_cache` replaces the open one. Producers have the room when the thread calls
+    /// `segment_cache` replaces the open one. Producers get the room when the thread calls
     /// [`make_room`](Self::make_room).
     pub(crate) fn take(
         &self,
@@ -65,7 +65,7 @@ impl<T: Item> Partition<T> {
                 let Some(segment) = self.sealed.get().and_then(SegmentChannel::try_recv) else {
                     break;
                 };
-                // Relaxed: only the thread inside touches it.
+                // Relaxed: only the thread inside accesses it.
                 self.drain_side
                     .received
                     .store(self.drain_side.received.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -79,19 +79,19 @@ impl<T: Item> Partition<T> {
                 }
             }
         }
-        // Unconditional: a read of `pushed` could miss a put that has read `taken` already and set
+        // Unconditional: a read of `pushed` could miss a put that has already read `taken` and set
         // no bit.
         self.ready.set();
         taken.is_full = true;
         taken
     }
 
-    /// Takes, under the gate, the open segment, which is the last, unless sealed ones come before
-    /// it. `was_full`: this take brought sealed ones already.
+    /// Takes the open segment, which is the last, under the gate, unless sealed ones come before
+    /// it. `was_full` is whether this take has already received sealed ones.
     fn take_open(&self, was_full: bool, segment_cache: &mut SegmentCache<T>) -> Opened<T> {
         let mut gate = self.gate.lock();
         gate.end_suppression();
-        // Relaxed: only the thread inside touches it.
+        // Relaxed: only the thread inside accesses it.
         gate.sealed -= self.drain_side.received.load(Ordering::Relaxed);
         self.drain_side.received.store(0, Ordering::Relaxed);
         if gate.sealed > 0 {
@@ -101,16 +101,17 @@ impl<T: Item> Partition<T> {
             let put_at = gate.put_at;
             return Opened::Last(Segment { items: Vec::new(), weight: 0, put_at });
         }
-        // A small segment of a busy partition would grow to full size again, under the gate. Where
-        // items linger, the turn that takes it back would make the partition loud.
+        // In a busy partition, a small segment would grow to full size again, under the gate. Not
+        // where items linger: the turn that takes the segment back would end the suppression of
+        // notifications.
         let is_busy = was_full || gate.open.len() > kept_capacity::<T>();
         let full_size = if is_busy && !gate.lingers { segment_cache.full_size() } else { None };
         if full_size.is_some() {
-            // The next turn takes it back if nothing has come.
+            // The next turn takes it back if nothing arrives.
             self.ready.set();
         }
-        // A small one also replaces an empty one that is large: the partition may get no more items
-        // for long.
+        // A small segment also replaces an empty large one: the partition may get no items for a
+        // long time.
         let next = full_size.unwrap_or_else(|| segment_cache.segment(self.segment_size));
         let open = self.replace_open(&mut gate, next);
         gate.withdraw_plan();
@@ -127,8 +128,7 @@ impl<T: Item> Partition<T> {
             .store(self.drain_side.taken.load(Ordering::Relaxed) + items as u64, Ordering::Release);
     }
 
-    /// Whether the partition is closed and empty for good, decided under the gate. Returns true
-    /// once.
+    /// Finishes the partition if it is closed and empty, decided under the gate. Returns true once.
     pub(crate) fn finish(&self) -> bool {
         // Relaxed: only threads inside write it, and the owner word orders one after the other.
         if self.drain_side.finished.load(Ordering::Relaxed) {
