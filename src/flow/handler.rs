@@ -1,4 +1,4 @@
-//! Handlers and their batches.
+//! Handlers, and the host that they run in.
 
 pub(crate) mod dead_letters;
 pub(crate) mod dispatch_log;
@@ -21,24 +21,23 @@ pub trait Handler<T>: Send + Sync {
     /// Handles one batch of 1 to `max_batch_items` items.
     ///
     /// # Errors
-    /// The batch could not be handled, and all its items count as failed; or only those that are
-    /// left in it: see [`Failure::of_rest`].
+    /// The batch could not be handled: all its items count as failed, or only those left in it; see
+    /// [`Failure::of_rest`].
     fn consume(&self, batch: &mut Batch<T>) -> Result<(), Failure>;
 
     /// Keeps items that failed for good, as the [`Handlers::dead_letter`] of a type or the
-    /// [`Builder::dead_letter`] of a queue. It has one attempt.
+    /// [`Builder::dead_letter`] of a queue. There is only one attempt.
     ///
     /// # Errors
-    /// The letters could not be kept: their items count as failed.
+    /// The letters could not be kept, so their items count as failed.
     ///
     /// [`Builder::dead_letter`]: crate::queue::Builder::dead_letter
     fn consume_dead_letters(&self, _letters: &mut Vec<DeadLetters<T>>) -> Result<(), Failure> {
         Err(Failure::last("it takes no dead letters; implement consume_dead_letters"))
     }
 
-    /// Whether `consume` must run inside [`Host::enter`]. If no
-    /// handler of a partition needs it, the drain thread does not enter the host for that
-    /// partition.
+    /// Whether `consume` must run inside [`Host::enter`]. If no handler of a partition needs the
+    /// host, the drain thread does not enter it for that partition.
     fn needs_host(&self) -> bool {
         true
     }
@@ -58,7 +57,8 @@ pub trait Handler<T>: Send + Sync {
     }
 
     /// Whether [`on_close`](Self::on_close) does anything. If not, a handler that is replaced while
-    /// no thread is inside, or removed with nothing queued for it, goes without a drain thread.
+    /// no thread is inside, or removed with nothing queued for it, is retired without a drain
+    /// thread.
     fn has_on_close(&self) -> bool {
         true
     }
@@ -72,12 +72,12 @@ pub trait Handler<T>: Send + Sync {
     }
 
     /// Whether another thread, such as an event loop, does the work while the drain thread waits
-    /// for it. On a shared pool another worker replaces the one that waits.
+    /// for it. On a shared pool another worker replaces the waiting one.
     fn works_elsewhere(&self) -> bool {
         false
     }
 
-    /// The handler's name in logs and statistics.
+    /// Returns the handler's name for logs and statistics.
     fn name(&self) -> String {
         std::any::type_name::<Self>().to_owned()
     }
@@ -99,8 +99,8 @@ impl<T, F: Fn(&mut Batch<T>) + Send + Sync> Handler<T> for F {
 pub struct Handlers<T> {
     /// One for all partitions of the type, or one for each.
     pub instances: Vec<HandlerRef<T>>,
-    /// The handler that keeps items of the type which failed for good. `None`: that of the queue,
-    /// if it has one.
+    /// The handler that keeps the items of the type that failed for good. `None` means that of the
+    /// queue, if there is one.
     pub dead_letter: Option<HandlerRef<T>>,
 }
 
@@ -118,17 +118,17 @@ pub struct HandlerRef<T> {
 }
 
 impl<T> HandlerRef<T> {
-    /// Creates an instance with a lock of its own.
+    /// Creates an instance with its own lock.
     pub fn new(handler: impl Handler<T> + 'static) -> Self {
         Self::with_lock(Arc::new(handler), Arc::new(HandlerLock::default()))
     }
 
-    /// Creates an instance that shares `lock` with others: only one of them is entered at a time.
+    /// Creates an instance that shares `lock` with others, of which only one is entered at a time.
     pub fn with_lock(handler: Arc<dyn Handler<T>>, lock: Arc<HandlerLock>) -> Self {
         Self { handler, lock }
     }
 
-    /// The instance's identity.
+    /// Returns the instance's identity.
     pub(crate) fn address(&self) -> usize {
         Arc::as_ptr(&self.handler).cast::<()>() as usize
     }
@@ -160,19 +160,19 @@ pub trait Host<T: Item>: Send + Sync + 'static {
         body();
     }
 
-    /// Runs everything that reads items or calls handlers: once per cycle with work, unless no
-    /// handler [needs](crate::flow::handler::Handler::needs_host) it. Calls may be nested.
+    /// Runs code that reads items or calls handlers. Called once per cycle with work, unless no
+    /// handler [needs](crate::flow::handler::Handler::needs_host) the host. Calls may be nested.
     fn enter(&self, body: &mut dyn FnMut()) {
         body();
     }
 
-    /// Runs several cycles, each with a nested [`enter`](Self::enter), which makes that cheaper.
+    /// Runs several cycles, each with a nested [`enter`](Self::enter), which this makes cheaper.
     fn stay(&self, body: &mut dyn FnMut()) {
         body();
     }
 
-    /// Runs what needs no host: a wait for another thread, or a handler that does not need it.
-    /// Usually called inside [`enter`](Self::enter).
+    /// Runs code that does not need the host: a wait for another thread, or a handler. Usually
+    /// called inside [`enter`](Self::enter).
     fn leave(&self, wait: &mut (dyn FnMut() + Send)) {
         wait();
     }
@@ -187,37 +187,37 @@ pub trait Host<T: Item>: Send + Sync + 'static {
         log::info!(target: "batchqueue", "{line}");
     }
 
-    /// A number by which the host knows the calling thread.
+    /// Returns the number by which the host knows the calling thread.
     fn thread_number(&self) -> u64 {
         0
     }
 
-    /// What a thread is called, if the host knows it. May wait for the host.
+    /// Returns the name of a thread, if the host knows it. May wait for the host.
     fn thread_name(&self, _number: u64) -> Option<String> {
         None
     }
 
-    /// The calls that a thread is inside of, if the host knows them. May wait for the host.
+    /// Returns the call stack of a thread, if the host knows it. May wait for the host.
     fn thread_stack(&self, _number: u64) -> Option<String> {
         None
     }
 
-    /// A hint for the log: why an item may have no handler although others do. Called inside
+    /// Returns a hint for the log why an item may have no handler although others do. Called inside
     /// [`enter`](Self::enter).
     fn unhandled_hint(&self, _item: &T, _has_handler: &dyn Fn(TypeKey) -> bool) -> Option<String> {
         None
     }
 
-    /// The items of a batch are about to be dropped, or to go to a handler of dead letters, because
-    /// no handler gets them, or gets them again. Called inside [`enter`](Self::enter).
+    /// Called before the items of a batch are dropped, or go to a handler of dead letters, because
+    /// there is no handler for them, or for their retry. Called inside [`enter`](Self::enter).
     fn note_unhandled(&self, _items: &Batch<T>, _were_tried: bool) {}
 
-    /// The time of a shutdown is over, and all that is not settled was abandoned. Called without a
-    /// lock.
+    /// Called without a lock when a shutdown has expired, and all that was not settled is
+    /// abandoned.
     fn note_abandoned(&self) {}
 
-    /// The name of an item's type for the log. Called inside [`enter`](Self::enter), or by a
-    /// producer.
+    /// Returns the name of an item's type for the log. Called inside [`enter`](Self::enter), or by
+    /// a producer.
     fn type_name(&self, item: &T) -> String {
         format!("type {}", item.type_key().0)
     }

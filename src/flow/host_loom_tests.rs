@@ -1,10 +1,10 @@
-//! Loom tests of what drain threads deal with besides items: an interpreter, waits that time out,
-//! attempts that fail.
+//! Loom tests of the things besides items that drain threads deal with: an interpreter, waits that
+//! time out, attempts that fail.
 //!
-//! The model's interpreter is a lock that one thread at a time holds, like an attached thread: a
-//! drain thread takes it for a cycle with work, a producer holds it while it puts, and both release
-//! it for a wait. loom reports a deadlock if a thread keeps it while it waits for another. Bounds:
-//! two or three preemptions with one drain thread, one with two.
+//! The model's interpreter is a lock held by one thread at a time, the attached one: a drain thread
+//! takes it for a cycle with work, a producer holds it while it puts, and both release it for a
+//! wait. loom reports a deadlock if a thread keeps it while it waits for another. Bounds: two or
+//! three preemptions with one drain thread, one with two.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -42,7 +42,7 @@ impl Interpreter {
     }
 }
 
-/// The interpreter as a host, and as a waiting producer's pause.
+/// The interpreter, as a host and as a waiting producer's pause.
 #[derive(Clone, Default)]
 struct Attached(Arc<Interpreter>);
 
@@ -114,7 +114,7 @@ fn loom_attached_producer_waits_for_space() {
 }
 
 /// The same for a flush. The handler is added after the item, while the drain thread waits to
-/// attach, or before.
+/// attach or before that.
 #[test]
 fn loom_attached_thread_flushes() {
     model(2, || {
@@ -151,7 +151,7 @@ fn loom_attached_owners_meet_at_one_handler() {
     });
 }
 
-/// Must be closed at its handler lock, unlike a function, which has nothing to close.
+/// A handler with an `on_close`, which a function does not have.
 struct Closing;
 
 impl Handler<Number> for Closing {
@@ -160,8 +160,7 @@ impl Handler<Number> for Closing {
     }
 }
 
-/// The same if the second thread brings no items, but closes a handler that shares the handler
-/// lock.
+/// The same if the second thread has no items, but closes a handler that shares the handler lock.
 #[test]
 fn loom_attached_owner_closes_a_handler_while_the_other_is_entered() {
     model_by_turns(8, 1, || {
@@ -223,7 +222,8 @@ impl Handler<Number> for Stubborn {
     }
 }
 
-/// A queue whose batch waits for ever after its first attempt, in the hand of an attached thread.
+/// Returns a queue whose batch waits forever after its first attempt, which an attached thread
+/// makes.
 fn stubborn_queue(interpreter: &mut Attached, seen: &Arc<Seen>) -> BatchQueue<Number> {
     let wait = Duration::from_secs(3_600);
     let retry =
@@ -236,15 +236,16 @@ fn stubborn_queue(interpreter: &mut Attached, seen: &Arc<Seen>) -> BatchQueue<Nu
     queue
 }
 
-/// The item has had its last attempt, which was its first one if the deadline was known by then.
+/// Asserts that the item has had its last attempt, which was the first if the deadline was known by
+/// then.
 fn assert_tried(queue: &BatchQueue<Number>, seen: &Seen) {
     let stats = queue.stats();
     assert_eq!((stats.consumed + stats.failed, stats.abandoned), (1, 0));
     assert_eq!(seen.numbers().len() as u64, stats.consumed);
 }
 
-/// The deadline of a shutdown ends the wait between two attempts of a batch, whichever of the two
-/// begins first.
+/// The deadline of a shutdown ends the wait between two attempts of a batch, whether the shutdown
+/// or the wait begins first.
 #[test]
 fn loom_shutdown_while_a_batch_waits_for_its_next_try() {
     model(2, || {

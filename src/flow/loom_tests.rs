@@ -11,8 +11,7 @@ use crate::testing::loom::{
 };
 use crate::threads::waits::Wait;
 
-/// Ready set with sleep and wake-up (rules 1, 3 and 10): a put while the owner goes to sleep wakes
-/// it.
+/// Ready set, sleep and wake-up (rules 1, 3 and 10): a put while the owner goes to sleep wakes it.
 #[test]
 fn loom_put_while_the_owner_goes_to_sleep() {
     model(3, || {
@@ -27,8 +26,8 @@ fn loom_put_while_the_owner_goes_to_sleep() {
     });
 }
 
-/// A first item does not end a rest, but the pressure of a half-full partition does: here the first
-/// item is both. The rest is as endless as the sleep.
+/// A first item does not end a rest, but the pressure of a half-full partition does. Here the first
+/// item causes pressure, too. The rest is as endless as the sleep.
 #[test]
 fn loom_pressure_while_the_owner_goes_to_rest() {
     model(3, || {
@@ -94,7 +93,7 @@ fn loom_put_while_a_take_stops_at_its_budget() {
     });
 }
 
-/// A full partition with a waiting producer (rule 2): space wakes it.
+/// A producer waits in front of a full partition (rule 2): room wakes it.
 #[test]
 fn loom_space_while_a_producer_goes_to_wait() {
     model_by_turns(9, 2, || {
@@ -109,8 +108,7 @@ fn loom_space_while_a_producer_goes_to_wait() {
     });
 }
 
-/// The handler lock keeps the second owner out, and its job is served when the handler lock is
-/// released.
+/// The handler lock keeps the second owner out, whose job is served when the lock is released.
 #[test]
 fn loom_two_owners_meet_at_one_handler() {
     model_by_turns(3, 1, || {
@@ -137,8 +135,8 @@ fn loom_flush_while_the_cycle_ends() {
     });
 }
 
-/// A batch of two, which waits for the second item: the put of that finds the owner before, in or
-/// after the turn that leaves the first to linger.
+/// A batch of two waits for its second item, which is put before, during or after the turn that
+/// leaves the first to linger.
 #[test]
 fn loom_put_fills_a_batch_while_its_first_item_goes_to_linger() {
     model_by_turns(2, 3, || {
@@ -153,7 +151,7 @@ fn loom_put_fills_a_batch_while_its_first_item_goes_to_linger() {
     });
 }
 
-/// A flush ends the wait of an item that goes to linger.
+/// A flush ends the wait of an item that is about to linger.
 #[test]
 fn loom_flush_while_an_item_goes_to_linger() {
     model_by_turns(4, 3, || {
@@ -167,7 +165,8 @@ fn loom_flush_while_an_item_goes_to_linger() {
     });
 }
 
-/// A second type comes to the partition of an item that goes to linger, and does not wait for it.
+/// A second type is added to the partition of an item that is about to linger, and does not wait
+/// for it.
 #[test]
 fn loom_second_type_while_an_item_goes_to_linger() {
     model(2, || {
@@ -185,7 +184,7 @@ fn loom_second_type_while_an_item_goes_to_linger() {
     });
 }
 
-/// One partition, with batches of two that wait for ever.
+/// Returns a configuration with one partition, and batches of two that wait forever.
 fn lingering() -> Config {
     Config {
         partitions: PartitionPolicy::Fixed(1),

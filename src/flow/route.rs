@@ -1,24 +1,24 @@
 //! The route: partitions, type → partition, type → handler.
 //!
-//! Partitions are only added, in place, and never move: growth keeps the old ones with their
-//! counters, owner words and ready bits, and a type keeps its partition until it has gone, so
-//! growth never reorders a type and never lets a second thread into its handler. Producers look up
-//! a type without any read-modify-write. The handler of a type is published separately, and a drain
-//! thread reads it after a take.
+//! Partitions are only added, in place, and never move. Growth keeps the old ones with their
+//! counters, owner words and ready bits, and a type keeps its partition until it is gone, so growth
+//! never reorders a type and never lets a second thread into its handler. Producers look up a type
+//! without any read-modify-write. The handler of a type is published separately, and a drain thread
+//! reads it after a take.
 //!
-//! A type that has gone leaves its partitions, its place in `types` and its spread to later types.
-//! A producer that had looked it up before may still put an item into the partition. So a partition
-//! that gets another type is marked as mixed, and [`Route::target`] finds no handler for the item.
-//! Registered handlers know their type and its partitions, so that a thread which reads a place
-//! that has changed hands notices.
+//! A type that is gone leaves its partitions, its place in `types` and its spread to later types. A
+//! producer that looked it up earlier may still put an item into the partition. So a partition that
+//! gets another type is marked as mixed, and [`Route::target`] finds no handler for the item.
+//! Registered handlers know their type and its partitions, so a thread that reads a place which has
+//! changed hands notices.
 //!
 //! | field | written by (under the control lock) | read by |
 //! |---|---|---|
 //! | `partitions`, `owners`, `ready` | growth | all threads |
-//! | `type_table` | the registration of a new type, and its end | producers, drain threads |
-//! | `types[n].registered` | add, replace and remove a handler | drain threads, statistics |
-//! | `types[n].name` | the registration of a new type | statistics, supervisor |
-//! | `spreads` | the registration of a new type | producers |
+//! | `type_table` | registration of a new type, and its end | producers, drain threads |
+//! | `types[n].registered` | changes of handlers | drain threads, statistics |
+//! | `types[n].name` | registration of a new type | statistics, supervisor |
+//! | `spreads` | registration of a new type | producers |
 //! | `idle_handlers` | see [`IdleHandlers`] | drain threads after an empty cycle |
 
 pub(crate) mod owner;
@@ -42,7 +42,7 @@ use crate::flow::segments::{SegmentPool, segment_size};
 use crate::item::TypeKey;
 use crate::sync::{AppendOnly, Arc, AtomicUsize, Mutex, Ordering, PublishedOption};
 
-/// The place of a type, which a later one gets when it has gone.
+/// The place of a type, which a later type may reuse.
 pub(crate) struct TypeRoute<T> {
     registered: PublishedOption<TypeHandlers<T>>,
     name: Mutex<Arc<str>>,
@@ -53,19 +53,19 @@ impl<T> TypeRoute<T> {
         self.registered.load()
     }
 
-    /// The handlers of the type with this key, if the place is still its own.
+    /// Returns the handlers of the type with this key, if it still has the place.
     fn registered_for(&self, key: TypeKey) -> Option<Arc<TypeHandlers<T>>> {
         self.registered().filter(|registered| registered.key == key)
     }
 
-    /// Under the control lock.
+    /// Publishes the handlers of the type, or none, under the control lock.
     pub(crate) fn publish(&self, registered: Option<Arc<TypeHandlers<T>>>) {
         self.registered.publish(registered);
     }
 }
 
-/// The partitions of a type that has several. They stay when it has gone: a producer may be about
-/// to choose one of them.
+/// The partitions of a type that has several. They stay when the type is gone, because a producer
+/// may be about to choose one of them.
 #[derive(Debug)]
 struct Spread {
     partitions: Partitions,
@@ -103,8 +103,8 @@ impl<T> Route<T> {
 
     // ---- producers
 
-    /// The partition for a type's next item. An unknown type gets one by its key, where no handler
-    /// will accept its items.
+    /// Returns the partition for a type's next item. An unknown type gets one by its key, where no
+    /// handler accepts its items.
     #[inline]
     pub(crate) fn partition_for(&self, key: TypeKey) -> &Partition<T> {
         match self.type_table.find_direct(key) {
@@ -124,13 +124,13 @@ impl<T> Route<T> {
 
     #[cold]
     fn partition_for_unknown_type(&self, key: TypeKey) -> &Partition<T> {
-        // Keys may be addresses: drop the low zero bits.
+        // Keys may be addresses, so drop the low zero bits.
         let partition = self.partition((key.0 >> 4) % self.partition_count());
         partition.mix();
         partition
     }
 
-    /// The partition of a type whose slot refers to none.
+    /// Returns the partition of a type whose slot does not refer to one.
     #[inline(never)]
     fn partition_of(&self, entry: TypeEntry) -> &Partition<T> {
         if entry.is_spread() {
@@ -185,16 +185,16 @@ impl<T> Route<T> {
 
     // ---- drain threads
 
-    /// The partitions that may have items, in one round that starts after `after`.
+    /// Returns the partitions that may have items, in one round that starts after `after`.
     pub(crate) fn ready_after(&self, after: usize) -> Scan<'_> {
         self.ready.scan(self.partition_count(), after)
     }
 
-    /// The handler for items of a type that were in `partition`.
+    /// Returns the handler for items of a type that were in `partition`.
     ///
-    /// With the selector `ByType` a partition delivers only to types routed to it: an item that was
-    /// put before its type had a handler may be in another partition, and delivering it from there
-    /// would break the type's order.
+    /// With the selector `ByType` a partition delivers only to types routed to it: an item put
+    /// before its type had a handler may be in another partition, and delivery from there would
+    /// break the type's order.
     pub(crate) fn target(
         &self,
         key: TypeKey,
@@ -211,31 +211,31 @@ impl<T> Route<T> {
         Some(Target { registered, instance })
     }
 
-    /// The handler that is, or was, that of a type in one of its partitions.
+    /// Returns the current or former handler of a type in one of its partitions.
     pub(crate) fn target_in(registered: Arc<TypeHandlers<T>>, partition: usize) -> Target<T> {
         let position = registered.partitions.iter().position(|&home| home == partition);
         let instance = position.filter(|&at| at < registered.handlers.len()).unwrap_or(0);
         Target { registered, instance }
     }
 
-    /// The handlers with `on_idle` whose home `is_mine`.
+    /// Returns the handlers with `on_idle` whose home `is_mine`.
     pub(crate) fn idle_handlers(&self, is_mine: impl Fn(usize) -> bool) -> Vec<IdleHandler<T>> {
         self.idle_handlers.of(is_mine)
     }
 
-    /// Whether there is any, as `idle_handlers` would find it.
+    /// Whether any handler has `on_idle`.
     pub(crate) fn has_idle_handlers(&self) -> bool {
         self.idle_handlers.any()
     }
 
-    /// Whether a handler is still one of them.
+    /// Whether a handler is still listed as one with `on_idle`.
     pub(crate) fn lists_idle(&self, handler: &HandlerRef<T>) -> bool {
         self.idle_handlers.includes(handler)
     }
 
     // ---- types
 
-    /// The place of a type that has a handler.
+    /// Returns the place of a type that has a handler.
     pub(crate) fn find(&self, key: TypeKey) -> Option<&TypeRoute<T>> {
         let found = self.type_table.find(key).map(|found| self.place_of(found.entry));
         found.filter(|place| place.registered_for(key).is_some())
@@ -245,7 +245,7 @@ impl<T> Route<T> {
         self.place(entry.number())
     }
 
-    /// The place with a number.
+    /// Returns the place with a number.
     pub(crate) fn place(&self, number: usize) -> &TypeRoute<T> {
         match self.types.get(number) {
             Some(place) => place,
@@ -253,7 +253,7 @@ impl<T> Route<T> {
         }
     }
 
-    /// How many types there have been at the same time.
+    /// Returns the largest number of types that have existed at the same time.
     pub(crate) fn type_count(&self) -> usize {
         self.types.len()
     }
@@ -262,12 +262,13 @@ impl<T> Route<T> {
         self.types.get(number).map_or_else(String::new, |place| place.name.lock().to_string())
     }
 
-    /// The places of all types, some of which may be free.
+    /// Returns the places of all types, some of which may be free.
     pub(crate) fn types(&self) -> impl Iterator<Item = &TypeRoute<T>> {
         (0..self.type_count()).filter_map(|number| self.types.get(number))
     }
 
-    /// Every handler instance that currently handles a type, listed once, with its home partition.
+    /// Returns every handler instance that currently handles a type, listed once, with its home
+    /// partition.
     pub(crate) fn instances(&self) -> Vec<IdleHandler<T>> {
         let mut known = rustc_hash::FxHashSet::default();
         let mut instances = Vec::new();
@@ -294,10 +295,10 @@ impl<T> fmt::Debug for Route<T> {
     }
 }
 
-// How the route changes, under the control lock: partitions are added, types come and go.
+// Changes of the route, under the control lock: partitions are added, types come and go.
 
 impl<T> Route<T> {
-    /// Adds partitions until there are `wanted`.
+    /// Adds partitions up to the `wanted` number.
     pub(crate) fn grow(&self, config: &Config, threads: usize, wanted: usize) {
         let segment = segment_size(config.buffer_size, config.max_batch_items);
         for index in self.partition_count()..wanted {
@@ -316,8 +317,8 @@ impl<T> Route<T> {
         }
     }
 
-    /// Adds a new type, at the place that its handlers have the number of. `spread`: the number of
-    /// its spread if it has several partitions.
+    /// Adds a new type at the place given by the number of its handlers. `spread` is the number of
+    /// its spread, if it has several partitions.
     pub(crate) fn add_type(
         &self,
         usage: &mut TableUse,
@@ -337,12 +338,12 @@ impl<T> Route<T> {
         self.type_table.insert(usage, key, entry, &self.partitions);
     }
 
-    /// From here on, producers and drain threads do not find the type any more.
+    /// Removes a type, which producers and drain threads no longer find from here on.
     pub(crate) fn remove_type(&self, usage: &mut TableUse, key: TypeKey) {
         self.type_table.remove(usage, key);
     }
 
-    /// Adds a spread over these partitions. Returns its number.
+    /// Adds a spread over these partitions and returns its number.
     pub(crate) fn add_spread(&self, partitions: Partitions) -> usize {
         self.spreads.push(Spread { partitions, next: AtomicUsize::new(0) });
         self.spreads.len() - 1
@@ -353,7 +354,7 @@ impl<T> Route<T> {
         self.spreads.len()
     }
 
-    /// The partitions of a spread.
+    /// Returns the partitions of a spread.
     pub(crate) fn partitions_of(&self, number: usize) -> &Partitions {
         &self.spread(number).partitions
     }
@@ -367,7 +368,7 @@ impl<T> Route<T> {
         }
     }
 
-    /// Removes from the list the handlers that no longer handle any type.
+    /// Removes handlers that no longer handle any type from that list.
     pub(crate) fn drop_idle_handlers(&self, gone: &[HandlerRef<T>]) {
         for handler in gone.iter().filter(|instance| instance.handler.has_on_idle()) {
             self.idle_handlers.remove(handler);
@@ -378,7 +379,7 @@ impl<T> Route<T> {
 /// A handler instance with `on_idle`.
 pub(crate) struct IdleHandler<T> {
     pub(crate) handler: HandlerRef<T>,
-    /// The owner of this partition calls it.
+    /// The partition whose owner calls it.
     pub(crate) home: usize,
 }
 
@@ -388,7 +389,7 @@ impl<T> Clone for IdleHandler<T> {
     }
 }
 
-/// By number, and the numbers by the address of the instance.
+/// The handlers by number, and their numbers by the address of the instance.
 struct List<T> {
     handlers: BTreeMap<u64, IdleHandler<T>>,
     numbers: FxHashMap<usize, u64>,
@@ -412,7 +413,7 @@ impl<T> IdleHandlers<T> {
         Self { list: Mutex::new(list), count: AtomicUsize::new(0) }
     }
 
-    /// Adds an instance, unless it is listed.
+    /// Adds an instance unless it is already listed.
     fn add(&self, handler: &HandlerRef<T>, home: usize) {
         let mut list = self.list.lock();
         let number = list.added;
@@ -431,7 +432,7 @@ impl<T> IdleHandlers<T> {
         let removed = number.and_then(|number| list.handlers.remove(&number));
         self.note_count(&list);
         drop(list);
-        // Outside the lock: it may be the last reference to the user's handler.
+        // Outside the lock, because it may be the last reference to the user's handler.
         drop(removed);
     }
 
@@ -444,7 +445,7 @@ impl<T> IdleHandlers<T> {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Those whose home `is_mine`.
+    /// Returns the handlers whose home `is_mine`.
     fn of(&self, is_mine: impl Fn(usize) -> bool) -> Vec<IdleHandler<T>> {
         if !self.any() {
             return Vec::new();
@@ -501,8 +502,8 @@ mod loom_tests {
         route.add_type(usage, Arc::new(registered.in_partitions(home)), None);
     }
 
-    /// A type goes, and another one gets its place and its partition, between the two loads of a
-    /// drain thread that looks its handler up: it does not find the handler of the other type.
+    /// A type goes, and another gets its place and partition, between the two loads of a drain
+    /// thread that looks up its handler: it does not find the handler of the other type.
     #[test]
     fn loom_look_up_while_the_place_changes_hands() {
         model(2, || {

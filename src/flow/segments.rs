@@ -4,16 +4,16 @@ use smallvec::SmallVec;
 
 use crate::sync::{Arc, Duration, Instant, OnceLock, QuickMutex, now};
 
-/// What the times are counted from. Set when the first queue is made: a child that was forked while
-/// a producer sets it would wait for that forever.
+/// The origin of put times. Set when the first queue is created: a child forked while a producer
+/// sets it would wait for that forever.
 static START: OnceLock<Instant> = OnceLock::new();
 
-/// A point in time, in eight bytes: nanoseconds since the first one of the process.
+/// A point in time in eight bytes: nanoseconds since the origin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PutTime(u64);
 
 impl PutTime {
-    /// Sets what the times are counted from, unless it is set.
+    /// Sets the origin of put times unless it is already set.
     pub(crate) fn start() {
         START.get_or_init(now);
     }
@@ -47,38 +47,38 @@ pub(crate) type Segments<T> = SmallVec<[Vec<T>; 1]>;
 pub(crate) struct Segment<T> {
     pub(crate) items: Vec<T>,
     pub(crate) weight: usize,
-    /// When the first of them was put.
+    /// When the first item was put.
     pub(crate) put_at: PutTime,
 }
 
 /// The segments of one take.
 pub(crate) type TakenSegments<T> = SmallVec<[Segment<T>; 1]>;
 
-/// The channel slots of the largest buffers; a slot is 40 bytes and a stamp.
+/// The channel slots of the largest buffers; a slot takes 40 bytes and a stamp.
 const MOST_SEGMENTS: usize = 8_192;
 
-/// The number of items per sealed segment: small enough for the bound and the batch limit, large
-/// enough that the channel of even a huge buffer has few slots.
+/// Returns the number of items per sealed segment: small enough for the bound and the batch limit,
+/// large enough that the channel of even a huge buffer has few slots.
 pub(crate) fn segment_size(buffer_size: usize, max_batch_items: usize) -> usize {
     let for_buffer = (buffer_size / 128).next_power_of_two().clamp(256, 4096);
     // The lower bound takes precedence over a small batch limit: the channel of a huge buffer stays
     // at a few thousand slots.
     let largest = for_buffer.min(buffer_size.div_ceil(4)).min(max_batch_items);
-    // A whole number of them makes up a batch, so that few have to be split.
+    // A whole number of segments makes up a batch, so that few have to be split.
     let dividing = max_batch_items.div_ceil(max_batch_items.div_ceil(largest));
     dividing.max(buffer_size / MOST_SEGMENTS)
 }
 
 // Emptied segments, kept for later takes and puts.
 //
-// Drain threads empty segments, and takes and producers need new ones. Memory that passes through
-// the allocator is returned to the system in between, and faulted in again page by page.
+// Drain threads empty segments, while takes and producers need new ones. Memory that passes through
+// the allocator would be returned to the system in between, and faulted in again page by page.
 //
-// What is kept is bounded in bytes: 4 KiB in a partition where the last take found nothing, 16 KiB
-// in the others, 512 KiB for each drain thread, 2 MiB in the pool of a queue. An idle queue gives
-// the last two back, half of it each second.
+// The bytes kept are bounded: 4 KiB in a partition where the last take found nothing, 16 KiB in the
+// others, 512 KiB per drain thread, 2 MiB in the pool of a queue. An idle queue gives back half of
+// the last two each second.
 //
-// The one emptied last is used first: it is still in a cache.
+// The segment emptied last is reused first, because it is still in a cache.
 //
 // | field | written by | read by |
 // |---|---|---|
@@ -86,27 +86,27 @@ pub(crate) fn segment_size(buffer_size: usize, max_batch_items: usize) -> usize 
 // | `SegmentPool` | drain threads with a surplus | sealing producers, drain threads |
 
 /// The capacity of the open segment that a take leaves behind, so that the next puts need not
-/// allocate: an empty one would halve their rate.
+/// allocate, which would halve their rate.
 pub(crate) const KEPT_CAPACITY: usize = 256;
 
-/// The same in bytes, for larger items: each partition of a queue may have such a segment.
+/// The same limit in bytes, for larger items: each partition of a queue may have such a segment.
 const KEPT_BYTES: usize = 4 << 10;
 
 /// The largest full-size segment, in bytes, that a take may leave in a busy partition, until a turn
 /// finds nothing there.
 const MOST_LEFT_BYTES: usize = 16 << 10;
 
-/// The most emptied segments that a drain thread keeps: 512 KiB.
+/// The most emptied segments that a drain thread keeps, 512 KiB.
 const MAX_OWN: usize = 128;
 
 /// The most emptied segments that wait for producers, in the whole queue.
 const MAX_POOLED: usize = 512;
 
-/// The same in bytes.
+/// The same limit in bytes.
 const MAX_POOLED_BYTES: usize = 2 << 20;
 
-/// The largest capacity that a take leaves behind, and that a drain thread keeps: a power of two,
-/// so that the segment grows to that of a full one by doubling.
+/// Returns the largest capacity that a take leaves behind and a drain thread keeps: a power of two,
+/// so that the segment grows to full size by doubling.
 pub(crate) const fn kept_capacity<T>() -> usize {
     match size_of::<T>() {
         0..=16 => KEPT_CAPACITY,
@@ -115,7 +115,7 @@ pub(crate) const fn kept_capacity<T>() -> usize {
     }
 }
 
-/// Full-size segments that drain threads do not need, for the producers of their queue.
+/// Full-size segments that drain threads do not need, kept for the producers of their queue.
 #[derive(Debug)]
 pub(crate) struct SegmentPool<T> {
     segment_size: usize,
@@ -127,24 +127,24 @@ impl<T> SegmentPool<T> {
         Self { segment_size, waiting: QuickMutex::default() }
     }
 
-    /// An empty segment to replace a sealed one.
+    /// Returns an empty segment to replace a sealed one.
     pub(super) fn segment(&self) -> Vec<T> {
         self.pooled().unwrap_or_else(|| Vec::with_capacity(self.segment_size))
     }
 
-    /// `None` as well while another thread is at the pool: a producer holds its gate meanwhile, and
-    /// would wait for a thread that may have lost its core.
+    /// Returns a pooled segment, or `None` if there is none or another thread uses the pool: a
+    /// producer holds its gate meanwhile, and would wait for a thread that may have lost its core.
     fn pooled(&self) -> Option<Vec<T>> {
         self.waiting.try_lock()?.pop()
     }
 
-    /// The largest capacity that is kept. A segment that grew from a smaller one by doubling may
-    /// have more than the capacity of a new one.
+    /// Returns the largest capacity that is kept. A segment that grew by doubling may exceed the
+    /// capacity of a new one.
     fn largest(&self) -> usize {
         self.segment_size.next_power_of_two()
     }
 
-    /// Whether a take may leave full-size segments behind, which are larger than those that it
+    /// Whether a take may leave full-size segments behind: they must be larger than those that it
     /// leaves in any partition.
     fn may_be_left(&self) -> bool {
         let bytes = self.largest().saturating_mul(size_of::<T>());
@@ -161,7 +161,7 @@ impl<T> SegmentPool<T> {
         if !(self.segment_size..=self.largest()).contains(&capacity) {
             return;
         }
-        // As in `pooled`. What is not kept is freed outside the lock.
+        // `try_lock` as in `pooled`. A segment that is not kept is freed outside the lock.
         if let Some(mut waiting) = self.waiting.try_lock()
             && waiting.len() < most
         {
@@ -169,7 +169,7 @@ impl<T> SegmentPool<T> {
         }
     }
 
-    /// Frees all but the `2^halvings`-th part.
+    /// Frees all but a `2^halvings`-th part.
     fn halve(&self, halvings: u32) {
         let mut waiting = self.waiting.lock();
         let kept = halved(waiting.len(), halvings);
@@ -189,8 +189,8 @@ fn halved(count: usize, halvings: u32) -> usize {
 pub(crate) struct SegmentCache<T> {
     own: Vec<Vec<T>>,
     pool: Arc<SegmentPool<T>>,
-    /// Since when the thread has had nothing to do, and how often it has halved what it keeps since
-    /// then.
+    /// The start of the current idle period, and the number of times that the cache was halved in
+    /// it.
     idle: Option<(Instant, u32)>,
 }
 
@@ -199,8 +199,8 @@ impl<T> SegmentCache<T> {
         Self { own: Vec::new(), pool, idle: None }
     }
 
-    /// Keeps an emptied segment if its capacity is that of the segments that takes leave behind, or
-    /// that producers fill. What was cut off another one is smaller, and would grow put by put.
+    /// Keeps an emptied segment if its capacity is that of segments that takes leave behind or
+    /// producers fill. A segment cut off another one is smaller, and would grow put by put.
     pub(crate) fn keep(&mut self, segment: Vec<T>) {
         let least = self.pool.segment_size.min(kept_capacity::<T>()).max(1);
         let kept = least..=kept_capacity::<T>();
@@ -211,14 +211,14 @@ impl<T> SegmentCache<T> {
         }
     }
 
-    /// An empty segment, of at most [`kept_capacity`]. If it is newly allocated, it has room for
+    /// Returns an empty segment of at most [`kept_capacity`]. A newly allocated one has room for
     /// `size` items if that is less.
     pub(crate) fn segment(&mut self, size: usize) -> Vec<T> {
         self.own.pop().unwrap_or_else(|| Vec::with_capacity(size.min(kept_capacity::<T>())))
     }
 
-    /// An empty full-size segment for a busy partition, if there is one and it may be left there.
-    /// Nothing is allocated, because the caller holds a gate.
+    /// Returns an empty full-size segment for a busy partition, if there is one and it may be left
+    /// there. Allocates nothing, because the caller holds a gate.
     pub(crate) fn full_size(&self) -> Option<Vec<T>> {
         if self.pool.may_be_left() { self.pool.pooled() } else { None }
     }
@@ -228,14 +228,14 @@ impl<T> SegmentCache<T> {
         self.own.len()
     }
 
-    /// The thread has nothing more to do.
+    /// Begins an idle period.
     pub(crate) fn begin_idle(&mut self) {
         self.idle = Some((Instant::now(), 0));
     }
 
-    /// Called before an idle thread sleeps for `limit`: frees half of what it keeps for each second
-    /// without work, those of the sleep included, because nothing wakes it for this. One thread of
-    /// the queue does the same `for_producers`.
+    /// Frees half of the cache for each idle second, before a sleep for `limit`. The seconds of the
+    /// sleep count too, because the thread does not wake up for this. One thread of the queue does
+    /// the same `for_producers`.
     pub(crate) fn give_back(&mut self, limit: Duration, for_producers: bool) {
         let Some((since, before)) = self.idle else { return };
         let seconds = since.elapsed().saturating_add(limit).as_secs();
@@ -333,7 +333,7 @@ mod segment_pool_tests {
         assert_eq!(got.as_ptr(), last);
     }
 
-    /// Whether a take may leave a segment of `segment_size` items of `T` behind.
+    /// Returns whether a take may leave a segment of `segment_size` items of `T` behind.
     fn leaves<T>(segment_size: usize) -> bool {
         let mut segment_cache = SegmentCache::<T>::new(Arc::new(SegmentPool::new(segment_size)));
         let full_size = Vec::with_capacity(segment_size);
@@ -352,7 +352,8 @@ mod segment_pool_tests {
         assert!(!leaves::<[u8; 5_000]>(3), "a partition keeps none so large");
     }
 
-    /// The bytes that a thread and a queue keep of segments with so many items of `T`.
+    /// Returns the bytes that a thread and a queue keep in segments with this capacity for items of
+    /// `T`.
     fn kept_bytes<T>(segment_size: usize, capacity: usize) -> (usize, usize) {
         let mut segment_cache = SegmentCache::<T>::new(Arc::new(SegmentPool::new(segment_size)));
         for _ in 0..2_000 {
@@ -387,7 +388,7 @@ mod segment_pool_tests {
         assert_eq!(kept_capacity::<()>(), 256);
     }
 
-    /// A thread that has been idle for so many milliseconds.
+    /// Returns the cache of a thread that has been idle for this many milliseconds.
     fn idle(millis: u64) -> SegmentCache<u64> {
         let mut segment_cache = cache(2 * KEPT_CAPACITY);
         for _ in 0..100 {

@@ -1,9 +1,9 @@
-//! Dead letters: items that failed for good, on their way to a handler that keeps them.
+//! Dead letters: items that failed for good, on their way to the handler that keeps them.
 //!
-//! A handler of dead letters is called like any other: under its lock, by one thread at a
-//! time. Until then the letters are in its box, which takes as many items as a partition. The
-//! thread whose call failed puts them there, and serves the box when it has nothing else to do,
-//! unless another thread does so before. The lane they came from is not held up, unless the box is
+//! A handler of dead letters is called like any other: under its lock, by one thread at a time.
+//! Until then the letters are in its box, which holds as many items as a partition. The thread
+//! whose call failed puts them there, and serves the box when it has nothing in flight, unless
+//! another thread does so earlier. The lane that they came from is not held up unless the box is
 //! full.
 //!
 //! | field | written by | read by |
@@ -23,15 +23,15 @@ use crate::flow::handler::lock::JobPlace;
 use crate::observe::CallTime;
 use crate::sync::{Arc, AtomicUsize, Duration, Mutex, Ordering, QuickMutex};
 
-/// How long the first call may take, as far as the queue knows.
+/// The expected duration of the first call.
 const FIRST_CALL: Duration = Duration::from_millis(100);
 
-/// Where the dead letters for one handler wait.
+/// The dead letters that wait for one handler.
 pub(crate) struct DeadLetterBox<T> {
     pub(crate) handler: HandlerRef<T>,
     pub(crate) name: Arc<str>,
     most_items: usize,
-    /// A job that waits for room has a clone.
+    /// Each job that waits for room has a clone.
     waits: Arc<()>,
     state: QuickMutex<BoxState<T>>,
 }
@@ -44,13 +44,13 @@ impl<T> fmt::Debug for DeadLetterBox<T> {
 
 struct BoxState<T> {
     letters: Vec<DeadLetters<T>>,
-    /// By weight.
+    /// The number of items, by weight.
     items: usize,
-    /// Whether it is in the list of those that have letters.
+    /// Whether the box is in the list of those with letters.
     is_listed: bool,
     /// Lanes whose letters found no room.
     refused: FxHashSet<JobPlace>,
-    /// Items, by weight, that ever came in, and those of them that are settled.
+    /// All items posted so far, and those of them that are settled, by weight.
     posted: u64,
     settled: u64,
     calls: CallTime,
@@ -72,13 +72,13 @@ impl<T> DeadLetterBox<T> {
         Arc::new(Self { handler, name, most_items, waits, state: QuickMutex::new(state) })
     }
 
-    /// What stands for the box where a handler lock would.
+    /// Returns the address that takes the place of a handler lock's in posted lanes.
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }
 
-    /// Takes letters out with up to `most` items, or one with more, and the lanes that may try
-    /// again.
+    /// Takes out letters with up to `most` items, or one letter with more. Also returns the lanes
+    /// that may try again.
     pub(crate) fn take(&self, most: usize) -> (Vec<DeadLetters<T>>, FxHashSet<JobPlace>) {
         let mut state = self.state.lock();
         let mut items = 0;
@@ -93,34 +93,34 @@ impl<T> DeadLetterBox<T> {
         (letters, std::mem::take(&mut state.refused))
     }
 
-    /// A mark of a job that waits for room, until it is dropped.
+    /// Returns a mark for a job that waits for room, held until it no longer does.
     pub(crate) fn wait_mark(&self) -> Arc<()> {
         self.waits.clone()
     }
 
-    /// Whether it has no letters, and no job waits for room.
+    /// Whether there are no letters, and no job waits for room.
     pub(crate) fn is_empty(&self) -> bool {
         Arc::strong_count(&self.waits) == 1 && self.state.lock().letters.is_empty()
     }
 
-    /// The items that came in so far.
+    /// Returns the items posted so far.
     pub(crate) fn posted(&self) -> u64 {
         self.state.lock().posted
     }
 
-    /// Those of them that are settled. They are in order.
+    /// Returns the items settled so far, in the order in which they were posted.
     pub(crate) fn settled(&self) -> u64 {
         self.state.lock().settled
     }
 
-    /// So many items are settled, by a call that took so long.
+    /// Counts the items settled by a call, and its duration.
     pub(crate) fn settle(&self, items: usize, took: Duration) {
         let mut state = self.state.lock();
         state.settled += items as u64;
         state.calls.add(took);
     }
 
-    /// How long the next call may take.
+    /// Returns the expected duration of the next call.
     pub(crate) fn expected(&self) -> Duration {
         let calls = self.state.lock().calls;
         if calls.total.is_zero() { FIRST_CALL } else { calls.expected() }
@@ -132,7 +132,7 @@ pub(crate) struct DeadLetterBoxes<T> {
     list: Mutex<Vec<Arc<DeadLetterBox<T>>>>,
     /// The length of `list`.
     waiting: AtomicUsize,
-    /// For the types that have no handler of dead letters themselves.
+    /// The box for types that do not have their own handler of dead letters.
     pub(crate) of_queue: Option<Arc<DeadLetterBox<T>>>,
 }
 
@@ -141,8 +141,8 @@ impl<T> DeadLetterBoxes<T> {
         Self { of_queue, list: Mutex::new(Vec::new()), waiting: AtomicUsize::new(0) }
     }
 
-    /// Puts letters from a lane into a box. Returns them if it has no room; the lane is called back
-    /// when it may have.
+    /// Puts letters from a lane into a box. Returns them if the box has no room; the lane is
+    /// recalled when it may have.
     pub(crate) fn post(
         &self,
         to: &Arc<DeadLetterBox<T>>,
@@ -164,7 +164,7 @@ impl<T> DeadLetterBoxes<T> {
         Ok(())
     }
 
-    /// Takes an empty box off the list. Returns `false` if it has letters.
+    /// Removes a box from the list if it is empty. Returns `false` if it has letters.
     pub(crate) fn unlist(&self, empty: &Arc<DeadLetterBox<T>>) -> bool {
         let mut state = empty.state.lock();
         if !state.letters.is_empty() {
@@ -190,7 +190,7 @@ impl<T> DeadLetterBoxes<T> {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// The items that wait in boxes, by weight.
+    /// Returns the number of items that wait in boxes, by weight.
     pub(crate) fn waiting_items(&self) -> u64 {
         self.with_letters().iter().map(|letter_box| letter_box.state.lock().items as u64).sum()
     }

@@ -1,10 +1,11 @@
-//! Decides when a line about refused, failed or unhandled items is due, and what was never logged.
+//! The dispatch log: decides when a line about refused, failed or unhandled items is due, and keeps
+//! what was never logged.
 
 use crate::item::{TypeKey, counted};
 use crate::observe::{Due, Others, Throttle};
 use crate::sync::Instant;
 
-/// What happened to items that no handler consumed, or that could not be dropped.
+/// A problem with items that no handler consumed, or that could not be dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Problem {
     Failed,
@@ -28,7 +29,7 @@ impl Problem {
         Self::TriedAgain,
     ];
 
-    /// What so many items did.
+    /// Returns the predicate of a line about this many items.
     pub(crate) fn text(self, items: u64) -> &'static str {
         let is_one = items == 1;
         match self {
@@ -46,10 +47,10 @@ impl Problem {
     }
 }
 
-/// Limits log lines to one per type and minute, for a few types, and one for all others.
+/// Limits log lines to one per type and minute for a few types, and one for all others.
 #[derive(Debug)]
 pub(crate) struct DispatchLog {
-    /// By problem.
+    /// The throttles, by problem.
     items: [Throttle<TypeKey>; Problem::ALL.len()],
     side_calls: Throttle<(SideCall, String)>,
 }
@@ -66,7 +67,7 @@ impl DispatchLog {
         Self { items: Problem::ALL.map(|_| Throttle::new()), side_calls: Throttle::new() }
     }
 
-    /// Counts items of a type. Returns the line that is due, if one is.
+    /// Counts items of a type. Returns a line if one is due.
     pub(crate) fn note(
         &self,
         queue: &str,
@@ -86,20 +87,20 @@ impl DispatchLog {
         }
     }
 
-    /// Returns the number of failures of the call since the last line if a line is due.
+    /// Counts a failure of a side call. Returns the failures since the last line if a line is due.
     pub(crate) fn note_side_call(&self, call: SideCall, handler: &str) -> Option<u64> {
         self.side_calls.items_due((call, handler.to_owned()), 1, Instant::now())
     }
 
-    /// The type has gone: its key may become that of another.
+    /// Forgets a type that is gone, because another one may get its key.
     pub(crate) fn forget(&self, key: TypeKey) {
         self.items.iter().for_each(|throttle| throttle.forget(&key));
     }
 
-    /// At the end: the lines about all that was counted and never logged.
+    /// Returns the last lines, about everything that was counted and never logged.
     pub(crate) fn take_rest(&self, queue: &str) -> Vec<String> {
         let mut lines = Vec::new();
-        // Whatever became of those that were tried again has been counted.
+        // The final outcome of retried items has been counted.
         for problem in Problem::ALL.into_iter().filter(|each| *each != Problem::TriedAgain) {
             let rest = self.items[problem as usize].take_rest();
             let more = |(label, items)| {

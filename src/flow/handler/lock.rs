@@ -1,14 +1,14 @@
-//! Handler locks: the right to enter a handler instance, and who waits for it.
+//! Handler locks: the right to enter a handler instance, and the queue of jobs that wait for it.
 //!
-//! No thread waits at a handler lock, but for the last call of a handler (`on_close`). A job whose
+//! Threads wait at a handler lock only for the last call of a handler (`on_close`). A job whose
 //! handler lock is held leaves a ticket there and stays in its lane; the thread that holds the
-//! handler lock serves it when its own call is over. A ticket is only a hint: the job may have gone
-//! elsewhere since.
+//! handler lock serves the job after its own call. A ticket is only a hint: the job may since have
+//! gone elsewhere.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
 //! | `is_slow` | the thread inside, after a call | threads that submit |
-//! | all of `LockState` | threads that submit, release or look, under the mutex | the same |
+//! | all of `LockState` | threads that submit, release or check, under the mutex | the same |
 
 use std::collections::VecDeque;
 
@@ -16,10 +16,10 @@ use crate::sync::{
     Arc, AtomicBool, Condvar, Deadline, Duration, Mutex, Ordering, QuickMutex, Weak, wait_for,
 };
 
-/// How long a handler lock that was held by one queue waits for a job of another.
+/// How long a handler lock that one queue released stays reserved for another.
 const RESERVED_FOR: Duration = Duration::from_millis(10);
 
-/// Where a job belongs.
+/// The lane of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct JobPlace {
     pub(crate) partition: usize,
@@ -28,15 +28,15 @@ pub(crate) struct JobPlace {
 
 /// A queue that has tickets at handler locks.
 pub(crate) trait Recall: Send + Sync {
-    /// A job that was posted at the handler lock with this address is submitted again. `None`: the
-    /// threads of the queue check what they wait for.
+    /// Submits a job again that was posted at the handler lock with this address. With `None`, the
+    /// threads of the queue check again what they wait for.
     fn recall(self: Arc<Self>, posted: Option<(JobPlace, usize)>);
 }
 
-/// What a call that enters a handler lock is for.
+/// The purpose of a call that enters a handler lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// The batches of the registered handlers with this address.
+    /// A batch of the registered handlers with this address.
     Batch(usize),
     /// `on_idle` or `on_close`.
     SideCall,
@@ -60,12 +60,12 @@ impl Default for HandlerLock {
 
 #[derive(Default)]
 struct LockState {
-    /// What the thread that holds the handler lock is there for.
+    /// The purpose of the thread that holds the handler lock.
     held: Option<Purpose>,
     tickets: VecDeque<Ticket>,
-    /// The queue whose job is next, and until when the others wait for it.
+    /// The queue whose job is next, and the end of the reservation.
     reserved: Option<(usize, Deadline)>,
-    /// Queues that want to know of the next release.
+    /// Queues to notify of the next release.
     watchers: Vec<Weak<dyn Recall>>,
 }
 
@@ -83,7 +83,7 @@ enum Ticket {
     Thread(Arc<Admission>),
 }
 
-/// Notifies a thread that waits at a handler lock: it holds it now.
+/// Notifies a waiting thread that it now holds the handler lock.
 #[derive(Default)]
 struct Admission {
     is_in: Mutex<bool>,
@@ -93,16 +93,16 @@ struct Admission {
 /// The outcome of a submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Submitted {
-    /// The handler lock is the caller's.
+    /// The caller holds the handler lock.
     Entered,
-    /// Another thread holds the handler lock, or another queue is next there until the deadline:
-    /// the job has a ticket.
+    /// The job has a ticket, because another thread holds the handler lock, or another queue has it
+    /// reserved until the deadline.
     Posted(Option<Deadline>),
 }
 
-/// What a thread has to do after a call.
+/// The next step of a thread after a call.
 pub(crate) enum Next {
-    /// The handler lock is free, or another thread's.
+    /// The handler lock is free, or held by another thread.
     Nothing,
     /// The thread still holds the handler lock, for this job of its queue.
     Serve(JobPlace),
@@ -115,7 +115,7 @@ impl LockState {
         self.reserved.is_some_and(|(owner, until)| owner != queue && until.time_left().is_some())
     }
 
-    /// A handler lock that becomes free has no tickets left.
+    /// Passes the handler lock on, or frees it with no tickets left.
     fn next(&mut self, queue: usize, may_serve: bool) -> Next {
         if let Some(Ticket::Job { queue: owner, place }) = self.tickets.front()
             && may_serve
@@ -149,7 +149,7 @@ impl LockState {
     }
 }
 
-/// The address of a queue, which says whether two are the same.
+/// Returns the address of a queue, which identifies it.
 pub(crate) fn address(queue: &Weak<dyn Recall>) -> usize {
     queue.as_ptr().cast::<()>() as usize
 }
@@ -166,7 +166,7 @@ impl HandlerLock {
         self.is_slow.load(Ordering::Relaxed)
     }
 
-    /// After a call.
+    /// Notes after a call whether it took long.
     #[inline]
     pub(crate) fn note_slow(&self, is_slow: bool) {
         if self.is_slow() != is_slow {
@@ -200,13 +200,13 @@ impl HandlerLock {
         Submitted::Entered
     }
 
-    /// The thread that holds the handler lock continues with another call.
+    /// Continues with another call under the handler lock, which the thread holds.
     pub(crate) fn continue_with(&self, purpose: Purpose) {
         self.state.lock().held = Some(purpose);
     }
 
-    /// Enters for a side call of a queue, if no thread holds the handler lock and it is not
-    /// reserved for another queue.
+    /// Enters for a side call of a queue, unless a thread holds the handler lock or it is reserved
+    /// for another queue.
     pub(crate) fn try_enter(&self, queue: usize) -> bool {
         let mut state = self.state.lock();
         let is_reserved = state.is_reserved_for_other(queue);
@@ -237,14 +237,15 @@ impl HandlerLock {
         }
     }
 
-    /// After a call. `queue`: the address of the caller's queue, whose jobs it may serve.
+    /// Releases the handler lock after a call. `queue` is the address of the caller's queue, whose
+    /// jobs the caller may serve.
     #[inline]
     pub(crate) fn release(&self, queue: usize, may_serve: bool) -> Next {
         let mut state = self.state.lock();
         let watchers = std::mem::take(&mut state.watchers);
         let next = state.next(queue, may_serve && watchers.is_empty());
         if let (None, Some(watcher)) = (state.held, watchers.first()) {
-            // It waits for a free handler lock.
+            // The watching queue waits for a free handler lock.
             state.reserved = Some((address(watcher), Deadline::after(RESERVED_FOR)));
         }
         drop(state);
@@ -259,14 +260,15 @@ impl HandlerLock {
         self.state.lock().held.is_some()
     }
 
-    /// Whether no thread is inside. If one is, the queue of `watcher` hears of its release.
+    /// Whether no thread is inside. Otherwise the queue of `watcher` is notified of the next
+    /// release.
     pub(crate) fn is_free(&self, watcher: &Weak<dyn Recall>) -> bool {
         self.is_idle(Purpose::SideCall, true, false, watcher)
     }
 
-    /// Whether no thread is inside for `purpose` or for a side call, or, if the handler `closes`,
-    /// for anything; and whether no call is still `outstanding`. Otherwise the queue of `watcher`
-    /// hears of the next release.
+    /// Whether no thread is inside for `purpose` or a side call, or for anything if the handler
+    /// `closes`, and no call is `outstanding`. Otherwise the queue of `watcher` is notified of the
+    /// next release.
     pub(crate) fn is_idle(
         &self,
         purpose: Purpose,

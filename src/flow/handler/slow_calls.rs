@@ -1,15 +1,15 @@
-//! Slow calls: handlers that take long do not fill every drain thread while others are quick.
+//! Slow calls: keeps slow handlers from occupying every drain thread while others are quick.
 //!
 //! A handler instance whose last call took over [`SLOW_CALL`] is *slow*. A thread calls it only
-//! with a permit, and the last thread that is not held up gets none while quick calls have ended
-//! within [`QUICK_WORK`]. A job that gets none stays in its lane, with a ticket here: first come,
-//! first served, so that no slow type keeps another out.
+//! with a permit, and the last thread that is not held up gets none if a quick call has ended
+//! within [`QUICK_WORK`]. A job without a permit stays in its lane, with a ticket here: first come,
+//! first served, so that no slow type starves another.
 //!
 //! If all other threads are lost in calls that do not end, a job that has waited for [`PATIENCE`]
-//! gets a spare thread, or else is called on the last thread once in a while: no slow type is out
-//! for ever, and one that was slow only once is quick again after that call.
+//! gets a spare thread, or else a call on the last thread once in a while. So no slow type waits
+//! forever, and one that was slow only once is quick again after that call.
 //!
-//! A lane that is posted here has a ticket: both change under the lock of the lanes.
+//! A lane that is posted here has a ticket; both change under the lock of the lanes.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
@@ -24,11 +24,11 @@ use crate::sync::{AtomicUsize, Duration, Instant, Mutex, Ordering};
 /// A handler whose last call took longer is slow.
 pub(crate) const SLOW_CALL: Duration = Duration::from_millis(100);
 
-/// A queue without a quick call for this long has no quick work to protect.
+/// A queue that has had no quick call for this long has no quick work to protect.
 pub(crate) const QUICK_WORK: Duration = Duration::from_secs(10);
 
-/// After this time a job may be called on the last thread; and after such a call that thread serves
-/// quick work for as long.
+/// How long a job waits before it may be called on the last thread, and how long that thread then
+/// serves quick work.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ struct State {
     tickets: VecDeque<Ticket>,
     /// The thread that got its permit although it was the last.
     exception: Option<usize>,
-    /// When there may be the next exception.
+    /// When the next exception is allowed.
     next_exception: Option<Instant>,
 }
 
@@ -48,7 +48,7 @@ struct Ticket {
     since: Instant,
 }
 
-/// What a decision depends on.
+/// The circumstances that a decision depends on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scene<F> {
     /// Whether a thread cannot serve quick work at the moment.
@@ -57,7 +57,7 @@ pub(crate) struct Scene<F> {
     pub(crate) is_protected: bool,
     /// Whether all threads but one are lost in calls that do not end.
     pub(crate) is_one_left: bool,
-    /// The first spare thread.
+    /// The index of the first spare thread.
     pub(crate) spares: usize,
     pub(crate) now: Instant,
 }
@@ -65,7 +65,7 @@ pub(crate) struct Scene<F> {
 #[derive(Debug)]
 pub(crate) struct SlowCalls {
     state: Mutex<State>,
-    /// How many tickets there are.
+    /// The number of tickets.
     waiting: AtomicUsize,
 }
 
@@ -80,7 +80,7 @@ impl SlowCalls {
         Self { state: Mutex::new(state), waiting: AtomicUsize::new(0) }
     }
 
-    /// Where jobs with a ticket are posted: no handler lock has this address.
+    /// Returns the address at which jobs with a ticket are posted; no handler lock has it.
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }
@@ -91,7 +91,7 @@ impl SlowCalls {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Gives the thread a permit, or the job a ticket. Under the lock of its lanes.
+    /// Gives the thread a permit, or the job a ticket. Called under the lock of the job's lanes.
     pub(crate) fn admit<H: Fn(usize) -> bool>(
         &self,
         thread: usize,
@@ -121,8 +121,8 @@ impl SlowCalls {
         state.permits[thread]
     }
 
-    /// The thread has left its slow handler. Returns the job that waits longest: it is to be
-    /// submitted again.
+    /// Takes back the permit of a thread that has left its slow handler. Returns the job that has
+    /// waited longest, which is to be submitted again.
     pub(crate) fn end(&self, thread: usize, now: Instant) -> Option<JobPlace> {
         let mut state = self.state.lock();
         state.permits[thread] = false;
@@ -133,12 +133,12 @@ impl SlowCalls {
         state.tickets.front().map(|ticket| ticket.place)
     }
 
-    /// Whether the job that waits longest has waited for long.
+    /// Whether the first job has waited for [`PATIENCE`].
     pub(crate) fn has_waited(&self, now: Instant) -> bool {
         self.has_tickets() && self.state.lock().has_waited(now)
     }
 
-    /// The job that waits longest, if a thread could call its handler.
+    /// Returns the job that has waited longest, if a thread could call its handler.
     pub(crate) fn next(&self, scene: &Scene<impl Fn(usize) -> bool>) -> Option<JobPlace> {
         let state = self.state.lock();
         let first = state.tickets.front()?.place;
@@ -150,8 +150,8 @@ impl SlowCalls {
         (0..state.permits.len()).any(could).then_some(first)
     }
 
-    /// Drops the first ticket, whose job is not here any more. Under the lock of its lanes. Returns
-    /// the job behind it.
+    /// Drops the first ticket, whose job is no longer here. Returns the job behind it. Called under
+    /// the lock of the job's lanes.
     pub(crate) fn drop_first(&self, place: JobPlace) -> Option<JobPlace> {
         let mut state = self.state.lock();
         if state.tickets.front().is_some_and(|ticket| ticket.place == place) {
@@ -168,14 +168,14 @@ impl SlowCalls {
 }
 
 impl State {
-    /// Whether a thread may call a slow handler: another one is left for quick work, or there is
-    /// none. A spare thread does the latter only in place of threads that are lost.
+    /// Whether a thread may call a slow handler: another thread is left for quick work, or there is
+    /// no quick work. In the latter case, a spare thread may only replace lost threads.
     fn may_call(&self, thread: usize, scene: &Scene<impl Fn(usize) -> bool>) -> bool {
         let may_fill = thread < scene.spares || scene.is_one_left;
         self.leaves_one_free(thread, scene) || (!scene.is_protected && may_fill)
     }
 
-    /// Whether a thread is left for quick work if this one calls a slow handler.
+    /// Whether another thread is left for quick work if this one calls a slow handler.
     fn leaves_one_free(&self, thread: usize, scene: &Scene<impl Fn(usize) -> bool>) -> bool {
         let is_free =
             |other: usize| other != thread && !self.permits[other] && !(scene.is_held_up)(other);
@@ -186,7 +186,7 @@ impl State {
         self.tickets.front().is_some_and(|first| now.duration_since(first.since) >= PATIENCE)
     }
 
-    /// Whether the first job has waited so long that even the last thread calls its handler.
+    /// Whether the first job has waited so long that even the last thread may call its handler.
     fn may_make_exception(&self, scene: &Scene<impl Fn(usize) -> bool>) -> bool {
         scene.is_one_left
             && self.exception.is_none()
@@ -221,7 +221,7 @@ mod tests {
         assert!(!admit(1, 1));
         assert!(!admit(1, 2));
         assert_eq!(calls.end(0, now), Some(place(1)));
-        // The thread has more of the first type, and is quicker than the owner of the second.
+        // The thread has more items of the first type, and is quicker than the owner of the second.
         assert!(!admit(0, 0));
         assert!(!admit(1, 2));
         assert!(admit(1, 1));

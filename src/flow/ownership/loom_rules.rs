@@ -1,6 +1,6 @@
 //! Each test checks one rule of the handoff, in the smallest model that fails without it.
 //!
-//! Where a race needs a thread at a certain point, a latch holds it there: that costs loom no
+//! Where a race needs a thread at a certain point, a latch holds it there. That costs loom no
 //! preemption, so the few that a bound allows are left for the race itself.
 
 use std::convert::Infallible;
@@ -21,14 +21,14 @@ use crate::threads::park::sleeper;
 use crate::threads::slots::{Spares, ThreadSlots};
 use crate::threads::waits::Wait;
 
-/// A handler opens the first latch when it is entered, and waits for the second.
+/// The latches of a handler: it opens the first when it is entered, and waits for the second.
 type Hold = (Arc<Latch>, Arc<Latch>);
 
 fn hold() -> Hold {
     (Arc::new(Latch::default()), Arc::new(Latch::default()))
 }
 
-/// loom reports it if another thread is in `seen.inside` meanwhile.
+/// Returns a held handler. loom reports if another thread is in `seen.inside` meanwhile.
 fn held(seen: &Arc<Seen>, (entered, release): &Hold) -> HandlerRef<Number> {
     let (seen, entered, release) = (seen.clone(), entered.clone(), release.clone());
     HandlerRef::new(move |batch: &mut Batch<Number>| {
@@ -40,8 +40,8 @@ fn held(seen: &Arc<Seen>, (entered, release): &Hold) -> HandlerRef<Number> {
     })
 }
 
-/// Two drain threads, two partitions, one consumer per thread, the first of which is `first`; items
-/// name their partition.
+/// Returns a queue with two drain threads, two partitions and one consumer per thread, the first of
+/// which is `first`; items name their partition.
 fn queue(seen: &Arc<Seen>, first: HandlerRef<Number>) -> Arc<BatchQueue<Number>> {
     let (seen, mut first) = (seen.clone(), Some(first));
     let config = Config { selector: Selector::Given, ..config(2) };
@@ -75,7 +75,7 @@ fn loom_two_changes_of_one_owner_word() {
     });
 }
 
-/// The new owner of a partition whose job another thread has in flight waits for the end of that
+/// The new owner of a partition, whose job another thread has in flight, waits for the end of that
 /// job, which notifies it.
 #[test]
 fn loom_new_owner_waits_for_the_job_in_flight() {
@@ -109,7 +109,7 @@ fn loom_close_while_the_old_owner_has_a_job_in_flight() {
 }
 
 /// Rules 3 and 7: two threads enter a partition while it moves from one to the other. Only one is
-/// inside at a time, and the move completes, even if the mover meets the first one inside.
+/// inside at a time, and the move completes even if the mover meets the first one inside.
 #[test]
 fn loom_two_threads_enter_while_a_partition_moves() {
     model(3, || {
@@ -138,8 +138,8 @@ fn loom_two_threads_enter_while_a_partition_moves() {
     });
 }
 
-/// Rule 9: a move whose owner has not checked yet, or sleeps. Only the move's own wake-ups deliver
-/// the item.
+/// Rule 9: a partition moves whose owner has not checked yet, or sleeps. Only the wake-ups of the
+/// move deliver the item.
 #[test]
 fn loom_move_while_the_owner_goes_to_sleep() {
     model_by_turns(2, 1, || {
@@ -152,7 +152,7 @@ fn loom_move_while_the_owner_goes_to_sleep() {
     });
 }
 
-/// Logs a line after its thread's first cycle, and does nothing else.
+/// Logs a line after its thread's first cycle.
 struct Talkative;
 
 impl Handler<Number> for Talkative {
@@ -169,7 +169,7 @@ impl Handler<Number> for Talkative {
     }
 }
 
-/// Holds a thread that logs, as a drain thread does between its quiescent point and its sleep.
+/// Holds a thread that logs, which a drain thread does between its quiescent point and its sleep.
 struct BlockedLog {
     logs: Arc<Latch>,
     release: Arc<Latch>,
@@ -207,7 +207,7 @@ fn loom_move_between_the_quiescent_point_and_the_sleep() {
     });
 }
 
-/// Notes each call of `on_idle`, and may hold the first one.
+/// Notes each call of `on_idle`, and may hold the first.
 struct Idle(Arc<Seen>, Option<Hold>);
 
 impl Handler<Number> for Idle {
@@ -230,8 +230,8 @@ impl Handler<Number> for Idle {
 }
 
 /// Rule 12: the owner of a removed handler's partition does not call `on_idle` from a list that it
-/// read before: it checks the list again at the handler lock. One cycle of each drain thread is
-/// enough; that of the other one, which ends the removal, is run by the thread that removes.
+/// read earlier, because it checks the list again at the handler lock. One cycle of each drain
+/// thread is enough; the removing thread runs that of the other one, which ends the removal.
 #[test]
 fn loom_remove_while_the_owner_lists_idle_handlers() {
     model(2, || {
@@ -247,7 +247,8 @@ fn loom_remove_while_the_owner_lists_idle_handlers() {
                 .register::<Infallible>(&key.into(), vec![HandlerRef::new(handler)].into())
                 .unwrap();
         }
-        // One thread owns both. It is held in the handler that stays, the first of its list.
+        // One thread owns both partitions. It is held in the handler that stays, the first on its
+        // list.
         assert!(control.hand_over(&mut control.state.lock(), 1, 0));
         let mut owner = control.clone().drain_task(0, sleepers.remove(0));
         let mut other = control.clone().drain_task(1, sleepers.remove(0));
@@ -265,9 +266,9 @@ fn loom_remove_while_the_owner_lists_idle_handlers() {
     });
 }
 
-/// Rule 12: the owner has looked a handler up when it is removed, and another thread ends the
-/// removal. One cycle of each drain thread is enough; that of the other is run by the thread that
-/// removes.
+/// Rule 12: the owner has looked up a handler when it is removed, and another thread ends the
+/// removal. One cycle of each drain thread is enough; the removing thread runs that of the other
+/// one.
 #[test]
 fn loom_remove_while_the_owner_submits() {
     model(2, || {
@@ -293,13 +294,13 @@ fn loom_remove_while_the_owner_submits() {
         // loom runs this thread first; otherwise it would not explore a lookup before the removal.
         owner.cycle();
         removal.join().unwrap();
-        // A handler that is entered too late panics, and its batch fails.
+        // If the handler were entered too late, it would panic, and its batch would fail.
         assert_eq!(control.flow.threads[0].tally.counts().failed, 0);
     });
 }
 
-/// Rule 12: the same for a handler that is replaced. Without an `on_close` to call, that needs no
-/// other thread.
+/// Rule 12: the same for a handler that is replaced, which takes no other thread without an
+/// `on_close` to call.
 #[test]
 fn loom_replace_while_the_owner_submits() {
     model(2, || {

@@ -1,10 +1,10 @@
 //! Handoff under loom: the real queue, two drain threads, and a control side that moves a partition
 //! between them.
 //!
-//! Each drain thread has its own consumer, so that no handler lock keeps two threads apart: the
-//! owner word and the lanes alone do, and loom reports two threads in `Seen::inside`. Bounds: one
+//! Each drain thread has its own consumer, so that only the owner word and the lanes, and no
+//! handler lock, keep two threads apart; loom reports two threads in `Seen::inside`. Bounds: one
 //! preemption, because with two a model of two drain threads and a third party runs for many
-//! minutes; two where there is one drain thread. The races of single rules that lie deeper are in
+//! minutes; two where there is one drain thread. Races of single rules that lie deeper are in
 //! `loom_rules`.
 
 use loom::thread;
@@ -15,7 +15,8 @@ use crate::sync::{Arc, Duration};
 use crate::testing::loom::{Number, ONE, Seen, TWO, config, model_by_turns};
 use crate::threads::waits::Wait;
 
-/// Two drain threads, two partitions, one consumer per thread; items name their partition.
+/// Returns a queue with two drain threads, two partitions and one consumer per thread; items name
+/// their partition.
 fn queue(seen: &Arc<Seen>) -> Arc<BatchQueue<Number>> {
     let seen = seen.clone();
     let config = Config { selector: Selector::Given, ..config(2) };
@@ -32,8 +33,8 @@ fn hand_over(queue: &BatchQueue<Number>, partition: usize, to: usize) {
     queue.control.hand_over(&mut queue.control.state.lock(), partition, to);
 }
 
-/// Exclusive, in order, nothing lost: the second item reaches the old owner, the new one, or
-/// neither yet.
+/// Items are exclusive, in order and not lost: the second one reaches the old owner, the new one,
+/// or neither yet.
 #[test]
 fn loom_move_while_the_owner_calls() {
     model_by_turns(3, 1, || {
@@ -48,8 +49,8 @@ fn loom_move_while_the_owner_calls() {
     });
 }
 
-/// A partition with an item moves between two resting threads: the new owner does not wait for the
-/// end of its rest.
+/// A partition with an item moves between two resting threads: the new owner does not wait for its
+/// rest to end.
 #[test]
 fn loom_move_while_the_owners_rest() {
     model_by_turns(4, 1, || {
@@ -87,7 +88,7 @@ fn loom_move_while_a_producer_puts() {
     });
 }
 
-/// Aimed elsewhere before it arrived: back to the thread inside, or the move never began.
+/// A move is redirected back to the thread inside before it completes, or never begins.
 #[test]
 fn loom_move_back_immediately() {
     model_by_turns(6, 1, || {
@@ -117,7 +118,7 @@ fn loom_two_partitions_swap_owners() {
     });
 }
 
-/// The lanes go over with the partition: a flush waits for what either owner has in flight.
+/// The lanes move with the partition: a flush waits for what either owner has in flight.
 #[test]
 fn loom_flush_while_a_partition_moves() {
     model_by_turns(8, 1, || {
@@ -132,7 +133,7 @@ fn loom_flush_while_a_partition_moves() {
     });
 }
 
-/// A close with a move under way: the partition is finished once, by the thread inside.
+/// A close during a move: the partition is finished once, by the thread inside.
 #[test]
 fn loom_close_while_a_partition_moves() {
     model_by_turns(9, 1, || {
@@ -181,7 +182,7 @@ fn loom_growth_while_a_partition_moves_and_the_queue_closes() {
     });
 }
 
-/// Removal: once it has returned, no thread is inside the handler, and none enters.
+/// Once a removal has returned, no thread is inside the handler, and none enters it.
 #[test]
 fn loom_remove_while_the_owner_calls() {
     model_by_turns(0, 2, || {
@@ -190,7 +191,7 @@ fn loom_remove_while_the_owner_calls() {
         queue.add_handler(ONE, seen.handler()).unwrap();
         queue.produce(Number(ONE, 1)).unwrap();
         assert!(queue.remove_handler(ONE));
-        // loom reports it if a drain thread is inside, or enters later without an ordering.
+        // loom reports a drain thread that is inside, or enters later without an ordering.
         seen.inside.with_mut(|_| ());
         queue.shutdown(None);
     });

@@ -1,5 +1,5 @@
-//! Compares one partition with a model, call by call: signals, stops, order, counts, the ready bit,
-//! the bound, the times of the puts.
+//! Compares a partition with a model, call by call: signals, stops, order, counts, the ready bit,
+//! the bound, the put times.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::sync::{Arc, Duration, Instant};
 use crate::testing::clock::StoppedClock;
 use crate::threads::park::Signal;
 
-/// Consecutive numbers, each of weight one.
+/// Consecutive numbers, each of weight 1.
 #[derive(Debug, Clone, PartialEq)]
 struct Numbers(Range<u64>);
 
@@ -49,7 +49,7 @@ enum Action {
     PutRun(usize, bool),
     /// One item of this weight, in pieces of at least this weight.
     PutWeighted(usize, usize, bool),
-    /// A take of at least this many items, if there are as many.
+    /// A take of at least this many items, if there are enough.
     Take(usize),
     Restrict(Access),
 }
@@ -74,16 +74,16 @@ fn case() -> impl Strategy<Value = (usize, usize, Vec<Action>)> {
     })
 }
 
-/// The partition and its model.
+/// A partition and its model.
 struct Both {
     partition: Partition<Numbers>,
     buffer_size: usize,
-    /// Each number, and when it was put.
+    /// Each number, and its put time.
     queued: VecDeque<(u64, PutTime)>,
-    /// Moves on with each call.
+    /// Advances with each call.
     clock: StoppedClock,
     access: Access,
-    /// When the first item was put of the segment that was taken last.
+    /// The put time of the first item of the segment taken last.
     last_segment_at: PutTime,
     next: u64,
     attempts: u64,
@@ -114,7 +114,7 @@ impl Both {
         }
     }
 
-    /// What stops a put now.
+    /// Returns what would stop a put now.
     fn stop(&self, inside: bool) -> Option<Stop> {
         let limit = if inside { Access::DrainThreads } else { Access::Open };
         let full = (self.queued.len() == self.buffer_size).then_some(Stop::Full);
@@ -283,8 +283,8 @@ proptest! {
     }
 }
 
-/// Puts of a partition whose only batch lacks nine items: what is put behind them belongs to the
-/// next batch, which has its own age.
+/// Puts into a partition whose only batch lacks nine items: later items belong to the next batch,
+/// which has its own age.
 #[test]
 fn a_segment_ends_where_a_batch_does_that_waits_for_it() {
     type Puts = fn(&Partition<Numbers>, usize);
@@ -302,7 +302,7 @@ fn a_segment_ends_where_a_batch_does_that_waits_for_it() {
             partition.put_weighted(Numbers(0..items as u64), 1, Attempt::New, false);
         },
     );
-    // Of an item that ends one batch and begins another, the rest is as old as the item.
+    // The rest of an item that ends one batch and begins another is as old as the item.
     for (put, expected) in [(single, [9, 5]), (run, [9, 5]), (weighted, [7, 7])] {
         let (clock, pool) = (StoppedClock::stop(), Arc::new(SegmentPool::new(100)));
         let partition = Partition::new(0, ReadySet::new().add(0), 1_000, 100, pool.clone());
@@ -321,7 +321,7 @@ fn a_segment_ends_where_a_batch_does_that_waits_for_it() {
     }
 }
 
-/// A turn that takes nothing may find no lanes, and items that an earlier one left at its budget.
+/// A turn that takes nothing may find no lanes, but items that an earlier one left at its budget.
 #[test]
 fn a_closed_partition_is_finished_only_when_it_is_empty() {
     let mut both = Both::new(12, 3);

@@ -6,7 +6,7 @@ const REVOKED: u64 = 1 << 63;
 
 const TO_SHIFT: u32 = 32;
 
-/// Which thread may take from a partition, and which will.
+/// The thread that may take from a partition, and the one that will.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// This drain thread may take.
@@ -22,14 +22,14 @@ pub(crate) enum Owner {
 }
 
 impl Owner {
-    /// The one drain thread that may be inside the partition and its handlers.
+    /// Returns the one drain thread that may be inside the partition.
     pub(crate) fn inside(self) -> usize {
         match self {
             Self::Owned(thread) | Self::Revoked { from: thread, .. } => thread,
         }
     }
 
-    /// The drain thread that owns the partition once any handoff under way has completed.
+    /// Returns the drain thread that owns the partition once any handoff under way has completed.
     pub(crate) fn wanted(self) -> usize {
         match self {
             Self::Owned(thread) | Self::Revoked { to: thread, .. } => thread,
@@ -54,12 +54,12 @@ impl Owner {
     }
 }
 
-/// The owner of a partition, in one word: bits 0 to 31 hold the thread inside; if bit 63 is set, it
-/// is revoked and bits 32 to 62 hold the next owner.
+/// The owner of a partition, in one word: bits 0 to 31 hold the thread inside; if bit 63 is set,
+/// that thread is revoked, and bits 32 to 62 hold the next owner.
 ///
 /// Written by the control side (revoke, assign) and by the thread that leaves the partition
-/// (assign), every time by a compare-exchange from the exact value read. Read by producers (which
-/// thread to wake) and by drain threads (whether to take).
+/// (assign), always by a compare-exchange from the exact value read. Read by producers (which
+/// thread to wake) and drain threads (whether to take).
 #[derive(Debug)]
 pub(crate) struct OwnerWord(AtomicU64);
 

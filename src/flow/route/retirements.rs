@@ -1,4 +1,4 @@
-//! Retirements: the handlers that were replaced or removed, and may have a thread inside.
+//! Retirements: handlers that were replaced or removed, and may still have a thread inside.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
@@ -29,7 +29,7 @@ impl Retired {
         *self.ended.lock()
     }
 
-    /// Waits for the end. Returns `false` if `deadline` came first. Not called on a drain thread,
+    /// Waits for the end. Returns `false` if `deadline` passes first. Not called on a drain thread,
     /// which might be inside the handler.
     pub(crate) fn wait_for_end<P: Pause>(
         &self,
@@ -61,9 +61,9 @@ impl Retired {
 /// A retired handler, or the retired handlers of one factory.
 pub(crate) struct Retirement<T> {
     registered: Arc<TypeHandlers<T>>,
-    /// Of what the handlers still get, if there is something.
+    /// The mark of the items that the handlers still get, if any.
     unsettled: Option<UnsettledMark>,
-    /// The instances whose last call is next; known when no thread is inside any more.
+    /// The instances whose `on_close` is next; set once no thread is inside any more.
     pub(crate) to_close: Vec<HandlerRef<T>>,
     retired: Arc<Retired>,
 }
@@ -73,15 +73,15 @@ impl<T> Retirement<T> {
         self.registered.instances().any(|instance| instance.is(handler))
     }
 
-    /// Whether no thread is inside for a batch of these handlers, nor inside one that gets its last
-    /// call. If one is, `watcher` hears when it leaves.
+    /// Whether no thread is inside for a batch of these handlers, or at all inside one that is to
+    /// be closed. Otherwise `watcher` is notified when a thread leaves.
     fn is_idle(
         &self,
         serves: &impl Fn(&HandlerRef<T>) -> bool,
         watcher: &Weak<dyn Recall>,
     ) -> bool {
         let purpose = self.registered.purpose();
-        // A handler of dead letters that serves nothing else closes as well, after its letters.
+        // A handler of dead letters that serves nothing else is closed too, after its letters.
         let keeper = self.registered.dead_letter.as_ref();
         let keeper = keeper.filter(|keeper| !serves(&keeper.handler));
         if keeper.is_some_and(|keeper| !keeper.is_empty()) {
@@ -95,8 +95,8 @@ impl<T> Retirement<T> {
         self.registered.handlers.iter().chain(keeper.map(|keeper| &keeper.handler)).all(is_idle)
     }
 
-    /// After `on_close`. Drops the handlers before it notifies the callers that wait. Returns a
-    /// line for the log if a handler panicked when it was dropped.
+    /// Ends the retirement after `on_close`: drops the handlers, then notifies the waiting callers.
+    /// Returns a log line if a handler panicked when it was dropped.
     #[must_use]
     pub(crate) fn end(self, queue: &str) -> Option<String> {
         let Self { registered, to_close, retired, .. } = self;
@@ -114,8 +114,8 @@ impl<T> Retirement<T> {
 /// A retirement that has begun.
 pub(crate) struct Begun<T> {
     pub(crate) retired: Arc<Retired>,
-    /// It is over already, as soon as the caller ends it, without a lock. Otherwise a drain thread
-    /// does.
+    /// The retirement, if it is already over: the caller ends it, outside all locks. Otherwise a
+    /// drain thread does.
     pub(crate) over: Option<Retirement<T>>,
 }
 
@@ -129,14 +129,14 @@ impl<T> Retirements<T> {
         Self { list: Mutex::new(Vec::new()), pending: AtomicUsize::new(0) }
     }
 
-    /// Whether there is one. The caller has fenced.
+    /// Whether there is a retirement. The caller has fenced.
     #[inline]
     pub(crate) fn are_pending(&self) -> bool {
         // Relaxed: ordered by the caller's fence, which pairs with the one in `retire`.
         self.pending.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether one can end.
+    /// Whether a retirement can end.
     pub(crate) fn has_idle(
         &self,
         serves: impl Fn(&HandlerRef<T>) -> bool,
@@ -146,8 +146,8 @@ impl<T> Retirements<T> {
     }
 
     /// Begins the retirement of `registered`. It is over if it `may_end`, no thread is inside, and
-    /// none of the instances has an `on_close`. Under the control lock; the caller fences before it
-    /// wakes the threads.
+    /// none of the instances has an `on_close` to call. Called under the control lock; the caller
+    /// fences before it wakes the threads.
     pub(crate) fn begin(
         &self,
         registered: Arc<TypeHandlers<T>>,
@@ -160,7 +160,7 @@ impl<T> Retirements<T> {
         let begun =
             Retirement { registered, unsettled, to_close: Vec::new(), retired: retired.clone() };
         let mut list = self.list.lock();
-        // One that is in another retirement is closed at the end of that.
+        // An instance that is in another retirement is closed at the end of that one.
         let closes = |handler: &HandlerRef<T>| {
             handler.handler.has_on_close()
                 && !serves(handler)
@@ -175,9 +175,9 @@ impl<T> Retirements<T> {
         Begun { retired, over: None }
     }
 
-    /// Takes the retirements off the list that can end. Each gets the instances to close: those
-    /// that are in no other retirement, and for which `serves` does not hold. Under the control
-    /// lock.
+    /// Removes the retirements that can end from the list. Each gets the instances to close: those
+    /// that are in no other retirement and that the queue no longer `serves`. Called under the
+    /// control lock.
     pub(crate) fn take_idle(
         &self,
         all: bool,
@@ -204,8 +204,7 @@ impl<T> Retirements<T> {
         ended
     }
 
-    /// The queue's time ran out: no caller has to wait any longer, because no handler is entered
-    /// from now on.
+    /// Ends all waits for retirements after expiry, because no handler is entered from now on.
     pub(crate) fn end_all(&self) {
         for retirement in &*self.list.lock() {
             retirement.retired.end();

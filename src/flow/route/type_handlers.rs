@@ -1,4 +1,4 @@
-//! The handlers of one type, and the one of them that a batch goes to.
+//! The handlers of one type, and the target of a batch among them.
 
 use smallvec::SmallVec;
 
@@ -17,16 +17,15 @@ pub(crate) type Partitions = SmallVec<[usize; 1]>;
 /// The handler or handlers of one type.
 pub(crate) struct TypeHandlers<T> {
     pub(crate) key: TypeKey,
-    /// The number of the type in order of registration; of a consumer, its number among the
-    /// consumers.
+    /// The number of the type in order of registration, or of the consumer among the consumers.
     pub(crate) number: usize,
     pub(crate) name: Arc<str>,
-    /// One handler for all partitions of the type, or one per partition.
+    /// One handler for all partitions of the type, or one for each.
     pub(crate) handlers: Vec<HandlerRef<T>>,
-    /// The partitions of the type, one or as many as it was spread over; none for a consumer.
+    /// The partition of the type, or all those that it is spread over; none for a consumer.
     pub(crate) partitions: Partitions,
     pub(crate) settings: CallSettings,
-    /// What fails for good goes there.
+    /// The box for items that fail for good.
     pub(crate) dead_letter: Option<Arc<DeadLetterBox<T>>>,
     pub(crate) tally: HandlerTally,
 }
@@ -51,7 +50,7 @@ impl<T> TypeHandlers<T> {
         }
     }
 
-    /// The same for a type with these partitions.
+    /// Sets the partitions of the type.
     pub(crate) fn in_partitions(self, partitions: Partitions) -> Self {
         Self { partitions, ..self }
     }
@@ -60,13 +59,13 @@ impl<T> TypeHandlers<T> {
         Self { dead_letter, ..self }
     }
 
-    /// All instances, that of the dead letters included.
+    /// Returns all instances, including that of the dead letters.
     pub(crate) fn instances(&self) -> impl Iterator<Item = &HandlerRef<T>> {
         let keeper = self.dead_letter.iter().map(|letter_box| &letter_box.handler);
         self.handlers.iter().chain(keeper)
     }
 
-    /// What a call of them is under a handler lock.
+    /// Returns the purpose of their calls under a handler lock.
     pub(crate) fn purpose(&self) -> Purpose {
         Purpose::Batch(std::ptr::from_ref(self) as usize)
     }
@@ -92,15 +91,15 @@ impl<T> Target<T> {
     }
 }
 
-// Which handlers get the batches of a queue.
+// The handlers that get the batches of a queue.
 
-/// Which handlers get the batches.
+/// The handlers that get the batches of a queue.
 pub(crate) enum Consumption<T> {
     /// The handler of each type.
     ByHandler,
-    /// One for all types.
+    /// One consumer for all types.
     OneConsumer(Arc<TypeHandlers<T>>),
-    /// One per drain thread, for all types.
+    /// One consumer per drain thread, for all types.
     PerThread(Vec<Arc<TypeHandlers<T>>>),
 }
 
@@ -120,14 +119,14 @@ impl<T> Consumption<T> {
         }
     }
 
-    /// The consumer whose `on_idle` and `on_close` the drain thread calls.
+    /// Returns the consumer whose `on_idle` and `on_close` the drain thread calls.
     pub(crate) fn side_called_by(&self, thread: usize) -> Option<HandlerRef<T>> {
         match self {
             Self::ByHandler => None,
             Self::OneConsumer(consumer) => (thread == 0).then(|| consumer.handlers[0].clone()),
             Self::PerThread(consumers) => {
                 let mine = &consumers[thread].handlers[0];
-                // One instance for several threads: the first of them calls it.
+                // If several threads share an instance, the first of them calls it.
                 let known = consumers[..thread].iter().any(|other| other.handlers[0].is(mine));
                 (!known).then(|| mine.clone())
             }
@@ -135,14 +134,14 @@ impl<T> Consumption<T> {
     }
 }
 
-// The settings of the calls of one type's handlers: its own, or else the queue's.
+// The call settings of a type: its own, or else the queue's.
 
 /// How the handlers of one type are called.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct CallSettings {
     /// The most items that one call gets.
     pub(crate) max_batch_items: usize,
-    /// How long an item may wait for its batch to become full; `None`: not at all.
+    /// How long an item may wait for its batch to become full; `None` if not at all.
     pub(crate) max_delay: Option<Duration>,
     pub(crate) retry: Option<RetryPolicy>,
 }
@@ -155,7 +154,7 @@ impl CallSettings {
     }
 
     /// # Errors
-    /// A setting of the type is out of range, or does not go with the others.
+    /// A setting of the type is out of range, or conflicts with the others.
     pub(crate) fn of_type(config: &Config, item_type: &HandledType) -> Result<Self, ConfigError> {
         let name = &item_type.name;
         let max_batch_items = item_type.max_batch_items.unwrap_or(config.max_batch_items);

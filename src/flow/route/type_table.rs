@@ -2,25 +2,25 @@
 //!
 //! A hash table with open addressing. A lookup is a chain of plain loads, each of which depends on
 //! the previous one, and a put cannot lock the gate before the last. So the chain is short, and a
-//! slot refers to its partition directly, without an index, unless another type had the slot
+//! slot refers to its partition directly rather than by index, unless another type had the slot
 //! before. A published pointer with a reference count, as used for the rarely read parts of the
 //! route, would cost two read-modify-writes, about as much as the rest of a put.
 //!
-//! Nothing is freed under a reader, and nothing is allocated for each type that comes and goes. In
-//! a table that is in use, a slot belongs to one key: a type that goes leaves a mark, which only
-//! the same key can use again. A table that is full is followed by one of twice the size, or, if
-//! many of its slots are marks, by its *twin*: there are two tables of each size, and the one that
-//! is out of use is cleared and filled. A reader may still be in it, since the time when it was in
-//! use. So the number of the table in use, its *version*, never repeats, and a reader that finds
-//! another version after its search than before searches again.
+//! Nothing is freed under a reader, and no type that comes and goes costs an allocation. In a table
+//! that is in use, a slot belongs to one key: a removed type leaves a mark, which only the same key
+//! can reuse. A full table is followed by one of twice the size or, if many of its slots are marks,
+//! by its *twin*: there are two tables of each size, and the one out of use is cleared and filled.
+//! A reader may still be in it from the time when it was in use. So the number of the table in use,
+//! its *version*, never repeats, and a reader that finds another version after its search than
+//! before searches again.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
 //! | `version` | the holder of the control lock | all threads |
 //! | a table | the same, before it stores its first version | threads that saw that version |
 //! | `Slot::word` of the table in use | the same: empty → live ⇄ marked | all threads |
-//! | `Slot::key` of the table in use | the same, before the slot's first word | who saw that word |
-//! | both, of a table that is out of use | the same | readers that come late, in vain |
+//! | `Slot::key` of the table in use | the same, before the slot's first word | readers of that word |
+//! | both, of a table that is out of use | the same | late readers, which discard the result |
 //! | `Slot::home` | the same, once, before a word that refers to it | threads that saw that word |
 //!
 //! ```text
@@ -35,13 +35,13 @@ use crate::sync::{AppendOnly, Arc, AtomicU64, AtomicUsize, OnceLock, Ordering, S
 /// The slots of the first table; a power of two.
 const FIRST_SLOTS: usize = if cfg!(loom) { 4 } else { 64 };
 
-/// Two of each size. More than ever needed: the last one would hold a billion types.
+/// Two tables of each size. More than ever needed: the last one would hold a billion types.
 const TABLES: usize = 2 * 26;
 
 /// The bits of a version that say which table is in use.
 const TABLE_BITS: u32 = 7;
 
-/// What a slot says about its type, in one word.
+/// The entry of a type in its slot, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TypeEntry(u64);
 
@@ -56,7 +56,8 @@ impl TypeEntry {
     const INDEX_BITS: u32 = 28;
     const NUMBER_SHIFT: u32 = 32;
 
-    /// `index`: that of its partition, or of its spread if the type has several.
+    /// Creates a live entry. `index` is that of the partition, or of the spread if the type has
+    /// several.
     pub(crate) fn new(number: usize, index: usize, is_spread: bool) -> Self {
         let Ok(number) = u32::try_from(number) else {
             panic!("{number} types are more than a queue can hold")
@@ -124,18 +125,18 @@ impl<T> Slot<T> {
     #[inline]
     fn entry(&self) -> TypeEntry {
         // Acquire: pairs with the Release in `store`, after the key and the home were written. In a
-        // table that is out of use it may be a later word; then the version is a later one, too.
+        // table that is out of use it may be a later word; then the version is later, too.
         TypeEntry(self.word.load(Ordering::Acquire))
     }
 
     #[inline]
     fn has(&self, key: TypeKey) -> bool {
         // Acquire: pairs with the Release in `fill`. In a table that is out of use it may be the
-        // key of a later word; then the version is a later one, too.
+        // key of a later word; then the version is later, too.
         self.key.load(Ordering::Acquire) == key.0
     }
 
-    /// Makes the slot that of a type, and refers to its partition directly if it can.
+    /// Gives the slot to a type, and refers to its partition directly if possible.
     fn fill(&self, key: TypeKey, entry: TypeEntry, partitions: &AppendOnly<Arc<Partition<T>>>) {
         // Release: pairs with the Acquire in `has`, after the store of the version that put the
         // table out of use.
@@ -157,7 +158,7 @@ impl<T> Slot<T> {
 #[derive(Debug)]
 struct Table<T> {
     slots: Box<[Slot<T>]>,
-    /// Of the index of a slot.
+    /// The number of bits in the index of a slot.
     bits: u32,
 }
 
@@ -166,13 +167,13 @@ impl<T> Table<T> {
         Self { slots: (0..slots).map(|_| Slot::new()).collect(), bits: slots.trailing_zeros() }
     }
 
-    /// The slots from the one where `key` belongs to the first empty one, cyclically, with their
-    /// entries. A quarter of them is empty while the table is in use.
+    /// Returns the slots and their entries, cyclically from the one where `key` belongs. Callers
+    /// stop at the first empty one; a quarter of the slots are empty while the table is in use.
     #[inline]
     fn probe(&self, key: TypeKey) -> impl Iterator<Item = (&Slot<T>, TypeEntry)> {
         let mask = self.slots.len() - 1;
         let start = key.place(self.bits);
-        // A reader that comes late may find no empty slot.
+        // A late reader may find no empty slot.
         (0..self.slots.len()).map(move |step| {
             let slot = &self.slots[(start + step) & mask];
             (slot, slot.entry())
@@ -189,7 +190,7 @@ impl<T> Table<T> {
         entry.is_live().then_some(Found { entry, partition })
     }
 
-    /// The partition of a type whose slot refers to it directly.
+    /// Returns the partition of a type whose slot refers to it directly.
     #[inline]
     fn find_direct(&self, key: TypeKey) -> Option<&Partition<T>> {
         for (slot, entry) in self.probe(key) {
@@ -204,7 +205,7 @@ impl<T> Table<T> {
         None
     }
 
-    /// The slot of a key, or the empty one that it may have.
+    /// Returns the slot of a key, or the empty one that it would get.
     fn slot_for(&self, key: TypeKey) -> (&Slot<T>, TypeEntry) {
         let found =
             self.probe(key).find(|(slot, entry)| *entry == TypeEntry::EMPTY || slot.has(key));
@@ -219,11 +220,11 @@ impl<T> Table<T> {
 #[derive(Debug)]
 pub(crate) struct TypeTable<T> {
     version: AtomicUsize,
-    /// By size, each before its twin.
+    /// The tables by size, each before its twin.
     tables: [OnceLock<Table<T>>; TABLES],
 }
 
-/// How full the table in use is; only the holder of the control lock has to know.
+/// The use of the current table; known to the holder of the control lock only.
 #[derive(Debug, Default)]
 pub(crate) struct TableUse {
     live: usize,
@@ -243,8 +244,8 @@ impl<T> TypeTable<T> {
         let mut version = self.version.load(Ordering::Acquire);
         loop {
             let found = self.table(version).find(key);
-            // Acquire: as above. It comes after the search, whose loads acquire, too: if one of
-            // them has read what was written after the table was out of use, this one returns a
+            // Acquire: as above. This load comes after the search, whose loads acquire, too: if one
+            // of them has read what was written after the table was out of use, this one returns a
             // later version.
             let now = self.version.load(Ordering::Acquire);
             if now == version {
@@ -254,9 +255,9 @@ impl<T> TypeTable<T> {
         }
     }
 
-    /// For producers: the partition of a type whose slot refers to it directly. The version is not
-    /// checked after the search, because what is found was true since the call began, and the
-    /// system may delay a producer after any search. What is not found must be searched by
+    /// Returns the partition of a type whose slot refers to it directly, for producers. The version
+    /// is not checked after the search: a result was valid at some time since the call began, and
+    /// the system may delay a producer after any search. If there is no result, the caller must use
     /// [`find`](Self::find).
     #[inline]
     pub(crate) fn find_direct(&self, key: TypeKey) -> Option<&Partition<T>> {
@@ -305,8 +306,8 @@ impl<T> TypeTable<T> {
         usage.marked += 1;
     }
 
-    /// Fills the table that follows the one in use, and puts it into use. It is larger if more than
-    /// half of the slots would be live.
+    /// Fills the table that follows the current one, and puts it into use. It is larger if more
+    /// than half of the slots would be live.
     fn follow(
         &self,
         usage: &mut TableUse,
@@ -380,7 +381,7 @@ mod loom_tests {
             self.table.remove(&mut self.usage.lock(), TypeKey(number));
         }
 
-        /// Whether a type is found; then it must be complete.
+        /// Whether a type is found. Asserts that its entry is complete.
         fn has(&self, number: usize) -> bool {
             let direct = self.table.find_direct(TypeKey(number));
             assert!(direct.is_none_or(|partition| partition.index == number));
@@ -392,8 +393,8 @@ mod loom_tests {
         }
     }
 
-    /// Growth while a producer looks up types: the entries that it finds are complete, also in a
-    /// larger table, and it finds them again.
+    /// The table grows while a producer looks up types: the entries that it finds are complete,
+    /// even in a larger table, and it finds them again.
     #[test]
     fn loom_look_up_while_the_table_grows() {
         model(3, || {
@@ -428,7 +429,7 @@ mod loom_tests {
                     world.has(2)
                 })
             };
-            // Of four slots one is live, and the marks of two others fill a table.
+            // With one of four slots live, two marks fill a table.
             for number in 1..6 {
                 world.insert(number);
                 world.remove(number);
@@ -487,8 +488,7 @@ mod tests {
         }
     }
 
-    /// Types that stay refer to their partitions without an index, whatever comes and goes beside
-    /// them.
+    /// Types that stay refer to their partitions directly, whatever other types come and go.
     #[test]
     fn types_that_stay_are_found_directly() {
         let (table, usage, partitions) =
