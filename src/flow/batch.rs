@@ -15,9 +15,9 @@ pub struct Batch<T> {
     segments: Segments<T>,
     len: usize,
     last_attempt: bool,
-    /// Whether a failure of this call leads to halves only.
+    /// Whether a failure of this call only leads to halving.
     before_halves: bool,
-    /// Whether a handler of dead letters gets what fails for good.
+    /// Whether items that fail for good go to a handler of dead letters.
     has_dead_letter: bool,
     /// Items that producers took back during this call, by weight. A batch never has more than fit.
     withdrawn: u32,
@@ -37,7 +37,7 @@ impl<T> Default for Batch<T> {
 }
 
 impl<T> Batch<T> {
-    /// The number of items in the batch, by weight.
+    /// Returns the number of items in the batch, by weight.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -60,7 +60,7 @@ impl<T> Batch<T> {
         self.last_attempt || self.before_halves
     }
 
-    /// Whether a handler of dead letters gets what fails for good, if the handler leaves it in the
+    /// Whether items that fail for good go to a handler of dead letters, if they are left in the
     /// batch.
     pub fn has_dead_letter(&self) -> bool {
         self.has_dead_letter
@@ -86,7 +86,7 @@ impl<T> Batch<T> {
         self.withdrawn as usize
     }
 
-    /// The items, in order.
+    /// Returns an iterator over the items, in order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.segments.iter().flatten()
     }
@@ -345,7 +345,7 @@ impl<T> ExactSizeIterator for Drain<'_, T> {}
 /// The payload of a panic.
 pub(crate) type PanicCause = Box<dyn Any + Send>;
 
-/// The items that panicked when they were dropped.
+/// The panics of dropped items.
 #[derive(Debug, Default)]
 pub(crate) struct DropPanics {
     items: u64,
@@ -407,9 +407,9 @@ pub(crate) fn message(cause: &PanicCause) -> String {
 /// Why a handler failed to handle a batch or part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// What went wrong, for the log.
+    /// The message for the log.
     pub message: String,
-    /// Whether the failure has been reported already; if not, the queue logs it.
+    /// Whether the failure has already been reported; if not, the queue logs it.
     pub reported: bool,
     /// Whether a retry may help. A batch that lost items is never retried.
     pub retry: bool,

@@ -404,7 +404,7 @@ impl<T: Item> Caller<'_, T> {
     fn settle_without_handler(&mut self, job: Job<T>, key: TypeKey) {
         let (flow, weight) = (self.flow, job.weight());
         for batch in job.batches() {
-            // What an item is called may be the user's code.
+            // The name of an item may come from user code.
             let note = AssertUnwindSafe(|| flow.host.note_unhandled(batch, job.tries > 0));
             drop(catch_unwind(note));
         }
@@ -493,7 +493,7 @@ impl<T: Item> Caller<'_, T> {
         line: impl FnOnce(u64) -> (String, String),
     ) {
         let (flow, queue) = (self.flow, &self.flow.name);
-        // What an item is called may be the user's code.
+        // The name of an item may come from user code.
         let line = AssertUnwindSafe(|| flow.dispatch_log.note(queue, problem, key, items, line));
         let line = catch_unwind(line).unwrap_or_else(|cause| {
             let cause = message(&cause);

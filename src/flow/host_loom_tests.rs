@@ -256,8 +256,8 @@ fn loom_shutdown_while_a_batch_waits_for_its_next_try() {
     });
 }
 
-/// So does a deadline that comes after the close. The closing thread is attached, so the waiting
-/// one must not be.
+/// A deadline that is set after the close ends the wait, too. The closing thread is attached, so
+/// the waiting one must not be.
 #[test]
 fn loom_deadline_while_a_batch_of_a_closed_queue_waits_for_its_next_try() {
     model(2, || {
@@ -271,7 +271,7 @@ fn loom_deadline_while_a_batch_of_a_closed_queue_waits_for_its_next_try() {
     });
 }
 
-/// And one that is announced for a shutdown that comes later.
+/// So does a deadline that is announced for a later shutdown.
 #[test]
 fn loom_announced_deadline_while_a_batch_waits_for_its_next_try() {
     model(2, || {

@@ -13,10 +13,10 @@
 //!    retirements.rs       replaced or removed handlers that may still have a thread inside
 //!     │
 //!  partition.rs           open segment ──sealed when full──▶ channel
-//!    put.rs               one put under its lock, or many
-//!    room.rs, space.rs    what counts against the bound; how producers wait for room
+//!    put.rs               puts one item under its lock, or many
+//!    room.rs, space.rs    the items that count against the bound; how producers wait for room
 //!    ready.rs             "partition 7 has items": one bit; wakes the owner if it sleeps
-//!    take.rs              what is queued, segment by segment
+//!    take.rs              takes queued items, segment by segment
 //!    lanes.rs, lane.rs    taken items that are not settled, by type, in order
 //!     │
 //!  turn.rs                enter a partition, take, submit, leave with at most one job in flight

@@ -55,7 +55,8 @@ impl<T: Item> Flow<T> {
         }
     }
 
-    /// Hands a partition over if it was revoked from `thread`, which has just left it.
+    /// Completes the handoff of a partition if it was revoked from `thread`, which has just left
+    /// it.
     fn complete_handoff(&self, thread: usize, partition: usize) {
         let word = self.route.owner(partition);
         let mut seen = word.load();

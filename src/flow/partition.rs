@@ -76,7 +76,7 @@ pub(crate) struct Partition<T> {
     sealed: OnceLock<SegmentChannel<Segment<T>>>,
     ready: ReadyBit,
     space: Space,
-    /// Locked behind the gate.
+    /// Locked after the gate.
     stalled: QuickMutex<StalledTypes>,
     /// When a put that finds the partition full may next search for stalled lanes, relative to the
     /// queue's start.
@@ -252,8 +252,8 @@ impl<T> Partition<T> {
         }
     }
 
-    /// Called under the gate after `put` items were put: sets the ready bit on the transition from
-    /// empty to non-empty.
+    /// Announces that `put` items were put, under the gate: sets the ready bit on the transition
+    /// from empty to non-empty, and returns the signal for the owner.
     #[inline]
     fn announce(&self, gate: &mut Gate<T>, was_empty: bool, put: usize) -> Signal {
         if put == 0 {
@@ -333,7 +333,7 @@ impl<T> Partition<T> {
         lanes.completed(self.taken())
     }
 
-    /// Whether something is taken and not settled.
+    /// Whether there are items that are taken and not settled.
     pub(crate) fn has_lanes(&self) -> bool {
         self.lane_use() != LaneUse::Empty
     }
@@ -397,8 +397,8 @@ impl<T> Partition<T> {
         self.count_slow(Attempt::New, 1, 0);
     }
 
-    /// Counts, under the gate, puts that do not succeed immediately, or delayed puts that have now
-    /// succeeded.
+    /// Counts puts that do not succeed immediately, or delayed puts that have now succeeded. Called
+    /// under the gate.
     pub(super) fn count_slow(&self, attempt: Attempt, delayed: usize, put: usize) {
         self.slow.count(attempt, delayed, put);
     }

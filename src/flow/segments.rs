@@ -69,7 +69,7 @@ pub(crate) fn segment_size(buffer_size: usize, max_batch_items: usize) -> usize 
     dividing.max(buffer_size / MOST_SEGMENTS)
 }
 
-// Emptied segments, kept for later takes and puts.
+// The cache of emptied segments, kept for later takes and puts.
 //
 // Drain threads empty segments, while takes and producers need new ones. Memory that passes through
 // the allocator would be returned to the system in between, and faulted in again page by page.

@@ -206,7 +206,7 @@ pub(crate) trait Steering<T: Item>: Send + Sync {
     fn let_go(self: Arc<Self>);
 }
 
-/// The threads that wait until what was accepted has been handled.
+/// The threads that wait until everything accepted has been handled.
 ///
 /// | field | written by | read by |
 /// |---|---|---|
@@ -331,12 +331,13 @@ impl<T> Ending<T> {
 
     /// Counts down for a partition that is closed and empty. Returns whether it was the last.
     pub(crate) fn finish_partition(&self) -> bool {
-        // AcqRel: the thread that counts the last partition down has seen what the others did
-        // before theirs.
+        // AcqRel: the thread that counts down the last partition has seen what the others did
+        // before they counted down theirs.
         self.unfinished.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Whether the drain threads have nothing left to do: all is finished, or the time ran out.
+    /// Whether the drain threads have nothing left to do, because everything is finished or the
+    /// queue has expired.
     pub(crate) fn is_over(&self) -> bool {
         if self.is_expired() {
             return true;
@@ -358,7 +359,7 @@ impl<T> Ending<T> {
         if left.is_empty() { None } else { Some(left.swap_remove(free.unwrap_or(0))) }
     }
 
-    /// The drain threads that have not ended.
+    /// Returns the drain threads that have not ended.
     pub(crate) fn running(&self) -> &Arc<RunningThreads> {
         &self.running
     }
@@ -406,7 +407,7 @@ impl Serving {
         }
     }
 
-    /// The reverse of [`add`](Self::add).
+    /// Reverses [`add`](Self::add).
     pub(crate) fn remove<'a, T: 'a>(&self, instances: impl Iterator<Item = &'a HandlerRef<T>>) {
         let mut counts = self.counts.lock();
         for instance in instances {

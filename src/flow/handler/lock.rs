@@ -26,7 +26,7 @@ pub(crate) struct JobPlace {
     pub(crate) lane: usize,
 }
 
-/// A queue that has tickets at handler locks.
+/// A queue that has tickets, or watches, at handler locks.
 pub(crate) trait Recall: Send + Sync {
     /// Submits a job again that was posted at the handler lock with this address. With `None`, the
     /// threads of the queue check again what they wait for.

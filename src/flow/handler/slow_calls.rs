@@ -36,7 +36,7 @@ struct State {
     /// The threads that may call slow handlers at the moment.
     permits: Vec<bool>,
     tickets: VecDeque<Ticket>,
-    /// The thread that got its permit although it was the last.
+    /// The thread that has a permit although it was the last one left.
     exception: Option<usize>,
     /// When the next exception is allowed.
     next_exception: Option<Instant>,
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(calls.next(&scene(|_| false, true, now)), Some(place(1)));
     }
 
-    /// All other threads are lost: slow work alone does not wait for exceptions.
+    /// All other threads are lost: without quick work, slow calls do not wait for exceptions.
     #[test]
     fn a_spare_thread_makes_slow_calls_in_place_of_lost_threads() {
         let (calls, now) = (SlowCalls::new(SPARES + 1), Instant::now());

@@ -182,7 +182,7 @@ impl Host<Number> for BlockedLog {
     }
 }
 
-/// Rule 10: a move that begins between the owner's quiescent point and its sleep.
+/// Rule 10: a move begins between the owner's quiescent point and its sleep.
 #[test]
 fn loom_move_between_the_quiescent_point_and_the_sleep() {
     model(1, || {

@@ -552,7 +552,7 @@ pub(crate) struct LaneView {
     pub(crate) running_at: Option<usize>,
     /// The drain thread whose consumer has tried its job, if each thread has its own consumer.
     pub(crate) tried_by: Option<usize>,
-    /// Whether it holds items that are not in flight.
+    /// Whether the lane holds items that are not in flight.
     pub(crate) holds_items: bool,
     pub(crate) is_stalled: bool,
 }

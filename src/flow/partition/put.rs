@@ -25,7 +25,7 @@ impl<T: Item> Partition<T> {
         self.put_slowly(gate, item, Attempt::New, inside_pool())
     }
 
-    /// Puts an item that has waited.
+    /// Puts an item again that found no room before.
     pub(crate) fn put_again(&self, item: T, inside_pool: bool) -> Result<Signal, (T, Stop)> {
         self.put_slowly(self.gate.lock(), item, Attempt::Again, inside_pool)
     }

@@ -14,7 +14,7 @@ pub trait Listener: Send + Sync {
     fn hear(&self, partition: usize);
 }
 
-/// The waiting threads' notification count, and the listeners.
+/// The notification count for waiting threads, and the listeners.
 #[derive(Default)]
 struct Waiters {
     /// The number of notifications so far.

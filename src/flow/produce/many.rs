@@ -133,7 +133,7 @@ struct Runs<'a, T: Item> {
     held: [Option<Run<'a, T>>; HELD],
     /// By type, while the run is held.
     slots: [TypeSlot; TYPE_SLOTS],
-    /// For each position, a bit set of the slots that refer to its run.
+    /// For each position, the set of slots that refer to its run, as bits.
     slots_of: [u64; HELD],
 }
 

@@ -25,7 +25,7 @@ use crate::sync::Arc;
 use crate::threads::context::on_drain_thread;
 use crate::threads::waits::{Waiting, WatchedWait};
 
-/// The state of an item that was not put.
+/// Why an item was not put.
 #[derive(Debug)]
 pub enum TryProduceError<T: Item> {
     /// The item may still be accepted.

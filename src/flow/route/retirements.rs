@@ -58,7 +58,7 @@ impl Retired {
     }
 }
 
-/// A retired handler, or the retired handlers of one factory.
+/// The retired handlers of one type.
 pub(crate) struct Retirement<T> {
     registered: Arc<TypeHandlers<T>>,
     /// The mark of the items that the handlers still get, if any.

@@ -139,7 +139,7 @@ impl<T> Consumption<T> {
 /// How the handlers of one type are called.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct CallSettings {
-    /// The most items that one call gets.
+    /// The most items that a call may get.
     pub(crate) max_batch_items: usize,
     /// How long an item may wait for its batch to become full; `None` if not at all.
     pub(crate) max_delay: Option<Duration>,

@@ -19,7 +19,7 @@
 //! | `version` | the holder of the control lock | all threads |
 //! | a table | the same, before it stores its first version | threads that saw that version |
 //! | `Slot::word` of the table in use | the same: empty → live ⇄ marked | all threads |
-//! | `Slot::key` of the table in use | the same, before the slot's first word | readers of that word |
+//! | `Slot::key` of the table in use | the same, before the first word | threads that saw it |
 //! | both, of a table that is out of use | the same | late readers, which discard the result |
 //! | `Slot::home` | the same, once, before a word that refers to it | threads that saw that word |
 //!
@@ -416,8 +416,8 @@ mod loom_tests {
         });
     }
 
-    /// Types come and go while a producer looks up a type that stays. With each change of the
-    /// table, the one that the producer may be in is filled anew.
+    /// Types come and go while a producer looks up a type that stays. Each change of the table
+    /// refills the one that the producer may be in.
     #[test]
     fn loom_look_up_while_the_twins_follow_each_other() {
         model_by_turns(1, 2, || {
@@ -507,7 +507,7 @@ mod tests {
             found.partition.inspect(|partition| assert_eq!(partition.index, number)).is_some()
         });
         assert!(direct.count() > 90);
-        // 256 slots have room for them, and so do the smaller tables before.
+        // 256 slots have room for all of them; smaller tables came before.
         assert!(slots(&table) <= 64 + 128 + 2 * 256, "{} slots", slots(&table));
     }
 

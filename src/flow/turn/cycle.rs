@@ -32,8 +32,8 @@ const STAY: Duration = Duration::from_millis(1);
 const MOST_CYCLES: usize = if cfg!(loom) { 2 } else { usize::MAX };
 
 impl<T: Item> DrainTask<T> {
-    /// Takes from the ready partitions of this thread and calls their handlers, or idle handlers;
-    /// then reaches the quiescent point.
+    /// Takes from the ready partitions of this thread and calls their handlers, or else idle
+    /// handlers; then runs the quiescent point.
     pub(crate) fn cycle(&mut self) -> Cycle {
         if self.flow.ending.is_over() || self.is_dismissed() {
             return Cycle::Over;

@@ -93,7 +93,7 @@ impl<T: Item> DrainTask<T> {
         }
     }
 
-    /// Whether a shutdown has set a deadline that the timers of this thread do not know.
+    /// Whether a shutdown has set a deadline that the timers of this thread do not reflect.
     fn has_unseen_news(&self) -> bool {
         let news = self.flow.ending.deadlines.news_after_fence();
         news != self.news

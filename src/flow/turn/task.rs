@@ -44,7 +44,7 @@ pub(crate) struct DrainTask<T: Item> {
     pub(super) is_pressed: bool,
     /// Whether the last cycle with work needed the host.
     pub(super) was_hosted: bool,
-    /// Whether the last empty cycle called an `on_idle`.
+    /// Whether the last empty cycle found handlers with `on_idle`.
     pub(super) has_idle_handlers: bool,
     /// Emptied segments.
     pub(super) segment_cache: SegmentCache<T>,
