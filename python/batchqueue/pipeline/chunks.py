@@ -13,15 +13,6 @@ from pyarrow import types
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Position
 
-# `ChunkCutter`: makes chunks of record batches of any size.
-
-
-class SizedBatch(NamedTuple):
-    """A record batch, and the bytes that its rows take in memory."""
-
-    batch: pa.RecordBatch
-    size: int
-
 
 class ChunkCutter:
     """Cuts large record batches, and joins small ones, in order.
@@ -60,7 +51,7 @@ class ChunkCutter:
         self._pending_rows = 0
         self._pending_bytes = 0
 
-    def add(self, batch: pa.RecordBatch, size: int | None = None) -> list[SizedBatch]:
+    def add(self, batch: pa.RecordBatch, size: int | None = None) -> "list[SizedBatch]":
         """Take a batch, and return the chunks that are complete, with the bytes of each.
 
         Rows that might be joined with later ones stay until the next call, or `rest`.
@@ -88,7 +79,7 @@ class ChunkCutter:
                 chunks += self.rest()
         return chunks
 
-    def all_of(self, batch: pa.RecordBatch, size: int | None = None) -> list[SizedBatch]:
+    def all_of(self, batch: pa.RecordBatch, size: int | None = None) -> "list[SizedBatch]":
         """Return the chunks of a batch that no other one follows: as `add` and then `rest`.
 
         Args:
@@ -103,7 +94,7 @@ class ChunkCutter:
                 return [SizedBatch(batch, size)]
         return self.add(batch, size) + self.rest()
 
-    def rest(self) -> list[SizedBatch]:
+    def rest(self) -> "list[SizedBatch]":
         """Return what `add` has kept: no chunk or one, seldom more."""
         pending, self._pending = self._pending, []
         self._pending_rows = self._pending_bytes = 0
@@ -124,7 +115,7 @@ class ChunkCutter:
         self._pending_bytes += size
         return True
 
-    def _joined(self, pieces: list[SizedBatch]) -> list[SizedBatch]:
+    def _joined(self, pieces: "list[SizedBatch]") -> "list[SizedBatch]":
         try:
             joined = pa.concat_batches([piece.batch for piece in pieces])
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -134,7 +125,7 @@ class ChunkCutter:
         size = self._size_of(joined)
         return [SizedBatch(joined, size)] if size <= self._chunk_bytes else pieces
 
-    def _pieces(self, batch: pa.RecordBatch, known: int | None) -> Iterator[SizedBatch]:
+    def _pieces(self, batch: pa.RecordBatch, known: int | None) -> "Iterator[SizedBatch]":
         """Cut a batch into chunks, of blocks whose rows together stay within the bound."""
         start, rows = 0, batch.num_rows
         block_rows = max(rows, self._chunk_rows)
@@ -154,7 +145,7 @@ class ChunkCutter:
             yield from self._shares(block, size)
             start += block.num_rows
 
-    def _shares(self, block: pa.RecordBatch, size: int) -> list[SizedBatch]:
+    def _shares(self, block: pa.RecordBatch, size: int) -> "list[SizedBatch]":
         rows, step = block.num_rows, self._chunk_rows
         if rows <= step:
             return [SizedBatch(block, size)]
@@ -175,6 +166,13 @@ class ChunkCutter:
             fewer, self._chunk_bytes, key=lambda rows: self._size_of(batch.slice(0, rows))
         )
         return max(fitting, 1)
+
+
+class SizedBatch(NamedTuple):
+    """A record batch, and the bytes that its rows take in memory."""
+
+    batch: pa.RecordBatch
+    size: int
 
 
 # How much memory the rows of a record batch take, also where the batch is a slice.

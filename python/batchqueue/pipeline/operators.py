@@ -19,133 +19,6 @@ from batchqueue.pipeline.graph import AggregateStep, FilterStep, MapStep, Statef
 __all__ = ["Chain", "ChainStep", "MergeAggregateStep", "PartialAggregateStep"]
 
 
-Outputs: TypeAlias = pa.RecordBatch | Iterator[pa.RecordBatch] | None
-"""What follows from a chunk: a batch, as from most operators, several lazily, or nothing."""
-
-
-class ChainedOperator:
-    """An operator inside a chain. What it raises is wrapped by the chain.
-
-    Attributes:
-        name: The step as the graph declares it; part of the snapshot.
-        has_state: Whether `snapshot` and `restore` mean something.
-        keeps_rows: Whether rows may stay in it until `flush`.
-    """
-
-    has_state = False
-    keeps_rows = False
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def process(self, chunk: pa.RecordBatch) -> Outputs:
-        """Return what follows from a chunk."""
-        raise NotImplementedError
-
-    def flush(self) -> Iterator[pa.RecordBatch]:
-        """Return what should not wait any longer, lazily."""
-        return iter(())
-
-    def check_flushed(self) -> None:
-        """Raise CutError if there are rows that only `flush` would emit."""
-
-    def snapshot(self) -> bytes:
-        """Return the state."""
-        raise NotImplementedError
-
-    def restore(self, state: bytes) -> None:
-        """Take the state of a former snapshot."""
-        raise NotImplementedError
-
-    def pause(self, reason: str) -> None:
-        """Take note that the input pauses."""
-
-    def resume(self) -> None:
-        """Take note that the input continues."""
-
-
-# `aggregate` in a chain: in one worker, or in several whose partials one more merges.
-
-
-_NEVER_MS = 1e12
-"""The flush period: the flush of the chain decides, not the time."""
-
-
-@dataclass(frozen=True, eq=False)
-class PartialAggregateStep:
-    """The first half of a spread aggregation: `spread` workers merge parts of the rows."""
-
-    aggregation: Aggregation
-    spread: int
-
-    def __str__(self) -> str:
-        return f"aggregate({', '.join(self.aggregation.measures)}) in {self.spread} parts"
-
-
-@dataclass(frozen=True, eq=False)
-class MergeAggregateStep:
-    """The second half of a spread aggregation: one worker merges the partials of the others."""
-
-    aggregation: Aggregation
-
-    def __str__(self) -> str:
-        return f"aggregate({', '.join(self.aggregation.measures)})"
-
-
-class AggregateOperator(ChainedOperator):
-    """Merges rows, and partials, until `flush`; groups are emitted earlier if there are too many.
-
-    It has no state at a cut, because it is flushed before.
-    """
-
-    keeps_rows = True
-
-    def __init__(self, name: str, aggregation: Aggregation, *, emits_partials: bool) -> None:
-        super().__init__(name)
-        self._aggregation = aggregation
-        self._emits_partials = emits_partials
-        self._early: list[pa.RecordBatch] = []
-        self._aggregator = self._new()
-
-    def process(self, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Merge the rows; return groups only where there would be too many."""
-        self._aggregator.update(chunk)
-        early = self._early.copy()
-        self._early.clear()
-        for partials in early:
-            yield partials if self._emits_partials else self._merged(partials)
-
-    def flush(self) -> Iterator[pa.RecordBatch]:
-        """Return all groups, and begin anew."""
-        if len(self._aggregator):
-            if self._emits_partials:
-                groups = self._aggregator.partials()
-            else:
-                groups = self._aggregator.result()
-                self._aggregator = self._new()
-            yield groups
-
-    def check_flushed(self) -> None:
-        """Raise CutError if there are groups."""
-        if groups := len(self._aggregator):
-            raise CutError(
-                f"{self.name} still has {groups} groups, which a snapshot would lose; flush the "
-                "chain before"
-            )
-
-    def _new(self) -> Aggregator:
-        return Aggregator(self._aggregation, self._early.append, flush_period_ms=_NEVER_MS)
-
-    def _merged(self, partials: pa.RecordBatch) -> pa.RecordBatch:
-        aggregator = Aggregator(self._aggregation)
-        aggregator.update(partials)
-        return aggregator.result()
-
-
-ChainStep = (
-    MapStep | FilterStep | StatefulStep | AggregateStep | PartialAggregateStep | MergeAggregateStep
-)
-
 _Result = TypeVar("_Result")
 
 
@@ -173,7 +46,7 @@ class Chain:
         [{'n': [2, 3]}]
     """
 
-    def __init__(self, steps: Sequence[ChainStep]) -> None:
+    def __init__(self, steps: "Sequence[ChainStep]") -> None:
         """Make the operators.
 
         Raises:
@@ -292,6 +165,57 @@ class Chain:
                 else:
                     operator = self._operators[next_place]
                     levels.append(_guarded(operator, partial(operator.process, batch), ""))
+
+
+ChainStep: TypeAlias = (
+    "MapStep | FilterStep | StatefulStep | AggregateStep | PartialAggregateStep"
+    " | MergeAggregateStep"
+)
+
+
+Outputs: TypeAlias = pa.RecordBatch | Iterator[pa.RecordBatch] | None
+"""What follows from a chunk: a batch, as from most operators, several lazily, or nothing."""
+
+
+class ChainedOperator:
+    """An operator inside a chain. What it raises is wrapped by the chain.
+
+    Attributes:
+        name: The step as the graph declares it; part of the snapshot.
+        has_state: Whether `snapshot` and `restore` mean something.
+        keeps_rows: Whether rows may stay in it until `flush`.
+    """
+
+    has_state = False
+    keeps_rows = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def process(self, chunk: pa.RecordBatch) -> Outputs:
+        """Return what follows from a chunk."""
+        raise NotImplementedError
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Return what should not wait any longer, lazily."""
+        return iter(())
+
+    def check_flushed(self) -> None:
+        """Raise CutError if there are rows that only `flush` would emit."""
+
+    def snapshot(self) -> bytes:
+        """Return the state."""
+        raise NotImplementedError
+
+    def restore(self, state: bytes) -> None:
+        """Take the state of a former snapshot."""
+        raise NotImplementedError
+
+    def pause(self, reason: str) -> None:
+        """Take note that the input pauses."""
+
+    def resume(self) -> None:
+        """Take note that the input continues."""
 
 
 def _guarded(
@@ -425,6 +349,84 @@ def _damaged(data: bytes) -> CutError:
 
 def _listed(names: Sequence[str]) -> str:
     return f"[{', '.join(names)}]"
+
+
+# `aggregate` in a chain: in one worker, or in several whose partials one more merges.
+
+
+_NEVER_MS = 1e12
+"""The flush period: the flush of the chain decides, not the time."""
+
+
+@dataclass(frozen=True, eq=False)
+class PartialAggregateStep:
+    """The first half of a spread aggregation: `spread` workers merge parts of the rows."""
+
+    aggregation: Aggregation
+    spread: int
+
+    def __str__(self) -> str:
+        return f"aggregate({', '.join(self.aggregation.measures)}) in {self.spread} parts"
+
+
+@dataclass(frozen=True, eq=False)
+class MergeAggregateStep:
+    """The second half of a spread aggregation: one worker merges the partials of the others."""
+
+    aggregation: Aggregation
+
+    def __str__(self) -> str:
+        return f"aggregate({', '.join(self.aggregation.measures)})"
+
+
+class AggregateOperator(ChainedOperator):
+    """Merges rows, and partials, until `flush`; groups are emitted earlier if there are too many.
+
+    It has no state at a cut, because it is flushed before.
+    """
+
+    keeps_rows = True
+
+    def __init__(self, name: str, aggregation: Aggregation, *, emits_partials: bool) -> None:
+        super().__init__(name)
+        self._aggregation = aggregation
+        self._emits_partials = emits_partials
+        self._early: list[pa.RecordBatch] = []
+        self._aggregator = self._new()
+
+    def process(self, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Merge the rows; return groups only where there would be too many."""
+        self._aggregator.update(chunk)
+        early = self._early.copy()
+        self._early.clear()
+        for partials in early:
+            yield partials if self._emits_partials else self._merged(partials)
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Return all groups, and begin anew."""
+        if len(self._aggregator):
+            if self._emits_partials:
+                groups = self._aggregator.partials()
+            else:
+                groups = self._aggregator.result()
+                self._aggregator = self._new()
+            yield groups
+
+    def check_flushed(self) -> None:
+        """Raise CutError if there are groups."""
+        if groups := len(self._aggregator):
+            raise CutError(
+                f"{self.name} still has {groups} groups, which a snapshot would lose; flush the "
+                "chain before"
+            )
+
+    def _new(self) -> Aggregator:
+        return Aggregator(self._aggregation, self._early.append, flush_period_ms=_NEVER_MS)
+
+    def _merged(self, partials: pa.RecordBatch) -> pa.RecordBatch:
+        aggregator = Aggregator(self._aggregation)
+        aggregator.update(partials)
+        return aggregator.result()
 
 
 class FilterOperator(ChainedOperator):

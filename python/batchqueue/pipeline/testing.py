@@ -28,6 +28,54 @@ if TYPE_CHECKING:
 __all__ = ["check_sink", "check_source"]
 
 
+LIMITS = (
+    Limit(1, 1),
+    Limit(7, 1 << 20),
+    Limit(1_000, 1 << 20),
+    Limit(1 << 31, 1 << 40),
+)
+_MOST_PAIRS = 20
+
+
+def check_source(
+    source: Source, *, rows: int | None = None, limits: Sequence[Limit] = LIMITS
+) -> None:
+    """Check that a source keeps the contract, by reading its whole input several times.
+
+    Give it a small input of several splits: a few hundred rows do. An unbounded source is read up
+    to its first empty plan, and its input must not change meanwhile. `commit` is called last.
+
+    Args:
+        source: The source.
+        rows: How many rows it must give. Default: None, any number above 0.
+        limits: The limits to plan with, each alone and all in turns, at least one. Default: from a
+            single row to everything.
+
+    Raises:
+        AssertionError: A rule is broken; the message says which, and where.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> import pyarrow.parquet as pq
+        >>> from batchqueue.pipeline import FileSource
+        >>> pq.write_table(pa.table({"n": range(100)}), "numbers.parquet", row_group_size=30)
+        >>> check_source(FileSource("numbers.parquet"), rows=100)
+    """
+    probe = Probe(source)
+    copy = Probe(probe.pickled())
+    splits, ends = _check_plans(probe, copy, limits)
+    total = _check_reads(probe, copy, splits)
+    probe.require(total > 0, "it has no rows; give check_source an input with some")
+    probe.require(rows is None or total == rows, f"it has {total} rows and not {rows}")
+    _check_between(probe, copy, splits)
+    _check_end(probe, ends[-1], limits)
+    _check_foreign_positions(probe)
+    _check_lag(probe, [probe.initial(), *ends])
+    for _ in range(2):
+        source.commit(probe.position(ends[-1], "the last end"))
+    _check_end(probe, ends[-1], limits)
+
+
 # The steps that `check_source` repeats; each says what is wrong in a sentence, and where.
 
 
@@ -194,54 +242,6 @@ def equal(left: Any, right: Any) -> bool:
 
 def _one_line(schema: "pa.Schema") -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
-
-
-LIMITS = (
-    Limit(1, 1),
-    Limit(7, 1 << 20),
-    Limit(1_000, 1 << 20),
-    Limit(1 << 31, 1 << 40),
-)
-_MOST_PAIRS = 20
-
-
-def check_source(
-    source: Source, *, rows: int | None = None, limits: Sequence[Limit] = LIMITS
-) -> None:
-    """Check that a source keeps the contract, by reading its whole input several times.
-
-    Give it a small input of several splits: a few hundred rows do. An unbounded source is read up
-    to its first empty plan, and its input must not change meanwhile. `commit` is called last.
-
-    Args:
-        source: The source.
-        rows: How many rows it must give. Default: None, any number above 0.
-        limits: The limits to plan with, each alone and all in turns, at least one. Default: from a
-            single row to everything.
-
-    Raises:
-        AssertionError: A rule is broken; the message says which, and where.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> import pyarrow.parquet as pq
-        >>> from batchqueue.pipeline import FileSource
-        >>> pq.write_table(pa.table({"n": range(100)}), "numbers.parquet", row_group_size=30)
-        >>> check_source(FileSource("numbers.parquet"), rows=100)
-    """
-    probe = Probe(source)
-    copy = Probe(probe.pickled())
-    splits, ends = _check_plans(probe, copy, limits)
-    total = _check_reads(probe, copy, splits)
-    probe.require(total > 0, "it has no rows; give check_source an input with some")
-    probe.require(rows is None or total == rows, f"it has {total} rows and not {rows}")
-    _check_between(probe, copy, splits)
-    _check_end(probe, ends[-1], limits)
-    _check_foreign_positions(probe)
-    _check_lag(probe, [probe.initial(), *ends])
-    for _ in range(2):
-        source.commit(probe.position(ends[-1], "the last end"))
-    _check_end(probe, ends[-1], limits)
 
 
 def _check_plans(

@@ -13,9 +13,6 @@ from typing import Any, NamedTuple, Self
 from batchqueue import _core
 from batchqueue.pipeline.contract import CheckpointError, CutError, Position
 
-# Which cut a run continues from: decided by the checkpoint and the sinks. Pure.
-
-
 Positions = Mapping[str, Position]
 
 
@@ -24,76 +21,6 @@ class StoredCut(NamedTuple):
 
     number: int
     positions: Positions
-
-
-class Recovery(NamedTuple):
-    """Where a run begins."""
-
-    cut: int
-    """The last cut that counts; 0 if there is none."""
-    positions: Positions
-    """Where the sources begin, as far as that cut names them."""
-    replay_to: Positions | None = None
-    """Up to where to read before cut `cut + 1`, which some sinks have already; None for anywhere"""
-    ahead: frozenset[str] = frozenset()
-    """The sinks that have cut `cut + 1`, which get nothing of the replay."""
-
-
-def recover(
-    kept: list[StoredCut], sinks: Mapping[str, StoredCut | None], where: str = "the checkpoint"
-) -> Recovery:
-    """Decide where a run begins.
-
-    Args:
-        kept: The cuts of the checkpoint, of which only the last may lack an effect in a sink; empty
-            without a checkpoint.
-        sinks: The last cut of each transactional sink; None if it has none.
-        where: What to call the checkpoint in errors.
-
-    Raises:
-        CutError: They disagree about more than the last cut.
-    """
-    numbers = {name: 0 if cut is None else cut.number for name, cut in sinks.items()}
-    if not kept:
-        return _by_sinks(sinks, numbers)
-    known = {cut.number: cut for cut in kept}
-    newest = max(known)
-    for name, number in numbers.items():
-        if number not in known:
-            raise CutError(
-                f"sink {name!r} has cut {number} and {where} has "
-                f"{' and '.join(f'cut {each}' for each in sorted(known))}; give the pipeline the "
-                "checkpoint and the sink that belong together, or begin anew with both empty"
-            )
-    # Without a transactional sink nothing is stored twice, so the newest one counts.
-    last = min(numbers.values(), default=newest)
-    ahead = frozenset(name for name, number in numbers.items() if number > last)
-    return Recovery(last, known[last].positions, known[newest].positions if ahead else None, ahead)
-
-
-def _by_sinks(sinks: Mapping[str, StoredCut | None], numbers: Mapping[str, int]) -> Recovery:
-    last, newest = min(numbers.values(), default=0), max(numbers.values(), default=0)
-    if newest > last + 1:
-        older, newer = (
-            next(name for name, number in numbers.items() if number == wanted)
-            for wanted in (last, newest)
-        )
-        raise CutError(
-            f"sink {older!r} has cut {last} and sink {newer!r} has cut {newest}, which are more "
-            "than one apart; give the pipeline the sinks that belong together, or begin anew with "
-            "both empty"
-        )
-    positions: dict[int, Positions] = {number: {} for number in (last, newest)} | {
-        cut.number: cut.positions for cut in sinks.values() if cut is not None
-    }
-    ahead = frozenset(name for name, number in numbers.items() if number > last)
-    return Recovery(last, positions[last], positions[newest] if ahead else None, ahead)
-
-
-# `Checkpoint`: a directory with the positions and the state of the last two cuts.
-#
-# A cut is stored here before the sinks store it. If the process ends in between, the sinks know
-# which of the two cuts counts, so both are kept.
 
 
 State = Mapping[tuple[str, int], bytes]
@@ -116,7 +43,13 @@ _DAMAGED = "it is damaged: restore a copy of the directory, or begin with anothe
 
 
 class Checkpoint:
-    """The checkpoint of one pipeline, open in at most one process. One thread at a time uses it."""
+    """A directory with the positions and the state of the last two cuts of a pipeline.
+
+    A cut is stored here before the sinks store it. If the process ends in between, the sinks know
+    which of the two cuts counts, so both are kept.
+
+    It is open in at most one process. One thread at a time uses it.
+    """
 
     def __init__(self, directory: str, pipeline: str) -> None:
         """Open a checkpoint, and make it if it is missing.
@@ -281,6 +214,73 @@ def _forget() -> None:
     global _open_lock  # noqa: PLW0603 - a thread that does not exist here may hold the parent's
     _open_lock = threading.Lock()
     _open_here.clear()
+
+
+# Which cut a run continues from: decided by the checkpoint and the sinks. Pure.
+
+
+class Recovery(NamedTuple):
+    """Where a run begins."""
+
+    cut: int
+    """The last cut that counts; 0 if there is none."""
+    positions: Positions
+    """Where the sources begin, as far as that cut names them."""
+    replay_to: Positions | None = None
+    """Up to where to read before cut `cut + 1`, which some sinks have already; None for anywhere"""
+    ahead: frozenset[str] = frozenset()
+    """The sinks that have cut `cut + 1`, which get nothing of the replay."""
+
+
+def recover(
+    kept: list[StoredCut], sinks: Mapping[str, StoredCut | None], where: str = "the checkpoint"
+) -> Recovery:
+    """Decide where a run begins.
+
+    Args:
+        kept: The cuts of the checkpoint, of which only the last may lack an effect in a sink; empty
+            without a checkpoint.
+        sinks: The last cut of each transactional sink; None if it has none.
+        where: What to call the checkpoint in errors.
+
+    Raises:
+        CutError: They disagree about more than the last cut.
+    """
+    numbers = {name: 0 if cut is None else cut.number for name, cut in sinks.items()}
+    if not kept:
+        return _by_sinks(sinks, numbers)
+    known = {cut.number: cut for cut in kept}
+    newest = max(known)
+    for name, number in numbers.items():
+        if number not in known:
+            raise CutError(
+                f"sink {name!r} has cut {number} and {where} has "
+                f"{' and '.join(f'cut {each}' for each in sorted(known))}; give the pipeline the "
+                "checkpoint and the sink that belong together, or begin anew with both empty"
+            )
+    # Without a transactional sink nothing is stored twice, so the newest one counts.
+    last = min(numbers.values(), default=newest)
+    ahead = frozenset(name for name, number in numbers.items() if number > last)
+    return Recovery(last, known[last].positions, known[newest].positions if ahead else None, ahead)
+
+
+def _by_sinks(sinks: Mapping[str, StoredCut | None], numbers: Mapping[str, int]) -> Recovery:
+    last, newest = min(numbers.values(), default=0), max(numbers.values(), default=0)
+    if newest > last + 1:
+        older, newer = (
+            next(name for name, number in numbers.items() if number == wanted)
+            for wanted in (last, newest)
+        )
+        raise CutError(
+            f"sink {older!r} has cut {last} and sink {newer!r} has cut {newest}, which are more "
+            "than one apart; give the pipeline the sinks that belong together, or begin anew with "
+            "both empty"
+        )
+    positions: dict[int, Positions] = {number: {} for number in (last, newest)} | {
+        cut.number: cut.positions for cut in sinks.values() if cut is not None
+    }
+    ahead = frozenset(name for name, number in numbers.items() if number > last)
+    return Recovery(last, positions[last], positions[newest] if ahead else None, ahead)
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -20,6 +20,140 @@ from batchqueue.pipeline.operators import row_values
 pc: Any = pyarrow.compute  # untyped: it creates its functions on import
 
 
+_HASHES = 1_500_450_271
+"""Hashes are taken modulo this prime first. Their low bits alone decide the partition of a stream,
+and cancel out where a key has the same value twice. A prime close to a power of two mixes worse."""
+
+
+class Partitioner:
+    """Splits chunks by key.
+
+    The partition of a key is the same in every process and version, as long as the number of
+    partitions is. It differs from the one that `groups.Producer` gives it: a process that owns some
+    partitions of a stream gets only their keys, and has to spread these over all of its workers.
+
+    Values are compared as by `Aggregation`: null is a value like any other, all NaN are equal, and
+    -0.0 equals 0.0. Types of a kind agree: an int32 with an int64, a string with a dictionary of
+    strings, a timestamp in seconds with one in nanoseconds. Types of different kinds do not: 1, 1.0
+    and True may have different partitions.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from batchqueue.pipeline.runner.keying import Partitioner
+        >>> batch = pa.record_batch({"city": ["Rome", "Oslo", "Rome"], "n": [1, 2, 3]})
+        >>> for partition, rows in Partitioner(["city"], partitions=4).split(batch):
+        ...     print(partition, rows["n"].to_pylist())
+        1 [1, 3]
+        2 [2]
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        partitions: int,
+        partition: Callable[[pa.RecordBatch], Any] | None = None,
+    ) -> None:
+        """Make a partitioner; it has no state.
+
+        Args:
+            columns: The columns of the key; empty if `partition` is given.
+            partitions: How many partitions there are, at least 1.
+            partition: A function that returns the partition of each row, as an array of integers of
+                any size and sign; they are taken modulo `partitions`, so that -1 is the last one.
+                Default: None, a stable hash of the key.
+        """
+        self._columns = tuple(columns)
+        self._partitions = partitions
+        self._partition = partition
+        shown = ", ".join(columns) or getattr(partition, "__name__", type(partition).__name__)
+        self._name = f"key_by({shown})"
+
+    def split(self, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
+        """Return the rows of each partition that has some, by ascending partition.
+
+        Rows keep their order. Where all have one partition, the batch itself is returned; else
+        copies are, so that a slow partition does not keep the memory of the others.
+
+        Raises:
+            OperatorError: A column is missing or cannot be a key; the function raised, or returned
+                anything but an integer for each row.
+        """
+        keys = self._key_columns(batch)
+        if batch.num_rows == 0:
+            return []
+        if self._partitions == 1:
+            return [(0, batch)]
+        if self._partition is None:
+            of_rows = self._hashed(keys)
+        else:
+            of_rows = self._given(self._partition, batch)
+        return _split(batch, of_rows)
+
+    def _key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        names = batch.schema.names
+        for column in self._columns:
+            if names.count(column) != 1:
+                problem = "is missing" if column not in names else "occurs twice"
+                raise self._error(f"found that {column!r} {problem}; the columns are {names}")
+        return [batch.column(column) for column in self._columns]
+
+    def _hashed(self, columns: list[pa.Array]) -> pa.Array:
+        """Return the partition of each row. Only different keys are hashed."""
+        is_single = len(columns) == 1
+        keys, of_rows = self._keys(self._columns[0], columns[0], is_single)
+        for name, column in zip(self._columns[1:], columns[1:], strict=True):
+            more, of_more = self._keys(name, column, is_single)
+            # Neither has more keys than the chunk has rows, so the numbers of pairs fit in 64 bits.
+            numbers = pc.add(pc.multiply(of_rows, len(more)), of_more).dictionary_encode()
+            pairs = [divmod(number, len(more)) for number in numbers.dictionary.to_pylist()]
+            keys = [keys[first] + more[second] for first, second in pairs]
+            of_rows = numbers.indices.cast(pa.int64())
+        partitions = [_core.partition_of_key(key, _HASHES) % self._partitions for key in keys]
+        return pa.array(partitions, pa.int64()).take(of_rows)
+
+    def _keys(self, name: str, column: pa.Array, is_single: bool) -> tuple[list[bytes], pa.Array]:
+        try:
+            return keys_of(column, is_single=is_single)
+        except KeyTypeError as error:
+            raise self._error(
+                f"column {name!r} is {with_article(str(error.data_type))}, which cannot be a key; "
+                "map it to a string or number, or give key_by a function with partition="
+            ) from None
+
+    def _given(self, function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch) -> pa.Array:
+        """Return the partition of each row, as the function says."""
+        try:
+            given = function(batch)
+        except Exception as error:
+            message = f"{self._name} raised {type(error).__name__}: {error}"
+            raise OperatorError(message, self._name) from error
+        wanted = f"return an integer for each of the {batch.num_rows} rows"
+        numbers = row_values(self._name, given, batch.num_rows, wanted)
+        if not pa.types.is_integer(numbers.type):
+            raise self._error(f"returned values of type {numbers.type}; {wanted}")
+        if numbers.null_count:
+            row = pc.index(numbers.is_null(), True).as_py()
+            raise self._error(f"returned null for row {row} of the chunk; {wanted}")
+        encoded = numbers.dictionary_encode()
+        partitions = [number % self._partitions for number in encoded.dictionary.to_pylist()]
+        return pa.array(partitions, pa.int64()).take(encoded.indices)
+
+    def _error(self, problem: str) -> OperatorError:
+        return OperatorError(f"{self._name} {problem}", self._name)
+
+
+def _split(batch: pa.RecordBatch, of_rows: pa.Array) -> list[tuple[int, pa.RecordBatch]]:
+    counts = {count["values"]: count["counts"] for count in of_rows.value_counts().to_pylist()}
+    if len(counts) == 1:
+        return [(of_rows[0].as_py(), batch)]
+    order = pc.array_sort_indices(of_rows)  # a stable sort
+    result, start = [], 0
+    for partition, rows in sorted(counts.items()):
+        result.append((partition, taken(batch, order.slice(start, rows))))
+        start += rows
+    return result
+
+
 # Keys as bytes: equal bytes for equal values, in every process and version.
 #
 # Changing an encoding sends keys to other partitions than before; stored state relies on them.
@@ -154,137 +288,3 @@ def _tick(kind: pa.DataType) -> tuple[bytes, int]:
 
 def _time(tag: bytes, unit_ns: int, value: int) -> bytes:
     return tag + _int(value * unit_ns)
-
-
-_HASHES = 1_500_450_271
-"""Hashes are taken modulo this prime first. Their low bits alone decide the partition of a stream,
-and cancel out where a key has the same value twice. A prime close to a power of two mixes worse."""
-
-
-class Partitioner:
-    """Splits chunks by key.
-
-    The partition of a key is the same in every process and version, as long as the number of
-    partitions is. It differs from the one that `groups.Producer` gives it: a process that owns some
-    partitions of a stream gets only their keys, and has to spread these over all of its workers.
-
-    Values are compared as by `Aggregation`: null is a value like any other, all NaN are equal, and
-    -0.0 equals 0.0. Types of a kind agree: an int32 with an int64, a string with a dictionary of
-    strings, a timestamp in seconds with one in nanoseconds. Types of different kinds do not: 1, 1.0
-    and True may have different partitions.
-
-    Example:
-        >>> import pyarrow as pa
-        >>> from batchqueue.pipeline.runner.keying import Partitioner
-        >>> batch = pa.record_batch({"city": ["Rome", "Oslo", "Rome"], "n": [1, 2, 3]})
-        >>> for partition, rows in Partitioner(["city"], partitions=4).split(batch):
-        ...     print(partition, rows["n"].to_pylist())
-        1 [1, 3]
-        2 [2]
-    """
-
-    def __init__(
-        self,
-        columns: Sequence[str],
-        partitions: int,
-        partition: Callable[[pa.RecordBatch], Any] | None = None,
-    ) -> None:
-        """Make a partitioner; it has no state.
-
-        Args:
-            columns: The columns of the key; empty if `partition` is given.
-            partitions: How many partitions there are, at least 1.
-            partition: A function that returns the partition of each row, as an array of integers of
-                any size and sign; they are taken modulo `partitions`, so that -1 is the last one.
-                Default: None, a stable hash of the key.
-        """
-        self._columns = tuple(columns)
-        self._partitions = partitions
-        self._partition = partition
-        shown = ", ".join(columns) or getattr(partition, "__name__", type(partition).__name__)
-        self._name = f"key_by({shown})"
-
-    def split(self, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
-        """Return the rows of each partition that has some, by ascending partition.
-
-        Rows keep their order. Where all have one partition, the batch itself is returned; else
-        copies are, so that a slow partition does not keep the memory of the others.
-
-        Raises:
-            OperatorError: A column is missing or cannot be a key; the function raised, or returned
-                anything but an integer for each row.
-        """
-        keys = self._key_columns(batch)
-        if batch.num_rows == 0:
-            return []
-        if self._partitions == 1:
-            return [(0, batch)]
-        if self._partition is None:
-            of_rows = self._hashed(keys)
-        else:
-            of_rows = self._given(self._partition, batch)
-        return _split(batch, of_rows)
-
-    def _key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        names = batch.schema.names
-        for column in self._columns:
-            if names.count(column) != 1:
-                problem = "is missing" if column not in names else "occurs twice"
-                raise self._error(f"found that {column!r} {problem}; the columns are {names}")
-        return [batch.column(column) for column in self._columns]
-
-    def _hashed(self, columns: list[pa.Array]) -> pa.Array:
-        """Return the partition of each row. Only different keys are hashed."""
-        is_single = len(columns) == 1
-        keys, of_rows = self._keys(self._columns[0], columns[0], is_single)
-        for name, column in zip(self._columns[1:], columns[1:], strict=True):
-            more, of_more = self._keys(name, column, is_single)
-            # Neither has more keys than the chunk has rows, so the numbers of pairs fit in 64 bits.
-            numbers = pc.add(pc.multiply(of_rows, len(more)), of_more).dictionary_encode()
-            pairs = [divmod(number, len(more)) for number in numbers.dictionary.to_pylist()]
-            keys = [keys[first] + more[second] for first, second in pairs]
-            of_rows = numbers.indices.cast(pa.int64())
-        partitions = [_core.partition_of_key(key, _HASHES) % self._partitions for key in keys]
-        return pa.array(partitions, pa.int64()).take(of_rows)
-
-    def _keys(self, name: str, column: pa.Array, is_single: bool) -> tuple[list[bytes], pa.Array]:
-        try:
-            return keys_of(column, is_single=is_single)
-        except KeyTypeError as error:
-            raise self._error(
-                f"column {name!r} is {with_article(str(error.data_type))}, which cannot be a key; "
-                "map it to a string or number, or give key_by a function with partition="
-            ) from None
-
-    def _given(self, function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch) -> pa.Array:
-        """Return the partition of each row, as the function says."""
-        try:
-            given = function(batch)
-        except Exception as error:
-            message = f"{self._name} raised {type(error).__name__}: {error}"
-            raise OperatorError(message, self._name) from error
-        wanted = f"return an integer for each of the {batch.num_rows} rows"
-        numbers = row_values(self._name, given, batch.num_rows, wanted)
-        if not pa.types.is_integer(numbers.type):
-            raise self._error(f"returned values of type {numbers.type}; {wanted}")
-        if numbers.null_count:
-            row = pc.index(numbers.is_null(), True).as_py()
-            raise self._error(f"returned null for row {row} of the chunk; {wanted}")
-        encoded = numbers.dictionary_encode()
-        partitions = [number % self._partitions for number in encoded.dictionary.to_pylist()]
-        return pa.array(partitions, pa.int64()).take(encoded.indices)
-
-    def _error(self, problem: str) -> OperatorError:
-        return OperatorError(f"{self._name} {problem}", self._name)
-
-
-def _split(batch: pa.RecordBatch, of_rows: pa.Array) -> list[tuple[int, pa.RecordBatch]]:
-    counts = {count["values"]: count["counts"] for count in of_rows.value_counts().to_pylist()}
-    if len(counts) == 1:
-        return [(of_rows[0].as_py(), batch)]
-    order = pc.array_sort_indices(of_rows)  # a stable sort
-    result, start = [], 0
-    for partition, rows in sorted(counts.items()):
-        result.append((partition, taken(batch, order.slice(start, rows))))
-        start += rows
-    return result

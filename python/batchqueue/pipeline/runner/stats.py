@@ -13,6 +13,63 @@ from batchqueue.pipeline.runner.stage import RunnerStage
 
 
 @dataclass(frozen=True)
+class PipelineStats:
+    """A run at one moment.
+
+    Attributes:
+        name: The name of the pipeline.
+        state: "running", "stopping", "stopped" or "failed".
+        sources: The sources, by name.
+        stages: The stages, by name, each behind the one before it.
+        cuts_total: Cuts of this run.
+        cut: The number of the last cut.
+        cut_seconds: How long the last cut took; None before the first.
+        missing: The stages whose pressure is not known.
+        cut_waits_for: What the cut that is being taken waits for; None if there is none.
+        log_stuck_s: For how many seconds the log has been taking a line; 0.0 if it is not. Lines of
+            runs and workers wait meanwhile, and nothing else does.
+        log_lines_dropped_total: Lines that were dropped, in this process, because 1,000 waited.
+    """
+
+    name: str
+    state: str
+    sources: "Mapping[str, SourceStats]"
+    stages: "Mapping[str, StageStats]"
+    cuts_total: int
+    cut: int
+    cut_seconds: float | None
+    missing: tuple[str, ...]
+    cut_waits_for: str | None
+    log_stuck_s: float
+    log_lines_dropped_total: int
+
+
+def pipeline_stats(
+    name: str,
+    state: str,
+    *,
+    sources: Sequence[SourceThread],
+    stages: Sequence[RunnerStage],
+    cutter: Cutter,
+    watch: FlowWatch,
+) -> PipelineStats:
+    """Return the figures of a run."""
+    return PipelineStats(
+        name=name,
+        state=state,
+        sources={each.name: _source_stats(each, watch.lags[each.name]) for each in sources},
+        stages={each.name: _stage_stats(each, watch.controller) for each in stages},
+        cuts_total=cutter.count,
+        cut=cutter.number,
+        cut_seconds=cutter.seconds,
+        missing=watch.controller.missing,
+        cut_waits_for=cutter.holder,
+        log_stuck_s=log_stuck_s(),
+        log_lines_dropped_total=log_lines_dropped(),
+    )
+
+
+@dataclass(frozen=True)
 class SourceStats:
     """A source at one moment.
 
@@ -81,63 +138,6 @@ class StageStats:
     held_up_by: str | None
     slow_down_factor: float
     chunks_failed_total: int
-
-
-@dataclass(frozen=True)
-class PipelineStats:
-    """A run at one moment.
-
-    Attributes:
-        name: The name of the pipeline.
-        state: "running", "stopping", "stopped" or "failed".
-        sources: The sources, by name.
-        stages: The stages, by name, each behind the one before it.
-        cuts_total: Cuts of this run.
-        cut: The number of the last cut.
-        cut_seconds: How long the last cut took; None before the first.
-        missing: The stages whose pressure is not known.
-        cut_waits_for: What the cut that is being taken waits for; None if there is none.
-        log_stuck_s: For how many seconds the log has been taking a line; 0.0 if it is not. Lines of
-            runs and workers wait meanwhile, and nothing else does.
-        log_lines_dropped_total: Lines that were dropped, in this process, because 1,000 waited.
-    """
-
-    name: str
-    state: str
-    sources: Mapping[str, SourceStats]
-    stages: Mapping[str, StageStats]
-    cuts_total: int
-    cut: int
-    cut_seconds: float | None
-    missing: tuple[str, ...]
-    cut_waits_for: str | None
-    log_stuck_s: float
-    log_lines_dropped_total: int
-
-
-def pipeline_stats(
-    name: str,
-    state: str,
-    *,
-    sources: Sequence[SourceThread],
-    stages: Sequence[RunnerStage],
-    cutter: Cutter,
-    watch: FlowWatch,
-) -> PipelineStats:
-    """Return the figures of a run."""
-    return PipelineStats(
-        name=name,
-        state=state,
-        sources={each.name: _source_stats(each, watch.lags[each.name]) for each in sources},
-        stages={each.name: _stage_stats(each, watch.controller) for each in stages},
-        cuts_total=cutter.count,
-        cut=cutter.number,
-        cut_seconds=cutter.seconds,
-        missing=watch.controller.missing,
-        cut_waits_for=cutter.holder,
-        log_stuck_s=log_stuck_s(),
-        log_lines_dropped_total=log_lines_dropped(),
-    )
 
 
 def _source_stats(source: SourceThread, reader: LagReader) -> SourceStats:

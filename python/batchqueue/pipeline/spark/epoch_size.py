@@ -18,6 +18,66 @@ from itertools import combinations
 from statistics import median
 from typing import NamedTuple
 
+
+class EpochSize:
+    """The size of the epochs of one run of a query, from one to the next."""
+
+    def __init__(self, goal: "EpochGoal") -> None:
+        self._goal = goal
+        self._epochs: deque[SizedEpoch] = deque(maxlen=_HISTORY)
+        self._rows = min(goal.first_rows, goal.max_rows)
+        self._fixed_s = 0.0
+        self._has_begun = False
+
+    @property
+    def rows(self) -> int:
+        """The most rows of the next epoch."""
+        return self._rows
+
+    @property
+    def fixed_s(self) -> float:
+        """The fixed cost of an epoch, in seconds; 0 as long as it is unknown."""
+        return self._fixed_s
+
+    @property
+    def goal_s(self) -> float:
+        """How long an epoch should take, in seconds."""
+        return goal_seconds(self._goal, self._fixed_s)
+
+    def after(self, rows: int, busy_s: float) -> None:
+        """Take note of an epoch.
+
+        Args:
+            rows: Its rows, at least 0.
+            busy_s: The seconds that it took.
+        """
+        if rows < 1:
+            return
+        if self._has_begun:
+            self._epochs.append(SizedEpoch(rows, busy_s))
+            fixed_s = fixed_seconds(self._epochs)
+            if fixed_s is not None:
+                self._fixed_s = fixed_s
+        # The first epoch starts Spark's workers, which would look like the cost of its rows.
+        self._has_begun = True
+        self._set(rows, resized(rows, busy_s, self.goal_s), is_on_time=busy_s <= self.goal_s)
+
+    def after_a_kept_trigger(self, rows: int) -> None:
+        """Take note of an epoch that ended before the next trigger, with an unknown busy time.
+
+        Args:
+            rows: Its rows, at least 0.
+        """
+        if rows >= 1:
+            self._set(rows, round(rows * CAUTIOUS_RATIO) + 1, is_on_time=True)
+
+    def _set(self, last: int, rows: int, *, is_on_time: bool) -> None:
+        # An epoch may be small because the source had no more. That says nothing against the limit.
+        if is_on_time and last < _SHARE_OF_LIMIT * self._rows:
+            rows = max(rows, self._rows)
+        self._rows = max(1, min(rows, self._goal.max_rows))
+
+
 LEAST_RATIO = 0.2
 MOST_RATIO = 2.0
 CAUTIOUS_RATIO = 1.25
@@ -96,62 +156,3 @@ def fixed_seconds(epochs: Sequence[SizedEpoch]) -> float | None:
     slope = median(slopes)
     intercept = median(epoch.busy_s - slope * epoch.rows for epoch in epochs)
     return min(max(intercept, 0.0), median(epoch.busy_s for epoch in epochs))
-
-
-class EpochSize:
-    """The size of the epochs of one run of a query, from one to the next."""
-
-    def __init__(self, goal: EpochGoal) -> None:
-        self._goal = goal
-        self._epochs: deque[SizedEpoch] = deque(maxlen=_HISTORY)
-        self._rows = min(goal.first_rows, goal.max_rows)
-        self._fixed_s = 0.0
-        self._has_begun = False
-
-    @property
-    def rows(self) -> int:
-        """The most rows of the next epoch."""
-        return self._rows
-
-    @property
-    def fixed_s(self) -> float:
-        """The fixed cost of an epoch, in seconds; 0 as long as it is unknown."""
-        return self._fixed_s
-
-    @property
-    def goal_s(self) -> float:
-        """How long an epoch should take, in seconds."""
-        return goal_seconds(self._goal, self._fixed_s)
-
-    def after(self, rows: int, busy_s: float) -> None:
-        """Take note of an epoch.
-
-        Args:
-            rows: Its rows, at least 0.
-            busy_s: The seconds that it took.
-        """
-        if rows < 1:
-            return
-        if self._has_begun:
-            self._epochs.append(SizedEpoch(rows, busy_s))
-            fixed_s = fixed_seconds(self._epochs)
-            if fixed_s is not None:
-                self._fixed_s = fixed_s
-        # The first epoch starts Spark's workers, which would look like the cost of its rows.
-        self._has_begun = True
-        self._set(rows, resized(rows, busy_s, self.goal_s), is_on_time=busy_s <= self.goal_s)
-
-    def after_a_kept_trigger(self, rows: int) -> None:
-        """Take note of an epoch that ended before the next trigger, with an unknown busy time.
-
-        Args:
-            rows: Its rows, at least 0.
-        """
-        if rows >= 1:
-            self._set(rows, round(rows * CAUTIOUS_RATIO) + 1, is_on_time=True)
-
-    def _set(self, last: int, rows: int, *, is_on_time: bool) -> None:
-        # An epoch may be small because the source had no more. That says nothing against the limit.
-        if is_on_time and last < _SHARE_OF_LIMIT * self._rows:
-            rows = max(rows, self._rows)
-        self._rows = max(1, min(rows, self._goal.max_rows))
