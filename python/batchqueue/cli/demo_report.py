@@ -181,15 +181,10 @@ def _expected(spark: SparkSession) -> Iterator[tuple[type[Metrics], Mapping[Key,
     """Yield each metric type with Spark's values by key."""
     for column, groups in MEASURES.items():
         rows = spark.sql(_MEASURES_SQL.format(column=column)).toArrow().to_pylist()
-        by_entity: dict[str, list[dict[str, Any]]] = {entity: [] for entity in groups}
-        for row in rows:
-            by_entity[row["entity"]].append(row)
         for entity, measures in groups.items():
+            of_entity = {(entity, row["bucket"]): row for row in rows if row["entity"] == entity}
             for measure, metric_type in zip(Measures._fields, measures, strict=True):
-                yield (
-                    metric_type,
-                    {(entity, row["bucket"]): row[measure] for row in by_entity[entity]},
-                )
+                yield metric_type, {key: row[measure] for key, row in of_entity.items()}
     worst: dict[Key, list[tuple[int, str]]] = {}
     for row in spark.sql(_WORST_SQL.format(limit=WORST_DELAYS.limit)).toArrow().to_pylist():
         worst.setdefault((NEW_YORK, row["bucket"]), []).append((row["dep_delay"], row["flight_id"]))
@@ -199,14 +194,14 @@ def _expected(spark: SparkSession) -> Iterator[tuple[type[Metrics], Mapping[Key,
 def _value(metrics: Metrics) -> Any:
     """Return the stored value to compare."""
     match metrics:
+        case Ranking():
+            return [(entry.score, entry.id) for entry in metrics.entries]
         case CountMetrics():
             return metrics.count
-        case MaxMetrics() | MeanMetrics():
+        case MaxMetrics() | MeanMetrics():  # a mean is a sum as well
             return metrics.value
         case SumMetrics():
             return metrics.total
-        case Ranking():
-            return [(entry.score, entry.id) for entry in metrics.entries]
     raise TypeError(f"the check cannot compare {type(metrics).__name__}")
 
 
@@ -238,7 +233,6 @@ class EpochTotals:
     Attributes:
         rows: Number of rows read.
         items: Number of items made of them.
-        refused: Number of items that any stage refused.
         stages: Number of items by outcome, for each stage.
         peak_used_percent: Peak use of the fullest partition, 0 to 100, for each stage.
         drain_cpu_s: CPU seconds of drain threads, with their handlers.
@@ -247,7 +241,6 @@ class EpochTotals:
 
     rows: int
     items: int
-    refused: int
     stages: dict[str, Counter[str]]
     peak_used_percent: dict[str, float]
     drain_cpu_s: float
@@ -260,14 +253,12 @@ class EpochTotals:
         peaks: dict[str, float] = {}
         for epoch in epochs:
             for stage, counts in epoch["stages"].items():
-                stages.setdefault(stage, Counter()).update(
-                    {name: counts[name] for name in OUTCOMES}
-                )
+                outcomes = {name: counts[name] for name in OUTCOMES}
+                stages.setdefault(stage, Counter()).update(outcomes)
                 peaks[stage] = max(peaks.get(stage, 0.0), counts["peak_used_percent"])
         return cls(
             rows=sum(epoch["rows"] for epoch in epochs),
             items=sum(epoch["items"] for epoch in epochs),
-            refused=sum(counts["refused"] for counts in stages.values()),
             stages=stages,
             peak_used_percent=peaks,
             drain_cpu_s=sum(epoch["drain_cpu_s"] + epoch["commit_drain_cpu_s"] for epoch in epochs),
@@ -282,12 +273,17 @@ _WORST_SHOWN = 3
 _DIFFERENCES_SHOWN = 10
 
 
+def _table(title: str, *headings: str, **options: Any) -> Table:
+    table = Table("", box=box.SIMPLE_HEAD, title=title, title_justify="left", **options)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
+
+
 def print_results(console: Console, results: Results) -> None:
     """Print a line per carrier and airport, and the longest delays of the whole period."""
-    table = Table(box=box.SIMPLE_HEAD, title="Flights from New York", title_justify="left")
-    table.add_column("")
-    for heading in ("departures", "mean delay", "max delay", "cancelled", "miles"):
-        table.add_column(heading, justify="right")
+    headings = ("departures", "mean delay", "max delay", "cancelled", "miles")
+    table = _table("Flights from New York", *headings)
     for groups in MEASURES.values():
         for entity, measures in groups.items():
             if results.of(measures.departures):
@@ -301,27 +297,20 @@ def print_results(console: Console, results: Results) -> None:
 
 def _cells(results: Results, measures: Measures) -> list[str]:
     """Return the cells of a carrier or airport."""
-    departures = results.over_time(measures.departures)
-    mean_delay = results.over_time(measures.mean_delay)
-    max_delay = results.over_time(measures.max_delay)
-    cancellations = results.over_time(measures.cancellations)
-    distance = results.over_time(measures.distance)
+    mean_delay = results.over_time(measures.mean_delay).value
+    max_delay = results.over_time(measures.max_delay).value
     return [
-        f"{departures.count:,}",
-        "-" if mean_delay.value is None else f"{mean_delay.value:.1f} min",
-        "-" if max_delay.value is None else f"{max_delay.value:,} min",
-        f"{cancellations.count:,}",
-        f"{distance.total:,}",
+        f"{results.over_time(measures.departures).count:,}",
+        "-" if mean_delay is None else f"{mean_delay:.1f} min",
+        "-" if max_delay is None else f"{max_delay:,} min",
+        f"{results.over_time(measures.cancellations).count:,}",
+        f"{results.over_time(measures.distance).total:,}",
     ]
 
 
 def print_stages(console: Console, totals: EpochTotals) -> None:
     """Print the outcomes of the items of each stage, and the CPU time of the drain threads."""
-    table = Table(box=box.SIMPLE_HEAD, padding=0, title="Items by stage", title_justify="left")
-    table.add_column("")
-    for outcome in OUTCOMES:
-        table.add_column(outcome, justify="right")
-    table.add_column("queue use", justify="right")
+    table = _table("Items by stage", *OUTCOMES, "queue use", padding=0)
     for stage, counts in totals.stages.items():
         cells = [f"{counts[outcome]:,}" for outcome in OUTCOMES]
         table.add_row(stage, *cells, f"{totals.peak_used_percent[stage]:.0f} %")
@@ -332,8 +321,8 @@ def print_stages(console: Console, totals: EpochTotals) -> None:
     )
 
 
-def print_rate(console: Console, this_run: EpochTotals, seconds: float) -> None:
-    """Print the speed of the stream of this run."""
+def print_rates(console: Console, this_run: EpochTotals, seconds: float, speeds: L1Speeds) -> None:
+    """Print the speed of the stream of this run, and those of L1 in Python and in Rust."""
     if this_run.rows:
         console.print(
             f"stream: {this_run.rows:,} rows in {seconds:.1f} s, "
@@ -341,10 +330,6 @@ def print_rate(console: Console, this_run: EpochTotals, seconds: float) -> None:
         )
     else:
         console.print("stream: all files were read by an earlier run, nothing is new")
-
-
-def print_speeds(console: Console, speeds: L1Speeds) -> None:
-    """Print the speeds of L1 in Python and in Rust."""
     console.print(
         f"L1 alone, {speeds.rows:,} rows in one process: "
         f"Python handlers {speeds.python:,.0f} rows/s, "
