@@ -314,8 +314,8 @@ class Origin(NamedTuple):
 
 
 def with_origin(
-    chunk: "pa.RecordBatch", pipeline: str, source: str, origin: Origin
-) -> "pa.RecordBatch":
+    chunk: pa.RecordBatch, pipeline: str, source: str, origin: Origin
+) -> pa.RecordBatch:
     """Return a chunk with its origin in the metadata of its schema; no data is copied."""
     cut, partition, position, number, part = origin
     # A part consists of digits and dots.
@@ -329,7 +329,7 @@ def _beginning(pipeline: str, source: str, cut: int, partition: str, position: s
     return json.dumps([pipeline, source, cut, partition, position])[:-1]
 
 
-def chunk_origin(chunk: "pa.RecordBatch") -> ChunkOrigin:
+def chunk_origin(chunk: pa.RecordBatch) -> ChunkOrigin:
     """Return where a chunk that a sink was given came from.
 
     Args:

@@ -15,14 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from types import CoroutineType, GeneratorType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import pyarrow as pa
 
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import BatchQueueError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 Position = dict[str, Any]
 """Where to continue in a source: JSON, less than 64 kB. Its fields are the source's own."""
@@ -93,7 +91,7 @@ class Source(Protocol):
         """Whether it ends: an empty plan means "the end" if so, and else "nothing new yet"."""
         ...
 
-    def schema(self) -> "pa.Schema":
+    def schema(self) -> pa.Schema:
         """Return the schema of all batches."""
         ...
 
@@ -126,7 +124,7 @@ class Source(Protocol):
         """
         ...
 
-    def read(self, split: Split) -> "Iterator[pa.RecordBatch]":
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Read one split, and nothing ahead of it.
 
         Each call gives the same rows in the same order.
@@ -156,9 +154,7 @@ class Operator(Protocol):
     called concurrently, and see each other's effects.
     """
 
-    def process(
-        self, chunk: "pa.RecordBatch"
-    ) -> "pa.RecordBatch | Iterable[pa.RecordBatch] | None":
+    def process(self, chunk: pa.RecordBatch) -> pa.RecordBatch | Iterable[pa.RecordBatch] | None:
         """Take a chunk, and return what follows from it: a batch, several, or None for nothing."""
         ...
 
@@ -166,7 +162,7 @@ class Operator(Protocol):
 class FlushingOperator(Operator, Protocol):
     """An operator that keeps rows back."""
 
-    def flush(self) -> "Iterable[pa.RecordBatch]":
+    def flush(self) -> Iterable[pa.RecordBatch]:
         """Emit what should not wait any longer, before a cut and at the end.
 
         What has to stay, stays, and is part of the snapshot.
@@ -211,7 +207,7 @@ class Sink(Protocol):
         """The rows that a write should have, if they are there; at least 1."""
         ...
 
-    def write(self, chunks: "list[pa.RecordBatch]") -> None:
+    def write(self, chunks: list[pa.RecordBatch]) -> None:
         """Write chunks, in order. What it raises ends the run.
 
         `chunk_origin` says where a chunk came from. After a crash chunks may come again.
@@ -311,7 +307,7 @@ def is_deferred(function: Callable[..., Any]) -> bool:
     )
 
 
-def write_to(sink: Sink, chunks: "list[pa.RecordBatch]") -> None:
+def write_to(sink: Sink, chunks: list[pa.RecordBatch]) -> None:
     """Have a sink write chunks, and check that it has.
 
     Raises:

@@ -13,15 +13,14 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from batchqueue.base.checks import LocalPath, check_whole, local_path, require
+import pyarrow as pa
+from pyarrow import ipc
+
+from batchqueue.base.checks import LocalPath, check_whole, local_path
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import CutError, Position, SinkError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 __all__ = ["FileSink"]
 
@@ -63,7 +62,7 @@ class FileSink:
         directory: LocalPath,
         *,
         format: str = "parquet",
-        schema: "pa.Schema | None" = None,
+        schema: pa.Schema | None = None,
         compression: str | None = None,
         batch_rows: int = 2_000,
     ) -> None:
@@ -82,7 +81,6 @@ class FileSink:
 
         Raises:
             ConfigError: A setting is invalid.
-            MissingPackageError: pyarrow is missing.
 
         Example:
             >>> import pyarrow as pa
@@ -94,9 +92,6 @@ class FileSink:
             (3, (1, {'orders': {'file': 7}}))
             >>> sink.close()
         """
-        require("pyarrow", "FileSink", "files")
-        import pyarrow as pa
-
         path = local_path("directory", directory, _ELSEWHERE)
         if format not in SUFFIXES:
             raise ConfigError(f"format is {format!r}; give one of {', '.join(SUFFIXES)}")
@@ -161,7 +156,7 @@ class FileSink:
                 self._directory.release()
         self._reset()
 
-    def write(self, chunks: "list[pa.RecordBatch]") -> None:
+    def write(self, chunks: list[pa.RecordBatch]) -> None:
         """Add chunks to the file of the next cut.
 
         Raises:
@@ -227,7 +222,7 @@ class FileSink:
         self.__dict__.update(state)
         self._begin_anew()
 
-    def _begin(self, directory: "Directory", found: "pa.Schema") -> "FileWriter":
+    def _begin(self, directory: "Directory", found: pa.Schema) -> "FileWriter":
         schema = directory.schema or self._given or _plain(found)
         if self._given is not None:
             check_columns(self._given, schema, str(self._path))
@@ -258,8 +253,6 @@ class FileSink:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        import pyarrow as pa
-
         try:
             yield
         except (OSError, pa.ArrowException) as error:
@@ -270,16 +263,12 @@ class FileSink:
             ) from error
 
 
-def _plain(schema: "pa.Schema") -> "pa.Schema":
+def _plain(schema: pa.Schema) -> pa.Schema:
     """Returns the columns without metadata, and nullable: later chunks may have nulls."""
-    import pyarrow as pa
-
     return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 
 def _check_compression(compression: str | None, format: str) -> None:
-    import pyarrow as pa
-
     if compression is None:
         return
     try:
@@ -355,9 +344,7 @@ class Directory:
         stored = self._read(_CUT)
         return None if stored is None else (stored["cut"], stored["positions"])
 
-    def commit(
-        self, cut: int, positions: Mapping[str, Position], schema: "pa.Schema | None"
-    ) -> None:
+    def commit(self, cut: int, positions: Mapping[str, Position], schema: pa.Schema | None) -> None:
         """Make the pending file visible, together with its cut.
 
         Args:
@@ -476,10 +463,7 @@ class Directory:
         return content
 
 
-def _schema_of(text: str | None) -> "pa.Schema | None":
-    import pyarrow as pa
-    from pyarrow import ipc
-
+def _schema_of(text: str | None) -> pa.Schema | None:
     return None if text is None else ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
@@ -532,9 +516,7 @@ class FileWriter:
         schema: Its columns.
     """
 
-    def __init__(
-        self, path: Path, format: str, schema: "pa.Schema", compression: str | None
-    ) -> None:
+    def __init__(self, path: Path, format: str, schema: pa.Schema, compression: str | None) -> None:
         """Create the file.
 
         Args:
@@ -553,14 +535,12 @@ class FileWriter:
         self._kept: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
 
-    def write(self, chunk: "pa.RecordBatch") -> None:
+    def write(self, chunk: pa.RecordBatch) -> None:
         """Take a chunk, which must have the columns of the file.
 
         Raises:
             SinkError: It has others.
         """
-        import pyarrow as pa
-
         check_columns(chunk.schema, self.schema, str(self._path.parent.parent))
         # Not the chunk: its schema may carry metadata, which differs from chunk to chunk.
         self._kept.append(pa.RecordBatch.from_arrays(chunk.columns, schema=self.schema))
@@ -576,25 +556,20 @@ class FileWriter:
 
     def abort(self) -> None:
         """Close the file, which is incomplete; what goes wrong is of no interest any more."""
-        import pyarrow as pa
-
         self._kept.clear()
         with suppress(OSError, pa.ArrowException):
             self._writer.close()
 
     def _write_group(self) -> None:
-        import pyarrow as pa
-
         if self._kept:
             table = pa.Table.from_batches(self._kept, self.schema).combine_chunks()
             self._kept, self._rows, self._bytes = [], 0, 0
             self._writer.write_table(table)
 
 
-def _open(path: Path, format: str, schema: "pa.Schema", compression: str | None) -> Any:
+def _open(path: Path, format: str, schema: pa.Schema, compression: str | None) -> Any:
     import pyarrow.csv
     import pyarrow.parquet
-    from pyarrow import ipc
 
     match format:
         case "parquet":
@@ -606,14 +581,12 @@ def _open(path: Path, format: str, schema: "pa.Schema", compression: str | None)
             return pyarrow.csv.CSVWriter(path, schema)
 
 
-def check_types(schema: "pa.Schema", format: str, directory: str) -> None:
+def check_types(schema: pa.Schema, format: str, directory: str) -> None:
     """Refuse columns that a format has no type for.
 
     Raises:
         SinkError: There is one.
     """
-    import pyarrow as pa
-
     for field in schema:
         if format == "csv" and pa.types.is_nested(field.type):
             raise SinkError(
@@ -622,7 +595,7 @@ def check_types(schema: "pa.Schema", format: str, directory: str) -> None:
             )
 
 
-def check_columns(found: "pa.Schema", expected: "pa.Schema", directory: str) -> None:
+def check_columns(found: pa.Schema, expected: pa.Schema, directory: str) -> None:
     """Refuse columns that differ from those of a directory.
 
     Raises:

@@ -3,18 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchqueue.aggregation.aggregator import Aggregation
 from batchqueue.base.checks import check_switch, check_whole
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import GraphError, Operator, Sink, Source, is_deferred
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from batchqueue.aggregation.aggregator import Aggregation
-
 
 MAX_WORKERS = 1_024
 MAX_CHUNK_ROWS = 1_000_000
@@ -35,9 +32,9 @@ class Flow:
 
     def map(
         self,
-        operation: "Callable[[pa.RecordBatch], Any] | Operator",
+        operation: Callable[[pa.RecordBatch], Any] | Operator,
         workers: int | None = None,
-        schema: "pa.Schema | None" = None,
+        schema: pa.Schema | None = None,
     ) -> "Flow":
         """Apply a function or an operator to each chunk.
 
@@ -70,7 +67,7 @@ class Flow:
             self._graph.check_new(operation, "give another instance, or use .stateful(make)")
         return self._then(MapStep(operation, workers, schema))
 
-    def filter(self, keep: "pc.Expression | Callable[[pa.RecordBatch], Any]") -> "Flow":
+    def filter(self, keep: pc.Expression | Callable[[pa.RecordBatch], Any]) -> "Flow":
         """Keep some of the rows.
 
         Args:
@@ -92,7 +89,7 @@ class Flow:
         self,
         *columns: str,
         partitions: int | None = None,
-        partition: "Callable[[pa.RecordBatch], Any] | None" = None,
+        partition: Callable[[pa.RecordBatch], Any] | None = None,
     ) -> "Flow":
         """Begin a stage where rows with equal keys meet the same worker, in order.
 
@@ -118,7 +115,7 @@ class Flow:
             raise GraphError("give key_by either columns or partition=, a function")
         return self._then(KeyByStep(columns, partitions, partition))
 
-    def aggregate(self, aggregation: "Aggregation", spread: int = 1) -> "Flow":
+    def aggregate(self, aggregation: Aggregation, spread: int = 1) -> "Flow":
         """Aggregate rows in groups, in Rust; a batch with a row per group follows with each cut.
 
         A group occurs again with a later cut if it has new rows, with the values of these rows
@@ -134,8 +131,6 @@ class Flow:
             GraphError: `aggregation` is not an `Aggregation`.
             ConfigError: `spread` is out of range.
         """
-        from batchqueue.aggregation.aggregator import Aggregation
-
         check_whole("spread", spread, 1, MAX_WORKERS)
         if not isinstance(aggregation, Aggregation):
             raise GraphError(
@@ -271,9 +266,9 @@ class SourceStep:
 class MapStep:
     """A function of a record batch, or an operator."""
 
-    operation: "Callable[[pa.RecordBatch], Any] | Operator"
+    operation: Callable[[pa.RecordBatch], Any] | Operator
     workers: int | None
-    schema: "pa.Schema | None"
+    schema: pa.Schema | None
 
     def __str__(self) -> str:
         return f"map({_name_of(self.operation)})"
@@ -283,7 +278,7 @@ class MapStep:
 class FilterStep:
     """Which rows stay: a pyarrow expression, or a function of a record batch."""
 
-    keep: "pc.Expression | Callable[[pa.RecordBatch], Any]"
+    keep: pc.Expression | Callable[[pa.RecordBatch], Any]
 
     def __str__(self) -> str:
         return f"filter({_name_of(self.keep) if callable(self.keep) else self.keep})"
@@ -295,7 +290,7 @@ class KeyByStep:
 
     columns: tuple[str, ...]
     partitions: int | None
-    partition: "Callable[[pa.RecordBatch], Any] | None"
+    partition: Callable[[pa.RecordBatch], Any] | None
 
     def __str__(self) -> str:
         return f"key_by({', '.join(self.columns) or _name_of(self.partition)})"
@@ -305,7 +300,7 @@ class KeyByStep:
 class AggregateStep:
     """A row per group, with each cut."""
 
-    aggregation: "Aggregation"
+    aggregation: Aggregation
     spread: int
 
     def __str__(self) -> str:

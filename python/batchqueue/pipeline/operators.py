@@ -432,7 +432,7 @@ class AggregateOperator(ChainedOperator):
 class FilterOperator(ChainedOperator):
     """Keeps the rows for which an expression or a function says true; null means no."""
 
-    def __init__(self, name: str, keep: "pc.Expression | Callable[[pa.RecordBatch], Any]") -> None:
+    def __init__(self, name: str, keep: pc.Expression | Callable[[pa.RecordBatch], Any]) -> None:
         super().__init__(name)
         self._keep = keep
 

@@ -6,14 +6,14 @@ from batchqueue.base.checks import LocalPath, local_path
 from batchqueue.groups.skew import SkewDetectionConfig
 from batchqueue.pipeline.compiling import CompiledGraph, compile_graph
 from batchqueue.pipeline.contract import Source
+from batchqueue.pipeline.drawing import explained, svg
 from batchqueue.pipeline.graph import Flow, Graph, StageConfig
+from batchqueue.pipeline.runner.run import PipelineRun, RunSummary, run_in_foreground
 from batchqueue.pipeline.settings import BackpressureConfig, RunSettings
+from batchqueue.pipeline.spark.pipeline import SparkPipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from batchqueue.pipeline.runner.run import PipelineRun, RunSummary
-    from batchqueue.pipeline.spark.pipeline import SparkPipeline
 
 _ELSEWHERE = (
     "a run in one process keeps it on a disk; for runs on Spark alone, give the URI to "
@@ -95,7 +95,7 @@ class Pipeline:
         """
         return Flow(self.graph, self.graph.add_source(source, name))
 
-    def on_spark(self, spark: "SparkSession", **options: Any) -> "SparkPipeline":
+    def on_spark(self, spark: "SparkSession", **options: Any) -> SparkPipeline:
         """Return the same graph as queries of Spark; nothing runs yet.
 
         Args:
@@ -114,11 +114,9 @@ class Pipeline:
         Example:
             pipeline.on_spark(spark).start().awaitTermination()
         """
-        from batchqueue.pipeline.spark.pipeline import SparkPipeline
-
         return SparkPipeline(spark, self.settings, **options)
 
-    def start(self) -> "PipelineRun":
+    def start(self) -> PipelineRun:
         """Run in the background of this process, from the last cut on.
 
         Returns:
@@ -131,11 +129,9 @@ class Pipeline:
             CutError: The checkpoint and the sinks do not belong together.
             StageFailedError: A sink or an operator could not be made ready.
         """
-        from batchqueue.pipeline.runner.run import PipelineRun
-
         return PipelineRun(self.settings)
 
-    def run(self, timeout: float | None = None, *, grace: float = 30) -> "RunSummary":
+    def run(self, timeout: float | None = None, *, grace: float = 30) -> RunSummary:
         """Run in this process until the sources end, or SIGTERM or Ctrl-C.
 
         These signals are handled if this is the main thread. After the first, nothing more is read,
@@ -170,8 +166,6 @@ class Pipeline:
             >>> total
             499500
         """
-        from batchqueue.pipeline.runner.run import run_in_foreground
-
         return run_in_foreground(self.settings, timeout, grace)
 
     def explain(self) -> str:
@@ -180,8 +174,6 @@ class Pipeline:
         Raises:
             GraphError: The graph cannot run.
         """
-        from batchqueue.pipeline.drawing import explained
-
         return explained(self.compiled())
 
     def picture(self, path: LocalPath) -> None:
@@ -194,8 +186,6 @@ class Pipeline:
             GraphError: The graph cannot run.
             OSError: The file cannot be written.
         """
-        from batchqueue.pipeline.drawing import svg
-
         local_path("path", path).write_text(svg(self.name, self.compiled()), encoding="utf-8")
 
     def compiled(self) -> CompiledGraph:

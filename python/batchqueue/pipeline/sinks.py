@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from batchqueue.aggregation import MergeBuffer, Metrics
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import CutError, Position, check_written, is_deferred
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from batchqueue.aggregation import MergeBuffer, Metrics
     from batchqueue.outputs import MetricsStore, StoreTransaction
     from batchqueue.outputs.ledger import OwnedSink
 
@@ -43,7 +43,7 @@ class FunctionSink:
     """
 
     def __init__(
-        self, function: "Callable[[list[pa.RecordBatch]], Any]", batch_rows: int = 500
+        self, function: Callable[[list[pa.RecordBatch]], Any], batch_rows: int = 500
     ) -> None:
         """Make a sink.
 
@@ -70,7 +70,7 @@ class FunctionSink:
         self.batch_rows = batch_rows
         self._function = function
 
-    def write(self, chunks: "list[pa.RecordBatch]") -> None:
+    def write(self, chunks: list[pa.RecordBatch]) -> None:
         """Call the function."""
         if chunks:
             check_written(self._function(chunks))
@@ -124,10 +124,10 @@ class MetricsSink:
     def __init__(
         self,
         store: "MetricsStore",
-        to_metrics: "Callable[[pa.RecordBatch], Iterable[Metrics]]",
+        to_metrics: Callable[[pa.RecordBatch], Iterable[Metrics]],
         *,
         sink_id: str = "default",
-        metrics: "Sequence[type[Metrics]]" = (),
+        metrics: Sequence[type[Metrics]] = (),
     ) -> None:
         """Make a sink; the store is opened with the run.
 
@@ -165,7 +165,7 @@ class MetricsSink:
         return self._store
 
     @property
-    def to_metrics(self) -> "Callable[[pa.RecordBatch], Iterable[Metrics]]":
+    def to_metrics(self) -> Callable[[pa.RecordBatch], Iterable[Metrics]]:
         """What turns chunks into metrics."""
         return self._to_metrics
 
@@ -175,7 +175,7 @@ class MetricsSink:
         return self._sink_id
 
     @property
-    def metrics(self) -> "tuple[type[Metrics], ...]":
+    def metrics(self) -> tuple[type[Metrics], ...]:
         """The types of metrics that were named."""
         return self._metrics
 
@@ -190,14 +190,12 @@ class MetricsSink:
         self._pipeline = pipeline
         self._buffer = None
 
-    def write(self, chunks: "list[pa.RecordBatch]") -> None:
+    def write(self, chunks: list[pa.RecordBatch]) -> None:
         """Merge the metrics of chunks in memory.
 
         Raises:
             TypeError: `to_metrics` did not return metrics.
         """
-        from batchqueue.aggregation import MergeBuffer
-
         if self._buffer is None:
             self._buffer = MergeBuffer()
         for chunk in chunks:
@@ -215,7 +213,7 @@ class MetricsSink:
         """
         partials = [] if self._buffer is None else self._buffer.drain()
 
-        def next_cut(_: "StoreTransaction", stored: int | None) -> "list[Metrics]":
+        def next_cut(_: "StoreTransaction", stored: int | None) -> list[Metrics]:
             if (stored or 0) != cut - 1:
                 raise CutError(
                     f"{self._sink} has cut {stored or 0} and is to store cut {cut}, which must be "
@@ -248,9 +246,7 @@ class MetricsSink:
         return OwnedSink(self._store, self._sink_id, owner)
 
 
-def _checked(made: object) -> "Iterable[Metrics]":
-    from batchqueue.aggregation import Metrics
-
+def _checked(made: object) -> Iterable[Metrics]:
     if not isinstance(made, Iterable):
         raise TypeError(
             f"to_metrics returned {a_type(made)}; return a list of metrics, an empty one for none"

@@ -6,7 +6,9 @@ import pickle
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle, islice, pairwise
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
+
+import pyarrow as pa
 
 from batchqueue.base.words import counted
 from batchqueue.pipeline.contract import (
@@ -20,10 +22,6 @@ from batchqueue.pipeline.contract import (
     TransactionalSink,
     checked_position,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 __all__ = ["check_sink", "check_source"]
 
@@ -205,10 +203,8 @@ class Probe:
             "give the same splits, whatever the limits and earlier calls",
         )
 
-    def read(self, split: Split) -> "pa.Table":
+    def read(self, split: Split) -> pa.Table:
         """Read a split, and check its batches."""
-        import pyarrow as pa
-
         schema = self.source.schema()
         batches = []
         for batch in self.source.read(split):
@@ -240,7 +236,7 @@ def equal(left: Any, right: Any) -> bool:
     return same or pickle.dumps(left) == pickle.dumps(right)
 
 
-def _one_line(schema: "pa.Schema") -> str:
+def _one_line(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 
@@ -374,8 +370,8 @@ _POSITIONS: dict[str, Position] = {
 def check_sink(
     make: Callable[[], Sink],
     *,
-    chunks: "Sequence[pa.RecordBatch] | None" = None,
-    read: "Callable[[], Iterable[dict[str, Any]]] | None" = None,
+    chunks: Sequence[pa.RecordBatch] | None = None,
+    read: Callable[[], Iterable[dict[str, Any]]] | None = None,
 ) -> None:
     """Check that a sink keeps the contract.
 
@@ -414,8 +410,8 @@ class _SinkCheck:
     def __init__(
         self,
         make: Callable[[], Sink],
-        chunks: "list[pa.RecordBatch]",
-        read: "Callable[[], Iterable[dict[str, Any]]] | None",
+        chunks: list[pa.RecordBatch],
+        read: Callable[[], Iterable[dict[str, Any]]] | None,
     ) -> None:
         self.make, self.chunks, self.read = make, chunks, read
         self.sink: Any = None
@@ -494,7 +490,7 @@ class _SinkCheck:
             self.fail(f"last_cut() is {shown} {when}; it must be None")
         self.fail(f"last_cut() is {shown} {when}; it must be cut {expected[0]} with its positions")
 
-    def shows(self, chunks: "list[pa.RecordBatch]", when: str) -> None:
+    def shows(self, chunks: list[pa.RecordBatch], when: str) -> None:
         """Compare the rows that readers see."""
         if self.read is None:
             return
@@ -516,9 +512,7 @@ def _sorted(rows: Iterable[dict[str, Any]]) -> list[str]:
     return sorted(json.dumps(row, sort_keys=True, default=repr) for row in rows)
 
 
-def _some_chunks() -> "list[pa.RecordBatch]":
-    import pyarrow as pa
-
+def _some_chunks() -> list[pa.RecordBatch]:
     counts = (500, 1, 37, 500)
     starts = [sum(counts[:number]) for number in range(len(counts))]
     return [

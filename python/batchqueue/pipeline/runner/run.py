@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
+
+import pyarrow as pa
 
 from batchqueue import _core
 from batchqueue.base.background_log import BackgroundLog, flush_log
@@ -36,9 +38,6 @@ from batchqueue.pipeline.runner.stage_flow import PartitionMetrics, StageMetrics
 from batchqueue.pipeline.runner.stats import PipelineStats, activity_of, pipeline_stats
 from batchqueue.pipeline.settings import RunSettings
 from batchqueue.pipeline.sources.push import PushSource
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _log = BackgroundLog("batchqueue.pipeline")
 
@@ -211,7 +210,7 @@ class PipelineRun:
 
     def push(
         self,
-        batch: "pa.RecordBatch | pa.Table",
+        batch: pa.RecordBatch | pa.Table,
         *,
         source: str | None = None,
         timeout: float | None = None,

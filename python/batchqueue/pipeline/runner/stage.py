@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
+import pyarrow as pa
+
 from batchqueue._core import (
     Counter,
     PartitionPolicy,
@@ -30,10 +32,6 @@ from batchqueue.pipeline.runner.checkpoint import Positions, StoredCut
 from batchqueue.pipeline.runner.keying import Partitioner
 from batchqueue.queues.config import BatchQueueConfig, PartitionSelector
 from batchqueue.queues.queue import BatchQueue
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 CHUNKS_PER_WORKER = 4
 """Full chunks that a worker holds, the one in hand included."""
@@ -197,9 +195,7 @@ class RunnerStage:
         if self._queue is None or not self._queue.produce(item):
             raise RunEnded
 
-    def _chunk(
-        self, worker: int, batch: "pa.RecordBatch", size: int, origin: Origin
-    ) -> "StageChunk":
+    def _chunk(self, worker: int, batch: pa.RecordBatch, size: int, origin: Origin) -> "StageChunk":
         if self._attaches_origins:
             # Here, and not where the sink is called: that would wait for it between two writes.
             batch = with_origin(batch, self._pipeline, self.plan.source, origin)
@@ -353,7 +349,7 @@ class StageChunk:
 
     __slots__ = ("batch", "origin", "size", "worker")
 
-    def __init__(self, worker: int, batch: "pa.RecordBatch", size: int, origin: Origin) -> None:
+    def __init__(self, worker: int, batch: pa.RecordBatch, size: int, origin: Origin) -> None:
         self.worker = worker
         self.batch = batch
         self.size = size
@@ -647,7 +643,7 @@ class OperatorWorker(StageWorker):
         self._known_pause = reason
 
     def _emit(
-        self, batches: "Iterable[pa.RecordBatch]", origin: Origin, chunk: StageChunk | None = None
+        self, batches: Iterable[pa.RecordBatch], origin: Origin, chunk: StageChunk | None = None
     ) -> None:
         """Hand on the batches that follow from a chunk, in chunks; all of this counts as work."""
         # Most operators return one batch, which nothing later can be joined with.

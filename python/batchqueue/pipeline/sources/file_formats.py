@@ -6,12 +6,15 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import pyarrow as pa
+from pyarrow import ipc
+
+from batchqueue.base.exact_cast import exact_cast
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import SourceChangedError, SourceDataError
 from batchqueue.pipeline.sources.file_scan import FileEntry, entry_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyarrow import fs
 
 
@@ -21,13 +24,13 @@ if TYPE_CHECKING:
 class Fit(NamedTuple):
     """The schema that all batches of a source have, and how strict it is about files."""
 
-    schema: "pa.Schema"
+    schema: pa.Schema
     given: bool
     """Whether the user gave the schema: then values are cast, and missing columns are null."""
     all_columns: bool
     """Whether the user asked for all columns: then a file must not have others."""
 
-    def check(self, file: "pa.Schema", path: str) -> None:
+    def check(self, file: pa.Schema, path: str) -> None:
         """Refuse a file whose columns do not fit.
 
         Raises:
@@ -55,7 +58,7 @@ class Fit(NamedTuple):
                 )
         self.check_names(file.names, path)
 
-    def check_names(self, names: "list[str]", path: str) -> None:
+    def check_names(self, names: list[str], path: str) -> None:
         """Refuse columns that would be dropped although all were asked for.
 
         Raises:
@@ -68,22 +71,18 @@ class Fit(NamedTuple):
                 "`columns` to leave it out, or `schema` to take it"
             )
 
-    def is_exact(self, batches: "pa.Schema") -> bool:
+    def is_exact(self, batches: pa.Schema) -> bool:
         """Return whether batches of a schema are what `apply` would make of them."""
         has_all = self.schema.equals(batches, check_metadata=True)
         return has_all and all(field.nullable for field in self.schema)
 
-    def apply(self, batch: "pa.RecordBatch", path: str) -> "pa.RecordBatch":
+    def apply(self, batch: pa.RecordBatch, path: str) -> pa.RecordBatch:
         """Return a batch of a file with the schema of the source.
 
         Raises:
             SourceDataError: A value cannot be cast to the type that was given, or is null where
                 the schema forbids it.
         """
-        import pyarrow as pa
-
-        from batchqueue.base.exact_cast import exact_cast
-
         columns = []
         for field in self.schema:
             place = batch.schema.get_field_index(field.name)
@@ -108,7 +107,7 @@ class Fit(NamedTuple):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-def choose(schema: "pa.Schema", columns: "tuple[str, ...] | None", path: str) -> "pa.Schema":
+def choose(schema: pa.Schema, columns: tuple[str, ...] | None, path: str) -> pa.Schema:
     """Return the columns of a schema in the order of their names, without metadata.
 
     Args:
@@ -119,8 +118,6 @@ def choose(schema: "pa.Schema", columns: "tuple[str, ...] | None", path: str) ->
     Raises:
         ConfigError: A column is missing or there twice.
     """
-    import pyarrow as pa
-
     names = schema.names if columns is None else columns
     for name in names:
         count = len(schema.get_all_field_indices(name))
@@ -154,7 +151,7 @@ class Piece(NamedTuple):
 class FileFormat(Protocol):
     """How to read the files of a format. It pickles."""
 
-    def schema(self, filesystem: "fs.FileSystem", path: str) -> "pa.Schema":
+    def schema(self, filesystem: "fs.FileSystem", path: str) -> pa.Schema:
         """Return the columns of a file."""
         ...
 
@@ -170,7 +167,7 @@ class FileFormat(Protocol):
 class OpenFile(Protocol):
     """A file whose parts are read, one after the other."""
 
-    def read(self, number: int) -> "Iterator[pa.RecordBatch]":
+    def read(self, number: int) -> Iterator[pa.RecordBatch]:
         """Read a part, and nothing of the others."""
         ...
 
@@ -211,17 +208,13 @@ def format_of(files: Sequence[FileEntry]) -> str:
 class ArrowFormat:
     """Reads record batches."""
 
-    def schema(self, filesystem: "fs.FileSystem", path: str) -> "pa.Schema":
+    def schema(self, filesystem: "fs.FileSystem", path: str) -> pa.Schema:
         """Return the columns of a file, from its footer."""
-        from pyarrow import ipc
-
         with reading(path), filesystem.open_input_file(path) as file:
             return ipc.open_file(file).schema
 
     def pieces(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> Sequence[Piece]:
         """Return the record batches of a file; their sizes are not in its footer."""
-        from pyarrow import ipc
-
         with reading(path), filesystem.open_input_file(path) as file:
             reader = ipc.open_file(file)
             fit.check(reader.schema, path)
@@ -236,8 +229,6 @@ class OpenArrowFile:
     """An Arrow IPC file that is open: its footer, which lists all record batches, is read once."""
 
     def __init__(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> None:
-        from pyarrow import ipc
-
         self._path = path
         self._fit = fit
         with reading(path), ExitStack() as opened:
@@ -249,7 +240,7 @@ class OpenArrowFile:
             self._reader = ipc.open_file(self._file, options=options)
             opened.pop_all()
 
-    def read(self, number: int) -> "Iterator[pa.RecordBatch]":
+    def read(self, number: int) -> Iterator[pa.RecordBatch]:
         """Read a record batch."""
         with reading(self._path):
             if self._reader.num_record_batches:
@@ -281,7 +272,7 @@ _BUFFER_BYTES = 1 << 20
 class ParquetFormat:
     """Reads row groups."""
 
-    def schema(self, filesystem: "fs.FileSystem", path: str) -> "pa.Schema":
+    def schema(self, filesystem: "fs.FileSystem", path: str) -> pa.Schema:
         """Return the columns of a file, from its footer."""
         with reading(path), _open(filesystem, path) as file:
             return file.schema_arrow
@@ -313,7 +304,7 @@ class OpenParquetFile:
             self._names = [name for name in fit.schema.names if name in present]
             opened.pop_all()
 
-    def read(self, number: int) -> "Iterator[pa.RecordBatch]":
+    def read(self, number: int) -> Iterator[pa.RecordBatch]:
         """Read a row group."""
         with reading(self._path):
             file, fit = self._file, self._fit
@@ -359,7 +350,7 @@ def _piece(group: Any, names: set[str], fit: Fit) -> Piece:
     return Piece(group.num_rows, max(size, group.num_rows * _row_bytes(fit.schema)))
 
 
-def _row_bytes(schema: "pa.Schema") -> int:
+def _row_bytes(schema: pa.Schema) -> int:
     total = 0
     for field in schema:
         try:
@@ -385,10 +376,10 @@ _JSON_REMEDY = (
 class Stream:
     """A file that is read in one piece, and is open only meanwhile."""
 
-    def __init__(self, read: "Callable[[], Iterator[pa.RecordBatch]]") -> None:
+    def __init__(self, read: Callable[[], Iterator[pa.RecordBatch]]) -> None:
         self._read = read
 
-    def read(self, number: int) -> "Iterator[pa.RecordBatch]":
+    def read(self, number: int) -> Iterator[pa.RecordBatch]:
         """Read the file."""
         del number
         return self._read()
@@ -405,7 +396,7 @@ class CsvFormat:
     parse_options: Any = None
     convert_options: Any = None
 
-    def schema(self, filesystem: "fs.FileSystem", path: str) -> "pa.Schema":
+    def schema(self, filesystem: "fs.FileSystem", path: str) -> pa.Schema:
         """Return the columns of a file, with the types of its first block."""
         with reading(path, _CSV_REMEDY), self._reader(filesystem, path, None) as reader:
             return _with_strings(reader.schema)
@@ -418,7 +409,7 @@ class CsvFormat:
         """Return the file, which is opened when it is read."""
         return Stream(lambda: self._read(filesystem, path, fit))
 
-    def _read(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> "Iterator[pa.RecordBatch]":
+    def _read(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> Iterator[pa.RecordBatch]:
         with reading(path, _CSV_REMEDY), self._reader(filesystem, path, fit) as reader:
             fit.check(reader.schema, path)
             for batch in reader:
@@ -447,7 +438,7 @@ class JsonFormat:
     read_options: Any = None
     parse_options: Any = None
 
-    def schema(self, filesystem: "fs.FileSystem", path: str) -> "pa.Schema":
+    def schema(self, filesystem: "fs.FileSystem", path: str) -> pa.Schema:
         """Return the fields of a file, with the types of its first block."""
         with reading(path, _JSON_REMEDY), self._reader(filesystem, path, None) as reader:
             return _with_strings(reader.schema)
@@ -460,7 +451,7 @@ class JsonFormat:
         """Return the file, which is opened when it is read."""
         return Stream(lambda: self._read(filesystem, path, fit))
 
-    def _read(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> "Iterator[pa.RecordBatch]":
+    def _read(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> Iterator[pa.RecordBatch]:
         """Read the file. A field that an object lacks is null."""
         try:
             with reading(path, _JSON_REMEDY), self._reader(filesystem, path, fit) as reader:
@@ -486,10 +477,8 @@ class JsonFormat:
         return json.open_json(filesystem.open_input_stream(path), self.read_options, parse)
 
 
-def _with_strings(schema: "pa.Schema") -> "pa.Schema":
+def _with_strings(schema: pa.Schema) -> pa.Schema:
     """Returns a schema in which a column without values so far is a string, not always null."""
-    import pyarrow as pa
-
     return pa.schema(
         [
             # The name is decoded here, where an error of it names the file.
@@ -520,8 +509,6 @@ def reading(path: str, remedy: str = "") -> Iterator[None]:
         SourceDataError: The file is corrupt or cannot be read.
         SourceChangedError: The file is gone.
     """
-    import pyarrow as pa
-
     try:
         yield
     except FileNotFoundError as error:

@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import pyarrow as pa
+from pyarrow import ipc
+
 from batchqueue.base.background_log import BackgroundLog
 from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError
@@ -19,7 +22,6 @@ from batchqueue.pipeline.sources.file_formats import format_of
 from batchqueue.pipeline.sources.file_scan import FileEntry, scan
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyarrow import fs
 
 
@@ -197,7 +199,7 @@ class ListingLog:
             self._read(log)
             self._append(log, [file for file in settled if file.path not in self._known])
 
-    def note_schema(self, schema: "pa.Schema") -> "pa.Schema":
+    def note_schema(self, schema: pa.Schema) -> pa.Schema:
         """Note the columns of the first file, unless another process did; return what is noted."""
         with self._locked() as log:
             self._read(log)
@@ -262,9 +264,6 @@ class ListingLog:
 
     def _read(self, file: IO[bytes]) -> None:
         """Read the lines that are new. A torn one is that of a writer which died: cut it off."""
-        import pyarrow as pa
-        from pyarrow import ipc
-
         file.seek(self._read_bytes)
         for line in file:
             if not line.endswith(b"\n"):
@@ -379,7 +378,7 @@ class Listings(Protocol):
         """Add new files to the listing, if it grows."""
         ...
 
-    def schema(self, read: "Callable[[FileEntry], pa.Schema]") -> "tuple[pa.Schema, str]":
+    def schema(self, read: Callable[[FileEntry], pa.Schema]) -> tuple[pa.Schema, str]:
         """Return the columns of the first file, and its path.
 
         Args:
@@ -435,7 +434,7 @@ class FrozenListings:
     def extend(self) -> None:
         """Do nothing: there is an end."""
 
-    def schema(self, read: "Callable[[FileEntry], pa.Schema]") -> "tuple[pa.Schema, str]":
+    def schema(self, read: Callable[[FileEntry], pa.Schema]) -> tuple[pa.Schema, str]:
         """Return the columns of the first file, and its path."""
         first = self.current().files[0]
         return read(first), first.path
@@ -505,7 +504,7 @@ class WatchedListing:
         self.current().extend(found)
         self._next_scan_s = time.monotonic() + self._interval_s
 
-    def schema(self, read: "Callable[[FileEntry], pa.Schema]") -> "tuple[pa.Schema, str]":
+    def schema(self, read: Callable[[FileEntry], pa.Schema]) -> tuple[pa.Schema, str]:
         """Return the columns of the first file, which are noted: it may be gone some day.
 
         Raises:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
+
 from batchqueue.base.checks import LocalPath, local_path
 from batchqueue.exceptions import ConfigError
 
@@ -192,7 +194,6 @@ def resolve(
 
 
 def _resolve_uris(paths: Sequence[str]) -> "tuple[fs.FileSystem, tuple[str, ...]]":
-    import pyarrow as pa
     from pyarrow import fs
 
     filesystems, found = [], []

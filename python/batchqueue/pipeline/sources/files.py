@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from batchqueue.base.checks import LocalPath, check_finite, check_switch, local_path, require
+import pyarrow as pa
+
+from batchqueue.base.checks import LocalPath, check_finite, check_switch, local_path
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Lag, Limit, Plan, Position, PositionError, Split
 from batchqueue.pipeline.sources.file_formats import (
@@ -36,7 +38,6 @@ from batchqueue.pipeline.sources.file_scan import FileEntry, Paths, as_list, res
 from batchqueue.pipeline.sources.splits import within
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyarrow import fs
 
 
@@ -75,7 +76,7 @@ class FileSource:
         *,
         format: str | None = None,
         columns: Sequence[str] | None = None,
-        schema: "pa.Schema | None" = None,
+        schema: pa.Schema | None = None,
         name: str | None = None,
         watch: bool = False,
         listing: LocalPath | None = None,
@@ -113,7 +114,6 @@ class FileSource:
 
         Raises:
             ConfigError: A setting is invalid.
-            MissingPackageError: pyarrow is missing.
 
         Example:
             >>> import pyarrow as pa
@@ -125,7 +125,6 @@ class FileSource:
             >>> [batch.num_rows for split in plan.splits for batch in source.read(split)]
             [40, 40]
         """
-        require("pyarrow", "FileSource", "files")
         given = as_list(paths)
         filesystem, found = resolve(given, filesystem)
         more = f" and {len(given) - 1} more" if len(given) > 1 else ""
@@ -144,7 +143,7 @@ class FileSource:
         )
         self._reader = FileReader(filesystem, format, chosen, schema, options)
 
-    def schema(self) -> "pa.Schema":
+    def schema(self) -> pa.Schema:
         """Return the schema that was given, or else that of the first file."""
         return self._reader.fit(self._listings).schema
 
@@ -169,7 +168,7 @@ class FileSource:
             )
         return list(self._splits(listing, first, last))
 
-    def read(self, split: Split) -> "Iterator[pa.RecordBatch]":
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Read a piece of a file, and nothing ahead of it."""
         entry, number = split.what
         return self._reader.read(entry, number, self._listings)
@@ -266,8 +265,6 @@ def check_schema(schema: object) -> None:
     Raises:
         ConfigError: It is neither.
     """
-    import pyarrow as pa
-
     if not (schema is None or isinstance(schema, pa.Schema)):
         raise ConfigError(f"schema is {schema!r}; give a pyarrow.Schema, or None")
 
@@ -342,7 +339,7 @@ class FileReader:
         filesystem: "fs.FileSystem",
         format: str | None,
         columns: tuple[str, ...] | None,
-        schema: "pa.Schema | None",
+        schema: pa.Schema | None,
         options: dict[str, Any],
     ) -> None:
         self._filesystem = filesystem
@@ -370,7 +367,7 @@ class FileReader:
             self._fit = Fit(choose(found, self._columns, where), given, everything)
         return self._fit
 
-    def _schema(self, entry: FileEntry) -> "pa.Schema":
+    def _schema(self, entry: FileEntry) -> pa.Schema:
         check_unchanged(self._filesystem, entry)
         return self._format_of(entry).schema(self._filesystem, entry.path)
 
@@ -391,7 +388,7 @@ class FileReader:
         rows = [each.rows for each in self._footers.get(entry, [Piece(None, None)])[piece:]]
         return None if None in rows else sum(filter(None, rows))
 
-    def read(self, entry: FileEntry, number: int, listings: Listings) -> "Iterator[pa.RecordBatch]":
+    def read(self, entry: FileEntry, number: int, listings: Listings) -> Iterator[pa.RecordBatch]:
         """Read a piece of a file.
 
         The file stays open for its next piece: to open it reads its footer, on an object store with

@@ -5,14 +5,15 @@ from collections import OrderedDict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import pyarrow as pa
+
 from batchqueue.base.checks import is_whole, require
+from batchqueue.base.exact_cast import exact_cast_batch
 from batchqueue.base.iceberg_catalog import CatalogHandle
 from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import (
     Lag,
-    Limit,
-    Plan,
     Position,
     PositionError,
     SourceChangedError,
@@ -23,18 +24,15 @@ from batchqueue.pipeline.contract import (
 from batchqueue.pipeline.sources.splits import (
     OnChange,
     Step,
+    TableSource,
     at_first_run,
     check_choice,
-    check_columns,
     check_position,
     row_bytes,
     selected,
-    until,
-    within,
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask, Table
     from pyiceberg.table.snapshots import Snapshot
@@ -51,7 +49,7 @@ _PARTS = ("table", "append", "none")
 """What is read of a snapshot: all of its rows, those that it appended, or nothing."""
 
 
-class IcebergSource:
+class IcebergSource(TableSource["IcebergTable"]):
     """The rows of an Iceberg table: those of one snapshot, or with `watch=True` new ones as well.
 
     A snapshot never changes, so it is read exactly as it is, whatever is written meanwhile; rows
@@ -106,89 +104,46 @@ class IcebergSource:
         require("pyiceberg", "IcebergSource", "iceberg")
         if not is_whole(start):
             check_choice("start", start, ("table", "latest"))
-        if start == "latest" and not watch:
-            raise ConfigError(
-                "start is 'latest' and watch is False: no row follows; set watch=True"
-            )
-        check_choice("on_change", on_change, ("error", "skip"))
-        self._columns = check_columns(columns)
         self._start = start
-        self._watch = watch
-        self._on_change: OnChange = on_change
         self._handle = TableHandle(table, catalog)
-        self._name = name or self._handle.identifier
         self._found_columns: tuple[Schema, pa.Schema] | None = None
-        self._open_tables()
+        super().__init__(
+            name or self._handle.identifier,
+            columns=columns,
+            start=start,
+            watch=watch,
+            on_change=on_change,
+        )
 
-    def _open_tables(self) -> None:
-        self._table = IcebergTable(self._handle, self._name)
-        # For the thread that reads the lag, which loads the table while the other one plans.
-        self._table_of_lag = IcebergTable(self._handle, self._name)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the open tables. The schema goes along."""
-        tables = ("_table", "_table_of_lag")
-        return {name: value for name, value in self.__dict__.items() if name not in tables}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._open_tables()
+    def _opened(self) -> "IcebergTable":
+        return IcebergTable(self._handle, self._name)
 
     def __repr__(self) -> str:
         return f"IcebergSource({self._handle.identifier!r})"
 
-    @property
-    def name(self) -> str:
-        """Its name in statistics and errors."""
-        return self._name
-
-    @property
-    def bounded(self) -> bool:
-        """Whether it ends: unless `watch` was set."""
-        return not self._watch
-
-    def schema(self) -> "pa.Schema":
+    def schema(self) -> pa.Schema:
         """Return the columns of the table, as they are when it is first opened here."""
         return self._columns_found()[1]
 
     def initial(self) -> Position:
         """Return the position of the first run, by `start`; the current snapshot is kept in it."""
         with at_first_run():
-            current = self._table.refresh().metadata.current_snapshot_id
+            current = self._history.refresh().metadata.current_snapshot_id
             if isinstance(self._start, int):
-                self._table.after(self._start)
+                self._history.after(self._start)
         last = None if self._watch else current
         if isinstance(self._start, int):
             return self._position(self._start, "none", 0, last)
         part = "table" if self._start == "table" and current is not None else "none"
         return self._position(current, part, 0, last)
 
-    def plan(self, start: Position, limit: Limit) -> Plan:
-        """Return the next data files."""
-        self._check(start, self._table)
-        return within(self._steps(start), start, limit)
-
-    def between(self, start: Position, end: Position) -> list[Split]:
-        """Return the data files between two positions."""
-        self._check(start, self._table)
-        self._check(end, self._table)
-        return until(self._steps(start), start, end, self._name)
-
-    def read(self, split: Split) -> "Iterator[pa.RecordBatch]":
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Read one data file."""
-        import pyarrow as pa
-
-        from batchqueue.base.exact_cast import exact_cast
-
         columns, schema = self._columns_found()
         seen = 0
-        for batch in self._table.read(split.what, columns, schema.names):
+        for batch in self._history.read(split.what, columns, schema.names):
             seen += batch.num_rows
-            arrays = [
-                exact_cast(array, field.type)
-                for array, field in zip(batch.columns, schema, strict=True)
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            yield exact_cast_batch(batch, schema)
         if split.rows not in (None, seen):
             raise SourceChangedError(
                 f"source {self._name!r}: data file {split.what.file.file_path} has "
@@ -198,7 +153,7 @@ class IcebergSource:
 
     def lag(self, at: Position) -> dict[str, Lag]:
         """Return the rows that follow, and the age of the oldest snapshot with such rows."""
-        table = self._table_of_lag
+        table = self._history_of_lag
         self._check(at, table)
         rest = _files(table, at["snapshot"], at["part"])[at["file"] :]
         records: int | None = sum(task.file.record_count for task in rest)
@@ -223,7 +178,7 @@ class IcebergSource:
             from pyiceberg.io.pyarrow import schema_to_pyarrow
 
             with at_first_run():
-                whole = self._table.table.schema()
+                whole = self._history.table.schema()
             schema = selected(
                 schema_to_pyarrow(whole, include_field_ids=False),
                 self._columns,
@@ -234,21 +189,21 @@ class IcebergSource:
 
     def _position(self, snapshot: int | None, part: str, file: int, last: int | None) -> Position:
         return {
-            "table": str(self._table.table.metadata.table_uuid),
+            "table": str(self._history.table.metadata.table_uuid),
             "snapshot": snapshot,
             "part": part,
             "file": file,
             "until": last,
         }
 
-    def _check(self, position: Position, table: "IcebergTable") -> None:
+    def _check(self, position: Position, table: "IcebergTable | None" = None) -> None:
         check_position(position, self._name, _FIELDS)
         if position["part"] not in _PARTS or position["file"] < 0:
             raise PositionError(
                 f"source {self._name!r}: {position!r} is not one of its positions: part is one of "
                 f"{', '.join(_PARTS)} and file at least 0; use the checkpoint of this source"
             )
-        uuid = str(table.table.metadata.table_uuid)
+        uuid = str((table or self._history).table.metadata.table_uuid)
         if position["table"] != uuid:
             raise SourceChangedError(
                 f"source {self._name!r}: the position is of the table with the uuid "
@@ -265,7 +220,7 @@ class IcebergSource:
                 yield from self._following(start["snapshot"], last)
             return
         known = yield from self._following(start["snapshot"], None)
-        self._table.refresh()
+        self._history.refresh()
         yield from self._following(known, None)
 
     def _later(self, at: Position, table: "IcebergTable") -> "list[Snapshot]":
@@ -282,16 +237,16 @@ class IcebergSource:
         self, snapshot: int | None, last: int | None
     ) -> Generator[Step, None, int | None]:
         """Yield the steps of the snapshots after one; return the last of them."""
-        for later in self._table.after(snapshot, last):
+        for later in self._history.after(snapshot, last):
             snapshot = later.snapshot_id
-            if self._table.appends(later, self._on_change):
+            if self._history.appends(later, self._on_change):
                 yield from self._of(snapshot, "append", 0, last)
             # Behind the snapshot, also if it has no files, so that it may expire.
             yield self._position(snapshot, "none", 0, last)
         return snapshot
 
     def _of(self, snapshot: int | None, part: str, first: int, last: int | None) -> Iterator[Split]:
-        for number, task in enumerate(_files(self._table, snapshot, part)[first:], first):
+        for number, task in enumerate(_files(self._history, snapshot, part)[first:], first):
             start = self._position(snapshot, part, number, last)
             end = self._position(snapshot, part, number + 1, last)
             yield Split(self._name, start, end, *self._size(task), task)
@@ -482,9 +437,8 @@ class IcebergTable:
 
     def read(
         self, task: "FileScanTask", columns: "Schema", names: Sequence[str]
-    ) -> "Iterator[pa.RecordBatch]":
+    ) -> Iterator[pa.RecordBatch]:
         """Read the rows of one data file that are not deleted, and no other file."""
-        import pyarrow as pa
         from pyiceberg.exceptions import ResolveError
         from pyiceberg.expressions import AlwaysTrue
         from pyiceberg.io.pyarrow import ArrowScan
@@ -541,8 +495,6 @@ def _release_file(expected_bytes: int, most_s: float) -> None:
     Threads of Arrow free it shortly after the last row is decoded. This waits until no more than
     the expected bytes are allocated, or for the given seconds: other threads may allocate, too.
     """
-    import pyarrow as pa
-
     until = time.monotonic() + most_s
     while pa.total_allocated_bytes() > expected_bytes + _SLACK_BYTES and time.monotonic() < until:
         time.sleep(0.001)

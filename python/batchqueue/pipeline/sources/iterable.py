@@ -50,9 +50,9 @@ class IterableSource:
 
     def __init__(
         self,
-        factory: "Callable[[], Iterable[Mapping[str, Any] | pa.RecordBatch | pa.Table]]",
+        factory: Callable[[], Iterable[Mapping[str, Any] | pa.RecordBatch | pa.Table]],
         *,
-        schema: "pa.Schema | None" = None,
+        schema: pa.Schema | None = None,
         split_rows: int = 500,
         name: str = "iterable",
     ) -> None:
@@ -102,10 +102,8 @@ class IterableSource:
         self.__dict__.update(state)
         self._forget()
 
-    def schema(self) -> "pa.Schema":
+    def schema(self) -> pa.Schema:
         """Return the given schema, or that of the first split; without any rows it is empty."""
-        import pyarrow as pa
-
         if self._schema is None:
             self._batches_at(0)
         return pa.schema([]) if self._schema is None else self._schema
@@ -138,7 +136,7 @@ class IterableSource:
             splits.append(split)
         return splits
 
-    def read(self, split: Split) -> "Iterator[pa.RecordBatch]":
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Return the rows of a split."""
         batches = self._batches_at(self._row_of(split.start))
         rows = sum(batch.num_rows for batch in batches)
@@ -177,7 +175,7 @@ class IterableSource:
         # Of unknown size, because only one split is in memory: it ends the plan.
         return Split("0", {_FIELD: row}, {_FIELD: row + rows}, None, None, None)
 
-    def _batches_at(self, row: int) -> "list[pa.RecordBatch]":
+    def _batches_at(self, row: int) -> list[pa.RecordBatch]:
         """Return the rows of the split that begins at a row; none behind the end."""
         if self._taken is None or self._taken[0] != row:
             if self._rows is None or self._at != row:
@@ -203,7 +201,7 @@ class IterableSource:
                 self._left = piece.slice(row - self._at)
             self._at = min(row, self._at + piece.num_rows)
 
-    def _next_batches(self) -> "list[pa.RecordBatch]":
+    def _next_batches(self) -> list[pa.RecordBatch]:
         """Take the rows of a split, and move behind them."""
         assert self._rows is not None
         batches: list[pa.RecordBatch] = []
@@ -232,7 +230,7 @@ class IterableSource:
         self._at += self._split_rows - wanted
         return batches
 
-    def _of_dicts(self, dicts: list[Mapping[str, Any]]) -> "list[pa.RecordBatch]":
+    def _of_dicts(self, dicts: list[Mapping[str, Any]]) -> list[pa.RecordBatch]:
         if not dicts:
             return []
         if self._schema is not None:
@@ -245,7 +243,7 @@ class IterableSource:
                     )
         return [self._checked(batch_of_dicts(self.name, dicts, self._schema))]
 
-    def _checked(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._schema is None:
             self._schema = batch.schema
         elif not batch.schema.equals(self._schema):
@@ -255,10 +253,8 @@ class IterableSource:
             )
         return batch
 
-    def _pieces(self) -> "Iterator[Mapping[str, Any] | pa.RecordBatch]":
+    def _pieces(self) -> Iterator[Mapping[str, Any] | pa.RecordBatch]:
         """Return the dicts and the record batches that have rows."""
-        import pyarrow as pa
-
         made = self._factory()
         if isinstance(made, Iterator):
             if made is self._last_made:
@@ -280,7 +276,7 @@ class IterableSource:
                 )
 
 
-def _text(schema: "pa.Schema") -> str:
+def _text(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 

@@ -4,16 +4,17 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import pyarrow as pa
 
 from batchqueue.base.background_log import BackgroundLog
 from batchqueue.base.checks import check_whole, require
+from batchqueue.base.exact_cast import exact_cast
 from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import (
     Lag,
-    Limit,
-    Plan,
     Position,
     PositionError,
     SourceChangedError,
@@ -23,19 +24,13 @@ from batchqueue.pipeline.contract import (
 from batchqueue.pipeline.sources.splits import (
     OnChange,
     Step,
+    TableSource,
     at_first_run,
     check_choice,
-    check_columns,
     check_position,
     row_bytes,
     selected,
-    until,
-    within,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 _FIELDS: dict[str, tuple[type, ...]] = {
     "version": (int,),
@@ -45,7 +40,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
 }
 
 
-class LanceSource:
+class LanceSource(TableSource["LanceHistory"]):
     """The rows of a Lance dataset: those of one version, or with `watch=True` new ones as well.
 
     A version never changes, so it is read exactly as it is, whatever is written meanwhile; rows
@@ -107,52 +102,28 @@ class LanceSource:
         check_whole("version", version, 1, give="an int of at least 1", is_optional=True)
         check_whole("split_rows", split_rows, 1, give="an int of at least 1")
         check_choice("start", start, ("table", "latest"))
-        check_choice("on_change", on_change, ("error", "skip"))
-        if start == "latest" and not watch:
-            raise ConfigError(
-                "start is 'latest' and watch is False: no row follows; set watch=True"
-            )
         self._uri = uri
-        self._columns = check_columns(columns)
         self._version = version
         self._start = start
-        self._watch = watch
-        self._on_change: OnChange = on_change
         self._split_rows = split_rows
         self._tag = tag
         self._storage_options = storage_options
-        self._name = name or PurePath(uri.rstrip("/")).stem or uri
         self._found_columns: LanceColumns | None = None
-        self._open_history()
+        super().__init__(
+            name or PurePath(uri.rstrip("/")).stem or uri,
+            columns=columns,
+            start=start,
+            watch=watch,
+            on_change=on_change,
+        )
 
-    def _open_history(self) -> None:
-        self._history = LanceHistory(self._uri, self._storage_options, self._name)
-        # For the thread that reads the lag, which opens versions while the other one plans.
-        self._history_of_lag = LanceHistory(self._uri, self._storage_options, self._name)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the open datasets. The schema goes along."""
-        histories = ("_history", "_history_of_lag")
-        return {name: value for name, value in self.__dict__.items() if name not in histories}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._open_history()
+    def _opened(self) -> "LanceHistory":
+        return LanceHistory(self._uri, self._storage_options, self._name)
 
     def __repr__(self) -> str:
         return f"LanceSource({self._uri!r})"
 
-    @property
-    def name(self) -> str:
-        """Its name in statistics and errors."""
-        return self._name
-
-    @property
-    def bounded(self) -> bool:
-        """Whether it ends: unless `watch` was set."""
-        return not self._watch
-
-    def schema(self) -> "pa.Schema":
+    def schema(self) -> pa.Schema:
         """Return the columns of the dataset, as they are when it is first opened here."""
         return self._columns_found().schema
 
@@ -163,18 +134,7 @@ class LanceSource:
             self._history.protect(self._tag, version.number)
         return _position(version, -1, 0) if self._start == "table" else self._behind(version)
 
-    def plan(self, start: Position, limit: Limit) -> Plan:
-        """Return the next ranges of rows."""
-        self._check(start, self._history)
-        return within(self._steps(start), start, limit)
-
-    def between(self, start: Position, end: Position) -> list[Split]:
-        """Return the ranges of rows between two positions."""
-        self._check(start, self._history)
-        self._check(end, self._history)
-        return until(self._steps(start), start, end, self._name)
-
-    def read(self, split: Split) -> "Iterator[pa.RecordBatch]":
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Read one range of rows."""
         number, fragment, row, rows = split.what
         version = self._history.at(number)
@@ -215,7 +175,7 @@ class LanceSource:
 
     def commit(self, end: Position) -> None:
         """Move the tag to the version where the next run would begin; remove it at the end."""
-        self._check(end, self._history)
+        self._check(end)
         if self._tag is None:
             return
         version = self._history.at(end["version"])
@@ -235,14 +195,14 @@ class LanceSource:
             self._found_columns = LanceColumns(version, schema)
         return self._found_columns
 
-    def _check(self, position: Position, history: "LanceHistory") -> None:
+    def _check(self, position: Position, history: "LanceHistory | None" = None) -> None:
         check_position(position, self._name, _FIELDS)
         if position["row"] < 0:
             raise PositionError(
                 f"source {self._name!r}: {position!r} is not one of its positions: row is at least "
                 "0; use the checkpoint of this source"
             )
-        version = history.at(position["version"])
+        version = (history or self._history).at(position["version"])
         if version.written != position["written"]:
             raise SourceChangedError(
                 f"source {self._name!r}: version {version.number} of {self._uri} was written at "
@@ -438,7 +398,7 @@ class LanceHistory:
 
     def read(
         self, version: Version, fragment: int, columns: list[str], start: int, rows: int
-    ) -> "pa.RecordBatchReader":
+    ) -> pa.RecordBatchReader:
         """Read a range of the rows of a fragment that are not deleted, and nothing ahead of it."""
         piece = version.dataset.get_fragment(fragment)
         return piece.scanner(
@@ -503,17 +463,13 @@ class LanceHistory:
 class LanceColumns:
     """The columns to read: those of one version, found again in others."""
 
-    def __init__(self, version: Version, schema: "pa.Schema") -> None:
+    def __init__(self, version: Version, schema: pa.Schema) -> None:
         self.schema = schema
         self._version = version.number
         self._ids = {field.name(): field.id() for field in version.dataset.lance_schema.fields()}
 
-    def conform(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
+    def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch of another version with the schema of this one."""
-        import pyarrow as pa
-
-        from batchqueue.base.exact_cast import exact_cast
-
         columns = [
             exact_cast(batch.column(field.name), field.type)
             if field.name in batch.schema.names

@@ -4,22 +4,21 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from batchqueue.base.words import a_type, counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Lag, Limit, PipelineError, Plan, Position, Split
 from batchqueue.pipeline.sources.splits import within
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 _FIELD = "batches"
 
 
 class _Pushed(NamedTuple):
-    batch: "pa.RecordBatch"
-    done: "Future[None]"
+    batch: pa.RecordBatch
+    done: Future[None]
 
 
 class PushSource:
@@ -42,7 +41,7 @@ class PushSource:
 
     bounded = False
 
-    def __init__(self, *, name: str = "push", schema: "pa.Schema | None" = None) -> None:
+    def __init__(self, *, name: str = "push", schema: pa.Schema | None = None) -> None:
         """Make a source without rows.
 
         Args:
@@ -71,7 +70,7 @@ class PushSource:
         self.__dict__.update(state)
         self._reset()
 
-    def push(self, data: "pa.RecordBatch | pa.Table") -> "Future[None]":
+    def push(self, data: pa.RecordBatch | pa.Table) -> Future[None]:
         """Enqueue rows; the result is set when a cut has them, or the run has ended without.
 
         Args:
@@ -80,8 +79,6 @@ class PushSource:
         Raises:
             ConfigError: It is neither, or has other columns than the schema.
         """
-        import pyarrow as pa
-
         if isinstance(data, pa.Table):
             batches = data.combine_chunks().to_batches()
             data = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=data.schema)
@@ -120,10 +117,8 @@ class PushSource:
         for pushed in dropped:
             _refuse(pushed, error)
 
-    def schema(self) -> "pa.Schema":
+    def schema(self) -> pa.Schema:
         """Return the given schema; an empty one if there is none."""
-        import pyarrow as pa
-
         return pa.schema([]) if self._schema is None else self._schema
 
     def initial(self) -> Position:
@@ -144,7 +139,7 @@ class PushSource:
                 if at in self._numbered
             ]
 
-    def read(self, split: Split) -> "Iterator[pa.RecordBatch]":
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Return a batch."""
         with self._lock:
             batch = self._numbered[split.what].batch
@@ -187,6 +182,6 @@ def _refuse(pushed: _Pushed, cause: BaseException | None) -> None:
     pushed.done.set_exception(error)
 
 
-def _split(number: int, batch: "pa.RecordBatch") -> Split:
+def _split(number: int, batch: pa.RecordBatch) -> Split:
     start, end = {_FIELD: number}, {_FIELD: number + 1}
     return Split("0", start, end, batch.num_rows, batch.nbytes, number)

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import pyarrow as pa
+
 from batchqueue.base.checks import require
+from batchqueue.base.exact_cast import exact_cast_batch
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import (
     Lag,
-    Limit,
-    Plan,
     Position,
     PositionError,
     SourceChangedError,
@@ -17,10 +18,9 @@ from batchqueue.pipeline.contract import (
     SourcePickleError,
     Split,
 )
-from batchqueue.pipeline.sources.splits import Step, check_position, until, within
+from batchqueue.pipeline.sources.splits import Step, SteppedSource, check_position
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 _FIELDS: dict[str, tuple[type, ...]] = {
@@ -30,7 +30,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
 }
 
 
-class SparkFrameSource:
+class SparkFrameSource(SteppedSource):
     """The rows of a DataFrame, for a pipeline that runs in the driver's process.
 
     A split is one partition of the DataFrame. A Spark job computes it alone, and its rows come as
@@ -85,16 +85,9 @@ class SparkFrameSource:
     def __repr__(self) -> str:
         return f"SparkFrameSource({self._df!r})"
 
-    @property
-    def name(self) -> str:
-        """Its name in statistics and errors."""
-        return self._name
-
-    def schema(self) -> "pa.Schema":
+    def schema(self) -> pa.Schema:
         """Return the columns of the DataFrame as Arrow has them."""
         if self._arrow_schema is None:
-            import pyarrow as pa
-
             schema = _arrow_schema(self._df)
             self._arrow_schema = pa.schema([field.remove_metadata() for field in schema])
         return self._arrow_schema
@@ -103,23 +96,8 @@ class SparkFrameSource:
         """Return the position before the first partition. What it needs of shuffles is computed."""
         return self._position(0)
 
-    def plan(self, start: Position, limit: Limit) -> Plan:
-        """Return the next partition: its size is not known before it is computed."""
-        self._check(start)
-        return within(self._steps(start), start, limit)
-
-    def between(self, start: Position, end: Position) -> list[Split]:
-        """Return the partitions between two positions."""
-        self._check(start)
-        self._check(end)
-        return until(self._steps(start), start, end, self._name)
-
-    def read(self, split: Split) -> "Iterator[pa.RecordBatch]":
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Compute one partition, and no other."""
-        import pyarrow as pa
-
-        from batchqueue.base.exact_cast import exact_cast
-
         schema = self.schema()
         try:
             context = self._df.sparkSession.sparkContext
@@ -136,11 +114,7 @@ class SparkFrameSource:
         while streams:  # each is let go before the next
             with pa.ipc.open_stream(pa.py_buffer(streams.pop())) as batches:
                 for batch in batches:
-                    columns = [
-                        exact_cast(column, field.type)
-                        for column, field in zip(batch.columns, schema, strict=True)
-                    ]
-                    yield pa.RecordBatch.from_arrays(columns, schema=schema)
+                    yield exact_cast_batch(batch, schema)
 
     def lag(self, at: Position) -> dict[str, Lag]:
         """Return 0 rows at the end; before it, how many follow is not known."""
@@ -211,7 +185,7 @@ def _check_frame(df: Any) -> None:
         )
 
 
-def _arrow_schema(df: "DataFrame") -> "pa.Schema":
+def _arrow_schema(df: "DataFrame") -> pa.Schema:
     if hasattr(df, "toArrow"):  # since Spark 4.0
         return df.limit(0).toArrow().schema
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -222,7 +196,7 @@ def _arrow_schema(df: "DataFrame") -> "pa.Schema":
 def _as_streams() -> Any:
     """Return a function that tasks run; as a closure it does not have to be installed there."""
 
-    def as_streams(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    def as_streams(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         for batch in batches:

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Generic, Literal, TypeVar
+
+import pyarrow as pa
 
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import (
@@ -14,10 +16,6 @@ from batchqueue.pipeline.contract import (
     Split,
     checked_position,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 Step = Split | Position
 """The next split, or a position behind input that is passed over."""
@@ -75,6 +73,36 @@ def until(steps: Iterable[Step], start: Position, end: Position, source: str) ->
     )
 
 
+class SteppedSource:
+    """A source that yields its splits from a position on, one by one, up to what is there now."""
+
+    _name: str
+
+    @property
+    def name(self) -> str:
+        """Its name in statistics and errors."""
+        return self._name
+
+    def plan(self, start: Position, limit: Limit) -> Plan:
+        """Return the next splits."""
+        self._check(start)
+        return within(self._steps(start), start, limit)
+
+    def between(self, start: Position, end: Position) -> list[Split]:
+        """Return the splits between two positions."""
+        self._check(start)
+        self._check(end)
+        return until(self._steps(start), start, end, self._name)
+
+    def _check(self, position: Position) -> None:
+        """Refuse what is not a position of this source."""
+        raise NotImplementedError
+
+    def _steps(self, start: Position) -> Iterator[Step]:
+        """Yield all steps from a position on."""
+        raise NotImplementedError
+
+
 # What table formats have in common: reading a history of immutable versions, split by split.
 
 
@@ -82,6 +110,56 @@ OnChange = Literal["error", "skip"]
 
 _VARIABLE_BYTES = 32
 """A guess for a value of variable length where nothing is known about it."""
+
+
+History = TypeVar("History")
+
+
+class TableSource(SteppedSource, Generic[History]):
+    """A table of immutable versions, which is opened in the process that reads."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        columns: Sequence[str] | None,
+        start: object,
+        watch: bool,
+        on_change: OnChange,
+    ) -> None:
+        if start == "latest" and not watch:
+            raise ConfigError(
+                "start is 'latest' and watch is False: no row follows; set watch=True"
+            )
+        check_choice("on_change", on_change, ("error", "skip"))
+        self._name = name
+        self._columns = check_columns(columns)
+        self._watch = watch
+        self._on_change: OnChange = on_change
+        self._open()
+
+    def _open(self) -> None:
+        self._history = self._opened()
+        # For the thread that reads the lag, which opens versions while the other one plans.
+        self._history_of_lag = self._opened()
+
+    def _opened(self) -> History:
+        """Return the history of the table, which is read with the first use."""
+        raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is open. The schema goes along."""
+        histories = ("_history", "_history_of_lag")
+        return {name: value for name, value in self.__dict__.items() if name not in histories}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it ends: unless `watch` was set."""
+        return not self._watch
 
 
 @contextmanager
@@ -123,14 +201,12 @@ def check_columns(columns: object) -> list[str] | None:
     return names
 
 
-def selected(schema: "pa.Schema", columns: Sequence[str] | None, table: str) -> "pa.Schema":
+def selected(schema: pa.Schema, columns: Sequence[str] | None, table: str) -> pa.Schema:
     """Return the fields of a schema that were asked for, in that order and without metadata.
 
     Raises:
         ConfigError: A column is missing.
     """
-    import pyarrow as pa
-
     names = schema.names if columns is None else columns
     missing = [name for name in names if name not in schema.names]
     if missing:
@@ -161,7 +237,7 @@ def check_position(position: Position, source: str, fields: dict[str, tuple[type
         )
 
 
-def row_bytes(schema: "pa.Schema", stored_bytes: dict[str, float] | None = None) -> int:
+def row_bytes(schema: pa.Schema, stored_bytes: dict[str, float] | None = None) -> int:
     """Estimate the size of a row in memory, at least 1.
 
     Values of a fixed width are exact. Strings, lists and the like are stored compressed, which
@@ -175,9 +251,7 @@ def row_bytes(schema: "pa.Schema", stored_bytes: dict[str, float] | None = None)
     return max(1, round(sum(_value_bytes(field, stored.get(field.name)) for field in schema)))
 
 
-def _value_bytes(field: "pa.Field", stored: float | None) -> float:
-    import pyarrow as pa
-
+def _value_bytes(field: pa.Field, stored: float | None) -> float:
     kind: Any = field.type
     count = 1
     while pa.types.is_fixed_size_list(kind):

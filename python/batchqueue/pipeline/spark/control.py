@@ -93,7 +93,7 @@ _log = logging.getLogger("batchqueue.pipeline")
 class RunControl:
     """The directory of one run. It is removed at the end, or when nothing refers to it any more."""
 
-    directory: "tempfile.TemporaryDirectory[str]"
+    directory: tempfile.TemporaryDirectory[str]
     control: DriverControl
 
 

@@ -12,6 +12,8 @@ from batchqueue.pipeline.contract import NotOnSparkError
 from batchqueue.pipeline.graph import StageConfig
 from batchqueue.pipeline.settings import RunSettings, SparkOptions
 from batchqueue.pipeline.spark.control import LiveControl, RunControl
+from batchqueue.pipeline.spark.epoch_size import EpochGoal
+from batchqueue.pipeline.spark.epochs import EpochSettings
 
 if TYPE_CHECKING:
     from pyspark.errors import StreamingQueryException
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from batchqueue.pipeline.spark.compile import CompiledQuery
-    from batchqueue.pipeline.spark.epochs import EpochSettings
 
 
 _log = logging.getLogger("batchqueue.pipeline")
@@ -232,10 +233,7 @@ class SparkPipeline:
         )
         return started
 
-    def _epochs(self, query: "CompiledQuery") -> "EpochSettings":
-        from batchqueue.pipeline.spark.epoch_size import EpochGoal
-        from batchqueue.pipeline.spark.epochs import EpochSettings
-
+    def _epochs(self, query: "CompiledQuery") -> EpochSettings:
         options = self._options
         readers = [other for other in self._queries if other.source_step is query.source_step]
         return EpochSettings(

@@ -202,7 +202,7 @@ _FORMATS = ("parquet", "csv")
 _CUTS = "_batchqueue"
 
 
-def spark_file_sink(step: SinkStep, sink: FileSink, schema: "pa.Schema") -> "SparkFileSink":
+def spark_file_sink(step: SinkStep, sink: FileSink, schema: pa.Schema) -> "SparkFileSink":
     """Return what a `FileSink` is on Spark.
 
     Args:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+import pyarrow as pa
+
 from batchqueue.base.words import with_article
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import (
@@ -20,7 +22,6 @@ from batchqueue.pipeline.contract import (
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 
@@ -71,7 +72,7 @@ class SparkSource:
         """Whether it ends: not if it is a stream."""
         return not self._given.isStreaming
 
-    def schema(self) -> "pa.Schema":
+    def schema(self) -> pa.Schema:
         """Return the schema of its rows."""
         from batchqueue.pipeline.spark.stages import arrow_schema
 
@@ -89,7 +90,7 @@ class SparkSource:
         """Refuse: Spark plans this source."""
         self._refuse()
 
-    def read(self, split: Split) -> "Iterator[pa.RecordBatch]":
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Refuse: Spark reads this source."""
         self._refuse()
 

@@ -43,9 +43,9 @@ def test_appended_snapshots_follow_in_their_order(shop: Shop):
     rows, at = read_on(source, first)
     assert ids(rows) == list(range(100))
     shop.append(100, 200, 201, 300)
-    planned_with = source._table.table
+    planned_with = source._history.table
     assert source.lag(at)["shop.orders"].records == 200
-    assert source._table.table is planned_with, "another thread may plan with it"
+    assert source._history.table is planned_with, "another thread may plan with it"
     rows, end = read_on(source, at)
     assert ids(rows) == list(range(100, 300))
     assert source.lag(end)["shop.orders"] == (0, 0.0)

@@ -105,8 +105,8 @@ SOURCE_MUTANTS = (
     Mutant(
         "IcebergChangedRowsAreAnError",
         ICEBERG,
-        "            if self._table.appends(later, self._on_change):\n                yield from",
-        '            if self._table.appends(later, "skip"):\n                yield from',
+        "            if self._history.appends(later, self._on_change):\n                yield from",
+        '            if self._history.appends(later, "skip"):\n                yield from',
         ("pipeline/sources/test_iceberg_changes.py -k changed_rows_are_an_error",),
     ),
     Mutant(
