@@ -4,19 +4,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
-from pyarrow import ipc
+from pyarrow import fs, ipc
 
 from batchqueue.base.exact_cast import exact_cast
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import SourceChangedError, SourceDataError
 from batchqueue.pipeline.sources.file_scan import FileEntry, entry_of
-
-if TYPE_CHECKING:
-    from pyarrow import fs
-
 
 # Fits the columns of a file to the schema of the source, or says which column does not fit.
 
@@ -148,34 +144,6 @@ class Piece(NamedTuple):
     """Its bytes in memory, roughly; None if not known before it is read."""
 
 
-class FileFormat(Protocol):
-    """How to read the files of a format. It pickles."""
-
-    def schema(self, filesystem: "fs.FileSystem", path: str) -> pa.Schema:
-        """Return the columns of a file."""
-        ...
-
-    def pieces(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> Sequence[Piece]:
-        """Return the parts of a file, at least one, and check its columns."""
-        ...
-
-    def open(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> "OpenFile":
-        """Open a file to read its parts, and check its columns."""
-        ...
-
-
-class OpenFile(Protocol):
-    """A file whose parts are read, one after the other."""
-
-    def read(self, number: int) -> Iterator[pa.RecordBatch]:
-        """Read a part, and nothing of the others."""
-        ...
-
-    def close(self) -> None:
-        """Close the file; more than once does nothing."""
-        ...
-
-
 def format_of(files: Sequence[FileEntry]) -> str:
     """Return the format that the names of files say.
 
@@ -208,19 +176,19 @@ def format_of(files: Sequence[FileEntry]) -> str:
 class ArrowFormat:
     """Reads record batches."""
 
-    def schema(self, filesystem: "fs.FileSystem", path: str) -> pa.Schema:
+    def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
         """Return the columns of a file, from its footer."""
         with reading(path), filesystem.open_input_file(path) as file:
             return ipc.open_file(file).schema
 
-    def pieces(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> Sequence[Piece]:
+    def pieces(self, filesystem: fs.FileSystem, path: str, fit: Fit) -> Sequence[Piece]:
         """Return the record batches of a file; their sizes are not in its footer."""
         with reading(path), filesystem.open_input_file(path) as file:
             reader = ipc.open_file(file)
             fit.check(reader.schema, path)
             return (Piece(None, None),) * reader.num_record_batches or (Piece(0, 0),)
 
-    def open(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> "OpenArrowFile":
+    def open(self, filesystem: fs.FileSystem, path: str, fit: Fit) -> "OpenArrowFile":
         """Open a file, and check its columns."""
         return OpenArrowFile(filesystem, path, fit)
 
@@ -228,7 +196,7 @@ class ArrowFormat:
 class OpenArrowFile:
     """An Arrow IPC file that is open: its footer, which lists all record batches, is read once."""
 
-    def __init__(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> None:
+    def __init__(self, filesystem: fs.FileSystem, path: str, fit: Fit) -> None:
         self._path = path
         self._fit = fit
         with reading(path), ExitStack() as opened:
@@ -272,12 +240,12 @@ _BUFFER_BYTES = 1 << 20
 class ParquetFormat:
     """Reads row groups."""
 
-    def schema(self, filesystem: "fs.FileSystem", path: str) -> pa.Schema:
+    def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
         """Return the columns of a file, from its footer."""
         with reading(path), _open(filesystem, path) as file:
             return file.schema_arrow
 
-    def pieces(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> Sequence[Piece]:
+    def pieces(self, filesystem: fs.FileSystem, path: str, fit: Fit) -> Sequence[Piece]:
         """Return the row groups of a file, from its footer."""
         with reading(path), _open(filesystem, path) as file:
             fit.check(file.schema_arrow, path)
@@ -285,7 +253,7 @@ class ParquetFormat:
             groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
             return tuple(_piece(group, names, fit) for group in groups) or (Piece(0, 0),)
 
-    def open(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> "OpenParquetFile":
+    def open(self, filesystem: fs.FileSystem, path: str, fit: Fit) -> "OpenParquetFile":
         """Open a file, and check its columns."""
         return OpenParquetFile(filesystem, path, fit)
 
@@ -293,7 +261,7 @@ class ParquetFormat:
 class OpenParquetFile:
     """A Parquet file that is open: its footer, which lists all row groups, is read once."""
 
-    def __init__(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> None:
+    def __init__(self, filesystem: fs.FileSystem, path: str, fit: Fit) -> None:
         self._path = path
         self._fit = fit
         with reading(path), ExitStack() as opened:
@@ -363,16 +331,6 @@ def _row_bytes(schema: pa.Schema) -> int:
 # CSV and JSON lines: the piece is the file, which is read in a stream, compressed or not.
 
 
-_CSV_REMEDY = (
-    "types come from the first 1 MB of the first file: give `schema` for others, `parse_options` "
-    "for another delimiter, and `read_options` with a larger `block_size` for rows above 1 MB"
-)
-_JSON_REMEDY = (
-    "each line must be an object, and types come from the first 1 MB of the first file: give "
-    "`schema` for others, and `read_options` with a larger `block_size` for objects above 1 MB"
-)
-
-
 class Stream:
     """A file that is read in one piece, and is open only meanwhile."""
 
@@ -389,32 +347,50 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class CsvFormat:
-    """Reads CSV files, with options of `pyarrow.csv`."""
+class TextFormat:
+    """Reads files of text as a whole, with options of pyarrow."""
+
+    remedy: ClassVar[str]
 
     read_options: Any = None
     parse_options: Any = None
-    convert_options: Any = None
 
-    def schema(self, filesystem: "fs.FileSystem", path: str) -> pa.Schema:
+    def schema(self, filesystem: fs.FileSystem, path: str) -> pa.Schema:
         """Return the columns of a file, with the types of its first block."""
-        with reading(path, _CSV_REMEDY), self._reader(filesystem, path, None) as reader:
+        with reading(path, self.remedy), self._reader(filesystem, path, None) as reader:
             return _with_strings(reader.schema)
 
-    def pieces(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> Sequence[Piece]:
+    def pieces(self, filesystem: fs.FileSystem, path: str, fit: Fit) -> Sequence[Piece]:
         """Return the file, which is not opened."""
         return (Piece(None, None),)
 
-    def open(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> "Stream":
+    def open(self, filesystem: fs.FileSystem, path: str, fit: Fit) -> Stream:
         """Return the file, which is opened when it is read."""
         return Stream(lambda: self._read(filesystem, path, fit))
 
-    def _read(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> Iterator[pa.RecordBatch]:
-        with reading(path, _CSV_REMEDY), self._reader(filesystem, path, fit) as reader:
+    def _read(self, filesystem: fs.FileSystem, path: str, fit: Fit) -> Iterator[pa.RecordBatch]:
+        with reading(path, self.remedy), self._reader(filesystem, path, fit) as reader:
             fit.check(reader.schema, path)
             for batch in reader:
                 if batch.num_rows:
                     yield fit.apply(batch, path)
+
+    def _reader(self, filesystem: Any, path: str, fit: Fit | None) -> Any:
+        """Open a file, for the columns of the source if these are known."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class CsvFormat(TextFormat):
+    """Reads CSV files, with options of `pyarrow.csv`."""
+
+    remedy = (
+        "types come from the first 1 MB of the first file: give `schema` for others, "
+        "`parse_options` for another delimiter, and `read_options` with a larger `block_size` for "
+        "rows above 1 MB"
+    )
+
+    convert_options: Any = None
 
     def _reader(self, filesystem: Any, path: str, fit: Fit | None) -> Any:
         from pyarrow import csv
@@ -432,32 +408,17 @@ class CsvFormat:
 
 
 @dataclass(frozen=True)
-class JsonFormat:
-    """Reads JSON lines, with options of `pyarrow.json`."""
+class JsonFormat(TextFormat):
+    """Reads JSON lines, with options of `pyarrow.json`. A field that an object lacks is null."""
 
-    read_options: Any = None
-    parse_options: Any = None
+    remedy = (
+        "each line must be an object, and types come from the first 1 MB of the first file: give "
+        "`schema` for others, and `read_options` with a larger `block_size` for objects above 1 MB"
+    )
 
-    def schema(self, filesystem: "fs.FileSystem", path: str) -> pa.Schema:
-        """Return the fields of a file, with the types of its first block."""
-        with reading(path, _JSON_REMEDY), self._reader(filesystem, path, None) as reader:
-            return _with_strings(reader.schema)
-
-    def pieces(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> Sequence[Piece]:
-        """Return the file, which is not opened."""
-        return (Piece(None, None),)
-
-    def open(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> "Stream":
-        """Return the file, which is opened when it is read."""
-        return Stream(lambda: self._read(filesystem, path, fit))
-
-    def _read(self, filesystem: "fs.FileSystem", path: str, fit: Fit) -> Iterator[pa.RecordBatch]:
-        """Read the file. A field that an object lacks is null."""
+    def _read(self, filesystem: fs.FileSystem, path: str, fit: Fit) -> Iterator[pa.RecordBatch]:
         try:
-            with reading(path, _JSON_REMEDY), self._reader(filesystem, path, fit) as reader:
-                for batch in reader:
-                    if batch.num_rows:
-                        yield fit.apply(batch, path)
+            yield from super()._read(filesystem, path, fit)
         except SourceDataError as error:
             if "unexpected field" in str(error):  # pyarrow does not say which
                 fit.check_names(self.schema(filesystem, path).names, path)
@@ -475,6 +436,17 @@ class JsonFormat:
             ),
         )
         return json.open_json(filesystem.open_input_stream(path), self.read_options, parse)
+
+
+FileFormat = ArrowFormat | ParquetFormat | TextFormat
+"""How to read the files of a format. It pickles.
+
+Of a file, `schema` returns the columns, `pieces` the parts, at least one, and `open` an `OpenFile`;
+the last two check its columns.
+"""
+
+OpenFile = OpenArrowFile | OpenParquetFile | Stream
+"""A file whose parts are read, one after the other, and nothing of the others meanwhile."""
 
 
 def _with_strings(schema: pa.Schema) -> pa.Schema:
@@ -520,7 +492,7 @@ def reading(path: str, remedy: str = "") -> Iterator[None]:
         raise SourceDataError(f"{path} cannot be read: {error}; {hint}") from error
 
 
-def check_unchanged(filesystem: "fs.FileSystem", entry: FileEntry) -> None:
+def check_unchanged(filesystem: fs.FileSystem, entry: FileEntry) -> None:
     """Refuse a file that is not the one that was listed.
 
     Raises:

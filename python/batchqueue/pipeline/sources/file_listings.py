@@ -9,10 +9,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
-from pyarrow import ipc
+from pyarrow import fs, ipc
 
 from batchqueue.base.background_log import BackgroundLog
 from batchqueue.base.words import counted
@@ -20,10 +20,6 @@ from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Position, PositionError, SourceChangedError
 from batchqueue.pipeline.sources.file_formats import format_of
 from batchqueue.pipeline.sources.file_scan import FileEntry, scan
-
-if TYPE_CHECKING:
-    from pyarrow import fs
-
 
 _log = BackgroundLog("batchqueue.pipeline")
 
@@ -345,53 +341,14 @@ def place_of(source: str, position: Position) -> FilePlace:
 # Which listing a position refers to: one that was made once, or the log of a watched directory.
 
 
-class Listing(Protocol):
-    """A list of files that positions refer to."""
-
-    @property
-    def files(self) -> Sequence[FileEntry]:
-        """The files, in the order of reading."""
-        ...
-
-    @property
-    def mark(self) -> dict[str, Any]:
-        """What positions keep of it."""
-        ...
-
-    def at(self, number: int, piece: int) -> FileEntry | None:
-        """Return what a position keeps of a file."""
-        ...
-
-
-class Listings(Protocol):
-    """The listings of a source. It pickles, without the lists."""
-
-    def current(self) -> Listing:
-        """Return the listing that a first run begins with."""
-        ...
-
-    def find(self, place: FilePlace) -> Listing:
-        """Return the listing of a position."""
-        ...
-
-    def extend(self) -> None:
-        """Add new files to the listing, if it grows."""
-        ...
-
-    def schema(self, read: Callable[[FileEntry], pa.Schema]) -> tuple[pa.Schema, str]:
-        """Return the columns of the first file, and its path.
-
-        Args:
-            read: Returns the columns of a file.
-        """
-        ...
+Listing = FrozenListing | ListingLog
 
 
 class FrozenListings:
     """The files that were there when the source was first used, or when a position was made."""
 
     def __init__(
-        self, name: str, filesystem: "fs.FileSystem", paths: Sequence[str], named: bool
+        self, name: str, filesystem: fs.FileSystem, paths: Sequence[str], named: bool
     ) -> None:
         """Describe them.
 
@@ -457,7 +414,7 @@ class WatchedListing:
 
     def __init__(
         self,
-        filesystem: "fs.FileSystem",
+        filesystem: fs.FileSystem,
         paths: Sequence[str],
         named: bool,
         log: str,
@@ -521,3 +478,7 @@ class WatchedListing:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_logs": {}, "_next_scan_s": 0.0}
+
+
+Listings = FrozenListings | WatchedListing
+"""The listings of a source. It pickles, without the lists."""

@@ -4,16 +4,13 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+from pyarrow import fs
 
 from batchqueue.base.checks import LocalPath, local_path
 from batchqueue.exceptions import ConfigError
-
-if TYPE_CHECKING:
-    from pyarrow import fs
-
 
 _WILDCARDS = re.compile(r"[*?\[]")
 
@@ -41,7 +38,7 @@ class Found(NamedTuple):
     """Files of zero bytes, which are left out."""
 
 
-def scan(filesystem: "fs.FileSystem", paths: Sequence[str]) -> Found:
+def scan(filesystem: fs.FileSystem, paths: Sequence[str]) -> Found:
     """List the files that paths lead to.
 
     A path is a file, a directory (all files below it), or a pattern with `*`, `?`, `[a-z]` and
@@ -66,12 +63,12 @@ def scan(filesystem: "fs.FileSystem", paths: Sequence[str]) -> Found:
     return Found([found[path] for path in sorted(found)], len(empty))
 
 
-def entry_of(info: "fs.FileInfo") -> FileEntry:
+def entry_of(info: fs.FileInfo) -> FileEntry:
     """Return what a filesystem knows about a file."""
     return FileEntry(info.path, info.size or 0, info.mtime_ns)
 
 
-def _files(filesystem: Any, path: str) -> "Iterator[fs.FileInfo]":
+def _files(filesystem: Any, path: str) -> Iterator[fs.FileInfo]:
     info = filesystem.get_file_info(path)
     if info.is_file:
         yield info
@@ -88,7 +85,7 @@ def _files(filesystem: Any, path: str) -> "Iterator[fs.FileInfo]":
         raise ConfigError(f"{path} does not exist, or is not a file or directory; correct `paths`")
 
 
-def _matching(filesystem: Any, directory: str, parts: list[str]) -> "Iterator[fs.FileInfo]":
+def _matching(filesystem: Any, directory: str, parts: list[str]) -> Iterator[fs.FileInfo]:
     part, rest = parts[0], parts[1:]
     if part == "**":
         yield from _matching(filesystem, directory, rest or ["*"])
@@ -109,7 +106,7 @@ def _matching(filesystem: Any, directory: str, parts: list[str]) -> "Iterator[fs
             yield info
 
 
-def _below(filesystem: Any, directory: str) -> "Iterator[fs.FileInfo]":
+def _below(filesystem: Any, directory: str) -> Iterator[fs.FileInfo]:
     for info in _children(filesystem, directory):
         if _hidden(info.base_name):
             continue
@@ -119,9 +116,7 @@ def _below(filesystem: Any, directory: str) -> "Iterator[fs.FileInfo]":
             yield from _below(filesystem, info.path)
 
 
-def _children(filesystem: Any, directory: str) -> "list[fs.FileInfo]":
-    from pyarrow import fs
-
+def _children(filesystem: Any, directory: str) -> list[fs.FileInfo]:
     if isinstance(filesystem, fs.LocalFileSystem) and _leads_up(directory):
         return []
     try:
@@ -170,8 +165,8 @@ def as_list(paths: Paths) -> list[str]:
 
 
 def resolve(
-    paths: Sequence[str], filesystem: "fs.FileSystem | None"
-) -> "tuple[fs.FileSystem, tuple[str, ...]]":
+    paths: Sequence[str], filesystem: fs.FileSystem | None
+) -> tuple[fs.FileSystem, tuple[str, ...]]:
     """Return the filesystem of paths, and the paths on it.
 
     Args:
@@ -181,8 +176,6 @@ def resolve(
     Raises:
         ConfigError: They are on several filesystems, or a URI is invalid.
     """
-    from pyarrow import fs
-
     if filesystem is not None and not isinstance(filesystem, fs.FileSystem):
         raise ConfigError(f"filesystem is {filesystem!r}; give a pyarrow.fs.FileSystem or None")
     if filesystem is None and any(map(_URI.match, paths)):
@@ -193,9 +186,7 @@ def resolve(
     return filesystem, tuple(path.rstrip("/") for path in paths)
 
 
-def _resolve_uris(paths: Sequence[str]) -> "tuple[fs.FileSystem, tuple[str, ...]]":
-    from pyarrow import fs
-
+def _resolve_uris(paths: Sequence[str]) -> tuple[fs.FileSystem, tuple[str, ...]]:
     filesystems, found = [], []
     for path in paths:
         # Wildcards are not allowed in a URI, so only what is before them is parsed.

@@ -4,9 +4,10 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+from pyarrow import fs
 
 from batchqueue.base.checks import LocalPath, check_finite, check_switch, local_path
 from batchqueue.exceptions import ConfigError
@@ -36,10 +37,6 @@ from batchqueue.pipeline.sources.file_listings import (
 )
 from batchqueue.pipeline.sources.file_scan import FileEntry, Paths, as_list, resolve
 from batchqueue.pipeline.sources.splits import within
-
-if TYPE_CHECKING:
-    from pyarrow import fs
-
 
 __all__ = ["FileSource"]
 
@@ -81,7 +78,7 @@ class FileSource:
         watch: bool = False,
         listing: LocalPath | None = None,
         watch_interval_s: float = 1.0,
-        filesystem: "fs.FileSystem | None" = None,
+        filesystem: fs.FileSystem | None = None,
         read_options: Any = None,
         parse_options: Any = None,
         convert_options: Any = None,
@@ -336,7 +333,7 @@ class FileReader:
 
     def __init__(
         self,
-        filesystem: "fs.FileSystem",
+        filesystem: fs.FileSystem,
         format: str | None,
         columns: tuple[str, ...] | None,
         schema: pa.Schema | None,
