@@ -42,7 +42,7 @@ class Stage:
     def rebalances(self):
         """How often it has run again after its first time."""
         assert self.state is P.RUNNING
-        return self.partitions.machine.count - 1
+        return self.partitions.machine.settled.count - 1
 
     def observe(self):
         metrics = self.monitor.metrics()
@@ -262,7 +262,7 @@ class TestStates:
             partitions.observe(members, owners)
             assert partitions.machine.state is P.REBALANCING
         partitions.observe("ab", {0: "b", 1: "a"})
-        assert (partitions.machine.state, partitions.machine.count) == (P.RUNNING, 2)
+        assert (partitions.machine.state, partitions.machine.settled.count) == (P.RUNNING, 2)
 
     def test_rebalance_between_two_observations_counts(self):
         partitions = partitions_of(max_workers=2)
@@ -270,9 +270,9 @@ class TestStates:
         partitions.workers_spawning()
         partitions.observe("a", {0: "a", 1: "a"})
         partitions.observe("ab", {0: "a", 1: "b"})
-        assert (partitions.machine.state, partitions.machine.count) == (P.RUNNING, 2)
+        assert (partitions.machine.state, partitions.machine.settled.count) == (P.RUNNING, 2)
         partitions.observe("ab", {0: "a", 1: "b"})
-        assert partitions.machine.count == 2
+        assert partitions.machine.settled.count == 2
 
     def test_more_members_than_partitions_do_not_rebalance(self):
         partitions = partitions_of(partition_count=2, max_workers=3)
@@ -280,7 +280,7 @@ class TestStates:
         partitions.workers_spawning()
         for _ in range(2):
             partitions.observe("abc", {0: "a", 1: "c"})
-            assert (partitions.machine.state, partitions.machine.count) == (P.RUNNING, 1)
+            assert (partitions.machine.state, partitions.machine.settled.count) == (P.RUNNING, 1)
 
     def test_stage_may_be_stopped_before_it_runs(self):
         partitions = partitions_of()

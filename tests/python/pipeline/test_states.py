@@ -8,9 +8,6 @@ from batchqueue.pipeline.runner.states import (
     PARTITION_STEPS,
     SKEW_STEPS,
     StateMachine,
-    backpressure_machine,
-    partition_machine,
-    skew_machine,
 )
 from pipeline_support.flow_support import Clock
 
@@ -88,7 +85,7 @@ def test_each_state_has_a_row_in_its_table(kind):
 
 
 def test_error_names_both_states_and_what_is_allowed():
-    machine = partition_machine("totals")
+    machine = StateMachine("partitions of totals", PartitionState.INITIALIZING, PARTITION_STEPS)
     with pytest.raises(StateError) as caught:
         machine.advance(PartitionState.RUNNING)
     assert str(caught.value) == (
@@ -104,27 +101,31 @@ def test_error_at_the_end_says_that_nothing_follows():
 
 
 def test_path_with_a_wrong_step_changes_nothing():
-    machine = backpressure_machine("totals")
+    machine = StateMachine("backpressure", BackpressureState.NORMAL, BACKPRESSURE_STEPS)
     with pytest.raises(StateError, match="source_paused does not follow checking"):
         machine.advance(BackpressureState.CHECKING, BackpressureState.SOURCE_PAUSED)
-    assert (machine.state, machine.count) == (BackpressureState.NORMAL, 1)
+    assert (machine.state, machine.settled.count) == (BackpressureState.NORMAL, 1)
     assert machine.path == (BackpressureState.NORMAL,)
 
 
 def test_machine_settles_in_the_last_state_of_a_path():
     clock = Clock()
-    machine = skew_machine("totals", clock)
+    machine = StateMachine("skew of totals", SkewState.MONITORING, SKEW_STEPS, clock)
     clock.now_s = 10.0
     machine.advance(SkewState.COLLECTING_METRICS, SkewState.CALCULATING_LAG, SkewState.NO_SKEW)
-    assert (machine.state, machine.since, machine.count) == (SkewState.NO_SKEW, 10.0, 1)
+    assert (machine.state, machine.settled.since, machine.settled.count) == (
+        SkewState.NO_SKEW,
+        10.0,
+        1,
+    )
 
 
 def test_path_that_ends_where_it_began_is_not_a_change():
     clock = Clock()
-    machine = backpressure_machine("totals", clock)
+    machine = StateMachine("backpressure", BackpressureState.NORMAL, BACKPRESSURE_STEPS, clock)
     clock.now_s = 10.0
     machine.advance(BackpressureState.CHECKING, BackpressureState.NORMAL)
-    assert (machine.since, machine.count) == (0.0, 1)
+    assert (machine.settled.since, machine.settled.count) == (0.0, 1)
     assert machine.path == (
         BackpressureState.NORMAL,
         BackpressureState.CHECKING,
@@ -137,5 +138,5 @@ def test_count_is_how_often_it_has_settled_there():
     counts = []
     for state in [PartitionState.REBALANCING, PartitionState.RUNNING] * 3:
         machine.advance(state)
-        counts.append(machine.count)
+        counts.append(machine.settled.count)
     assert counts == [1, 2, 2, 3, 3, 4]

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NoReturn
 
 from batchqueue.base.background_log import BackgroundLog, ChangeLog
 from batchqueue.exceptions import ConfigError
@@ -39,11 +38,12 @@ from batchqueue.pipeline.runner.stage_flow import (
     StageFlow,
     StageMetrics,
     StagePartitions,
+    partition_machine,
     partition_metrics_of,
     sources_before,
     stage_metrics_of,
 )
-from batchqueue.pipeline.runner.states import PartitionState, StateMachine, partition_machine
+from batchqueue.pipeline.runner.states import PartitionState, StateMachine
 from batchqueue.pipeline.settings import STALE_INTERVALS, BackpressureConfig
 
 _log = BackgroundLog("batchqueue.pipeline")
@@ -280,11 +280,9 @@ class FlowController:
         return _View(float("-inf"), 0.0, propagated, dict.fromkeys(sources, OPEN), missing)
 
     def _flow(self, stage: str) -> StageFlow:
-        flow = self._flows.get(stage)
-        return self._unknown(stage) if flow is None else flow
-
-    def _unknown(self, stage: str) -> NoReturn:
-        raise ConfigError(f"there is no stage {stage!r}; the stages are {list(self._flows)}")
+        if stage not in self._flows:
+            raise ConfigError(f"there is no stage {stage!r}; the stages are {list(self._flows)}")
+        return self._flows[stage]
 
 
 _THRESHOLDS = ("lag_threshold", "queue_size_threshold")
@@ -407,12 +405,14 @@ class FlowWatch:
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._is_stopping = False
+        all_parts: list[SourceThread | RunnerStage] = [*parts.sources, *parts.stages]
         flows = [
-            FlowStage(name=source.name, downstream=_names(source.outlets), is_source=True)
-            for source in parts.sources
-        ]
-        flows += [
-            FlowStage(name=stage.name, downstream=_names(stage.outlets)) for stage in parts.stages
+            FlowStage(
+                name=each.name,
+                downstream=tuple(stage.name for stage in each.outlets),
+                is_source=isinstance(each, SourceThread),
+            )
+            for each in all_parts
         ]
         self.controller = FlowController(flows, config, skew_config)
         self.lags = {
@@ -513,7 +513,3 @@ def _reading_of_source(source: SourceThread, lags: Mapping[str, Lag]) -> StageRe
         partitions=partitions,
         rate_per_s=source.rows_out.per_s,
     )
-
-
-def _names(stages: tuple[RunnerStage, ...]) -> tuple[str, ...]:
-    return tuple(stage.name for stage in stages)

@@ -10,7 +10,6 @@ from batchqueue.groups.skew import (
     PartitionReading,
     SkewDetectionConfig,
     SkewDetector,
-    SkewReport,
     skew_report,
     skew_warning,
 )
@@ -27,14 +26,14 @@ from batchqueue.pipeline.runner.pressure import (
     reason_of,
 )
 from batchqueue.pipeline.runner.states import (
+    BACKPRESSURE_STEPS,
+    PARTITION_STEPS,
+    SKEW_STEPS,
     BackpressureState,
     PartitionState,
     Settled,
     SkewState,
     StateMachine,
-    backpressure_machine,
-    partition_machine,
-    skew_machine,
 )
 from batchqueue.pipeline.settings import BackpressureConfig
 
@@ -78,8 +77,10 @@ class StageFlow:
         """Begin without a reading."""
         self.stage = stage
         self.last = LastReading(StageReading(lag=None, queue_rows=None), NO_PRESSURE, float("-inf"))
-        self.machine = backpressure_machine(stage.name, clock)
-        self.skew = StageSkew(stage.name, skew_config, skew_machine(stage.name, clock))
+        self.machine = StateMachine(
+            f"backpressure of {stage.name}", BackpressureState.NORMAL, BACKPRESSURE_STEPS, clock
+        )
+        self.skew = StageSkew(stage.name, skew_config, clock)
         self._config = config
 
     def take(self, reading: StageReading, now: float) -> None:
@@ -150,11 +151,9 @@ def sources_before(
 class StageSkew:
     """Takes a reading of the partitions of a stage now and then, and moves its state machine."""
 
-    def __init__(
-        self, stage: str, config: SkewDetectionConfig, machine: StateMachine[SkewState]
-    ) -> None:
+    def __init__(self, stage: str, config: SkewDetectionConfig, clock: Callable[[], float]) -> None:
         """Begin without hot partitions."""
-        self.machine = machine
+        self.machine = StateMachine(f"skew of {stage}", SkewState.MONITORING, SKEW_STEPS, clock)
         self._stage = stage
         self._config = config
         self._detector = SkewDetector(config)
@@ -201,13 +200,6 @@ class StageSkew:
         self.machine.advance(*path)
 
 
-def report_of(
-    partitions: Mapping[Partition, PartitionProgress], config: SkewDetectionConfig
-) -> SkewReport:
-    """Return the figures of the lags of a stage."""
-    return skew_report(readings_of(partitions), config)
-
-
 def readings_of(partitions: Mapping[Partition, PartitionProgress]) -> list[PartitionReading]:
     """Return partitions as the detector takes them."""
     return [
@@ -221,6 +213,12 @@ def readings_of(partitions: Mapping[Partition, PartitionProgress]) -> list[Parti
         )
         for partition, progress in partitions.items()
     ]
+
+
+def partition_machine(stage: str, clock: Callable[[], float]) -> StateMachine[PartitionState]:
+    """Return the state of a stage's partitions, before its start."""
+    name = f"partitions of {stage}"
+    return StateMachine(name, PartitionState.INITIALIZING, PARTITION_STEPS, clock)
 
 
 class StagePartitions:
@@ -258,15 +256,14 @@ class StagePartitions:
                 `partition_count` of the config, or one per worker up to `max_workers`. How many
                 workers run now does not matter.
         """
-        self.machine = machine or partition_machine(stage)
+        self.machine = machine or partition_machine(stage, time.monotonic)
         self.count = count or partition_count(config.partition_count, config.max_workers)
         self._names = pipeline, stage
         self._min_workers = config.min_workers
         self._members: frozenset[str] = frozenset()
-        kind = (
-            PartitionState.SINGLE_PARTITION if self.count == 1 else PartitionState.MULTI_PARTITION
-        )
-        self.machine.advance(PartitionState.COMPUTING_PARTITION_COUNT, kind)
+        state = PartitionState
+        kind = state.SINGLE_PARTITION if self.count == 1 else state.MULTI_PARTITION
+        self.machine.advance(state.COMPUTING_PARTITION_COUNT, kind)
 
     @property
     def group(self) -> str:
@@ -297,8 +294,7 @@ class StagePartitions:
         """
         present = frozenset(members)
         shared = set(owners.values())
-        is_shared = bool(owners) and shared <= present
-        is_shared = is_shared and len(shared) == min(len(present), len(owners))
+        is_shared = shared <= present and 0 < len(shared) == min(len(present), len(owners))
         if self.machine.state is PartitionState.WORKERS_SPAWNING:
             if not is_shared or len(present) < self._min_workers:
                 return
@@ -455,7 +451,7 @@ def stage_metrics_of(
     """
     reading, pressure, _ = flow.last
     hot = flow.skew.hot
-    report = report_of(reading.partitions, skew_config)
+    report = skew_report(readings_of(reading.partitions), skew_config)
     return StageMetrics(
         stage=flow.stage.name,
         lag=reading.lag,

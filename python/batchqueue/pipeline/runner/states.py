@@ -130,10 +130,14 @@ class StateMachine(Generic[State]):
 
     One thread advances it. Others may read `settled` meanwhile, whose parts fit together.
 
+    Attributes:
+        name: What it is the state of.
+        path: The states of the last `advance`, beginning with the one before it.
+
     Example:
         >>> machine = StateMachine("skew of totals", SkewState.MONITORING, SKEW_STEPS)
         >>> machine.advance(SkewState.COLLECTING_METRICS, SkewState.MONITORING)
-        >>> machine.state, machine.count
+        >>> machine.state, machine.settled.count
         (<SkewState.MONITORING: 'monitoring'>, 1)
     """
 
@@ -157,7 +161,7 @@ class StateMachine(Generic[State]):
         self._clock = clock
         self._counts = {first: 1}
         self._settled = Settled(first, clock(), 1)
-        self._path: tuple[State, ...] = (first,)
+        self.path: tuple[State, ...] = (first,)
 
     @property
     def settled(self) -> Settled[State]:
@@ -168,21 +172,6 @@ class StateMachine(Generic[State]):
     def state(self) -> State:
         """The state."""
         return self._settled.state
-
-    @property
-    def since(self) -> float:
-        """When it settled in its state, by its clock."""
-        return self._settled.since
-
-    @property
-    def count(self) -> int:
-        """How many times it has settled in its state."""
-        return self._settled.count
-
-    @property
-    def path(self) -> tuple[State, ...]:
-        """The states of the last `advance`, beginning with the one before it."""
-        return self._path
 
     def advance(self, *states: State) -> None:
         """Pass through states and settle in the last of them.
@@ -197,7 +186,7 @@ class StateMachine(Generic[State]):
         path = (self.state, *states)
         for state, following in zip(path, states, strict=False):
             self._check(state, following)
-        self._path = path
+        self.path = path
         last = path[-1]
         if last != self.state:
             count = self._counts[last] = self._counts.get(last, 0) + 1
@@ -214,26 +203,3 @@ class StateMachine(Generic[State]):
     def __repr__(self) -> str:
         """Say what it is the state of, and the state."""
         return f"<{self.name}: {self.state.value}>"
-
-
-def partition_machine(
-    stage: str, clock: Callable[[], float] = time.monotonic
-) -> StateMachine[PartitionState]:
-    """Return the machine of a stage's partitions, before its start."""
-    name = f"partitions of {stage}"
-    return StateMachine(name, PartitionState.INITIALIZING, PARTITION_STEPS, clock)
-
-
-def backpressure_machine(
-    stage: str, clock: Callable[[], float] = time.monotonic
-) -> StateMachine[BackpressureState]:
-    """Return the machine of a stage's backpressure, in its normal state."""
-    name = f"backpressure of {stage}"
-    return StateMachine(name, BackpressureState.NORMAL, BACKPRESSURE_STEPS, clock)
-
-
-def skew_machine(
-    stage: str, clock: Callable[[], float] = time.monotonic
-) -> StateMachine[SkewState]:
-    """Return the machine of a stage's skew, before the first reading."""
-    return StateMachine(f"skew of {stage}", SkewState.MONITORING, SKEW_STEPS, clock)

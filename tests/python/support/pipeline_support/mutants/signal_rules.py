@@ -241,8 +241,8 @@ STATES_AND_LOG = (
         "pipeline/runner/states.py",
         "        for state, following in zip(path, states, strict=False):\n"
         "            self._check(state, following)\n"
-        "        self._path = path\n",
-        "        self._path = path\n"
+        "        self.path = path\n",
+        "        self.path = path\n"
         "        for state, following in zip(path, states, strict=False):\n"
         "            self._check(state, following)\n",
         ("pipeline/test_states.py -k wrong_step_changes_nothing",),
