@@ -20,12 +20,12 @@ def directory(tmp_path):
 
 
 def test_it_keeps_the_last_two_cuts_with_their_state(directory):
-    with Checkpoint(directory, "p") as checkpoint:
+    with closing(Checkpoint(directory, "p")) as checkpoint:
         assert checkpoint.cuts() == []
         checkpoint.store(0, AT, {})
         for number in (1, 2, 3):
             checkpoint.store(number, {"orders": {"at": number}}, {("s", 0): b"%d" % number})
-    with Checkpoint(directory, "p") as checkpoint:
+    with closing(Checkpoint(directory, "p")) as checkpoint:
         assert checkpoint.cuts() == [(2, {"orders": {"at": 2}}), (3, {"orders": {"at": 3}})]
         assert checkpoint.state(2) == {("s", 0): b"2"}
         assert checkpoint.state(3) == {("s", 0): b"3"}
@@ -33,7 +33,7 @@ def test_it_keeps_the_last_two_cuts_with_their_state(directory):
 
 
 def test_a_cut_that_is_taken_again_replaces_the_former_attempt(directory):
-    with Checkpoint(directory, "p") as checkpoint:
+    with closing(Checkpoint(directory, "p")) as checkpoint:
         checkpoint.store(1, AT, {})
         checkpoint.store(2, AT, {("s", 0): b"old", ("t", 1): b"gone"})
         checkpoint.store(2, {"orders": {"at": 9}}, {("s", 0): b"new"})
@@ -50,7 +50,7 @@ def test_another_pipeline_is_refused(directory):
 
 def test_a_second_run_in_this_process_is_refused(directory):
     with (
-        Checkpoint(directory, "p"),
+        closing(Checkpoint(directory, "p")),
         pytest.raises(CheckpointError, match="is in use by a running pipeline"),
     ):
         Checkpoint(directory, "p")
@@ -58,7 +58,7 @@ def test_a_second_run_in_this_process_is_refused(directory):
 
 
 def test_a_forked_child_neither_has_the_checkpoint_nor_keeps_it(directory):
-    with Checkpoint(directory, "p"):
+    with closing(Checkpoint(directory, "p")):
         child = os.fork()
         if child == 0:
             try:

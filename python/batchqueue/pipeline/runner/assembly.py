@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
@@ -41,13 +41,6 @@ from batchqueue.pipeline.settings import RunSettings
 
 LEAVE_S = 0.5
 """Seconds that the parts of a run have to end if it cannot begin, or its time has run out."""
-
-OnStep = Callable[[str], None]
-
-
-def ignore(step: str) -> None:
-    """Take no note of a step."""
-    del step
 
 
 @dataclass(eq=False)
@@ -125,7 +118,7 @@ class Assembly:
         ]
 
 
-def assemble(settings: RunSettings, on_step: OnStep = ignore) -> Assembly:
+def assemble(settings: RunSettings) -> Assembly:
     """Start the stages of a pipeline, and find out where its sources begin.
 
     Raises:
@@ -140,18 +133,10 @@ def assemble(settings: RunSettings, on_step: OnStep = ignore) -> Assembly:
         checkpoint = Checkpoint(settings.checkpoint, settings.name)
     stages: list[RunnerStage] = []
     ending = Ending()
-    parts = Assembly(
-        settings.name,
-        graph,
-        ending,
-        [],
-        stages,
-        checkpoint,
-        Cutter([], stages, checkpoint, on_step),
-    )
+    cutter = Cutter(stages, checkpoint)
+    parts = Assembly(settings.name, graph, ending, [], stages, checkpoint, cutter)
     try:
         _start_stages(parts, settings.max_bytes // len(graph.stages))
-        cutter = parts.cutter
         for name, source in graph.sources.items():
             outlets = [stage for stage in stages if stage.plan.upstream == name]
             parts.sources.append(
@@ -211,7 +196,11 @@ def _recover(parts: Assembly) -> None:
     kept = [] if parts.checkpoint is None else parts.checkpoint.cuts()
     recovery = recover(kept, sinks, repr(parts.checkpoint))
     if stateful and parts.checkpoint is None and sinks:
-        _refuse_unkept_state(next(iter(stateful)), next(iter(sinks)))
+        raise GraphError(
+            f"stage {next(iter(stateful))!r} has state, and sink {next(iter(sinks))!r} stores with "
+            "each cut where to continue: without a checkpoint the next run would continue there "
+            "without the state; give Pipeline(checkpoint=...)"
+        )
     if stateful and not kept:
         _refuse_lost_state(next(iter(stateful)), sinks)
     _place(parts, recovery)
@@ -240,7 +229,7 @@ def _place(parts: Assembly, recovery: Recovery) -> None:
     for source in parts.sources:
         position = recovery.positions.get(source.name)
         if position is None:
-            position = source.initial()
+            position = source.source.initial()
             checked_position(position, source.name)
         parts.positions[source.name] = dict(position)
     parts.ahead = recovery.ahead
@@ -249,14 +238,6 @@ def _place(parts: Assembly, recovery: Recovery) -> None:
             name: recovery.replay_to.get(name, position)
             for name, position in parts.positions.items()
         }
-
-
-def _refuse_unkept_state(stage: str, sink: str) -> None:
-    raise GraphError(
-        f"stage {stage!r} has state, and sink {sink!r} stores with each cut where to continue: "
-        "without a checkpoint the next run would continue there without the state; give "
-        "Pipeline(checkpoint=...)"
-    )
 
 
 def _refuse_lost_state(stage: str, sinks: dict[str, StoredCut | None]) -> None:
@@ -270,10 +251,7 @@ def _refuse_lost_state(stage: str, sinks: dict[str, StoredCut | None]) -> None:
 
 
 def _check_workers(state: dict[tuple[str, int], bytes], stateful: dict[str, int]) -> None:
-    had: dict[str, int] = {}
-    for stage, _ in state:
-        had[stage] = had.get(stage, 0) + 1
-    for stage, count in had.items():
+    for stage, count in Counter(stage for stage, _ in state).items():
         if stateful.get(stage) != count:
             now = stateful.get(stage, 0)
             raise GraphError(

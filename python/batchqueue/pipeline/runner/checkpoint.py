@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from batchqueue import _core
 from batchqueue.pipeline.contract import CheckpointError, CutError, Position
@@ -81,12 +81,6 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         return f"Checkpoint({str(self._directory)!r})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close it, so that another run may open it."""

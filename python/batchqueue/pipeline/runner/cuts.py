@@ -41,30 +41,21 @@ class Cutter:
         sources: All sources.
     """
 
-    def __init__(
-        self,
-        sources: Sequence[SourceThread],
-        stages: Sequence[RunnerStage],
-        checkpoint: Checkpoint | None,
-        on_step: Callable[[str], None],
-    ) -> None:
+    def __init__(self, stages: Sequence[RunnerStage], checkpoint: Checkpoint | None) -> None:
         """Prepare for cuts.
 
         Args:
-            sources: All sources.
             stages: All stages, each behind the one before it.
             checkpoint: Where positions and state are kept; None for nowhere.
-            on_step: Called after each step, with its name.
         """
         self.number = 0
         self.positions: dict[str, Position] = {}
         self.count = 0
         self.seconds: float | None = None
         self._waits_for: SourceThread | RunnerStage | None = None
-        self.sources = sources
+        self.sources: Sequence[SourceThread] = ()
         self._stages = stages
         self._checkpoint = checkpoint
-        self._on_step = on_step
         self._holds = False
 
     def begin(self, number: int, positions: Mapping[str, Position], *, has_state: bool) -> None:
@@ -138,6 +129,9 @@ class Cutter:
             if not source.control.wait_until_held(LATE_S):
                 self._report()
                 source.control.wait_until_held()
+
+    def _on_step(self, step: str) -> None:
+        _log.debug("step of a cut: %s", step)
 
     def _state(self) -> dict[tuple[str, int], bytes]:
         state = {}

@@ -459,10 +459,5 @@ def lag_of(partitions: Iterable[PartitionProgress]) -> int | None:
         >>> lag_of([PartitionProgress(latest=7, committed=3), PartitionProgress(latest=2)])
         6
     """
-    total = 0
-    for partition in partitions:
-        lag = partition.lag
-        if lag is None:
-            return None
-        total += lag
-    return total
+    lags = [partition.lag for partition in partitions]
+    return None if None in lags else sum(filter(None, lags))

@@ -1,6 +1,7 @@
 """`PipelineRun`: a pipeline that runs in the background of this process."""
 
 import atexit
+import math
 import os
 import threading
 import time
@@ -25,9 +26,7 @@ from batchqueue.pipeline.graph import Graph
 from batchqueue.pipeline.runner.assembly import (
     LEAVE_S,
     Assembly,
-    OnStep,
     assemble,
-    ignore,
 )
 from batchqueue.pipeline.runner.controller import FlowWatch
 from batchqueue.pipeline.runner.cuts import holder
@@ -91,18 +90,17 @@ class PipelineRun:
         (2, 2, True)
     """
 
-    def __init__(self, settings: RunSettings, on_step: OnStep = ignore) -> None:
+    def __init__(self, settings: RunSettings) -> None:
         """Start; `Pipeline.start` calls this.
 
         Args:
             settings: What to run.
-            on_step: Called with the name of each step of each cut, after it, for tests.
         """
         self._pid = os.getpid()
         self._name = settings.name
         self._began = time.monotonic()
         with sole_run(settings) as admit:
-            self._parts: Assembly = assemble(settings, on_step)
+            self._parts: Assembly = assemble(settings)
             self._watch = FlowWatch(self._parts, settings.backpressure, settings.skew)
             self._coordinator = Coordinator(self._parts, settings.cut_interval_s, self._watch)
             admit(self._coordinator.done)
@@ -249,15 +247,7 @@ class PipelineRun:
     def stats(self) -> PipelineStats:
         """Return the figures of the run; works after its end, too."""
         self._check_process()
-        parts = self._parts
-        return pipeline_stats(
-            self._name,
-            self._state(),
-            sources=parts.sources,
-            stages=parts.stages,
-            cutter=parts.cutter,
-            watch=self._watch,
-        )
+        return pipeline_stats(self._state(), self._parts, self._watch)
 
     def picture(self, path: LocalPath) -> None:
         """Draw the graph with rates, depths, and who waits for whom.
@@ -332,23 +322,20 @@ class PipelineRun:
     ) -> None:
         if os.getpid() != self._pid:
             return
-        if error is None:
-            try:
-                self.stop()
-            except StageFailedError:
+        if not (error is None or isinstance(error, Exception)):
+            self.abandon()  # an interrupt: the caller does not want to wait
+            return
+        try:
+            self.stop()
+        except StageFailedError as failure:
+            if error is None:
                 raise
-            except BaseException:  # an interrupt, as below
-                self.abandon()
-                raise
-        elif not isinstance(error, Exception):  # an interrupt: the caller does not want to wait
+            if failure is not error:
+                _log.warning("%s", failure)
+                flush_log()
+        except BaseException:  # an interrupt, as above
             self.abandon()
-        else:
-            try:
-                self.stop()
-            except StageFailedError as failure:
-                if failure is not error:
-                    _log.warning("%s", failure)
-                    flush_log()
+            raise
 
     def __repr__(self) -> str:
         return f"<PipelineRun of {self._name!r}>"
@@ -447,22 +434,21 @@ def run_in_foreground(settings: RunSettings, timeout: float | None, grace: float
 def _followed(run: PipelineRun, name: str, timeout: float | None, grace: float) -> RunSummary:
     stop, give_up = Flag(), Flag()
     with signals(stop, give_up, f"stopping pipeline {name}"):
-        end = None if timeout is None else time.monotonic() + timeout
-        while not stop.is_set and (end is None or time.monotonic() < end):
-            summary = run.wait(_POLL_S if end is None else min(_POLL_S, _left(end)))
-            if summary is not None:
-                return summary
-        run.request_stop()
-        end = time.monotonic() + grace
-        while not give_up.is_set and time.monotonic() < end:
-            summary = run.wait(min(_POLL_S, _left(end)))
-            if summary is not None:
-                return summary
-        return run.stop(0)
+        summary = _waited(run, stop, math.inf if timeout is None else timeout)
+        if summary is None:
+            run.request_stop()
+            summary = _waited(run, give_up, grace)
+        return run.stop(0) if summary is None else summary
 
 
-def _left(end: float) -> float:
-    return max(0.0, end - time.monotonic())
+def _waited(run: PipelineRun, ends: Flag, seconds: float) -> RunSummary | None:
+    """Wait for the end of a run, until a flag is set or time is over."""
+    end = time.monotonic() + seconds
+    while not ends.is_set and (left := end - time.monotonic()) > 0:
+        summary = run.wait(min(_POLL_S, left))
+        if summary is not None:
+            return summary
+    return None
 
 
 # What a run has to do with its process: other runs, forks, the end of the interpreter.

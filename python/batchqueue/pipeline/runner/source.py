@@ -5,7 +5,8 @@ import math
 import operator
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from batchqueue._core import Counter
@@ -30,6 +31,7 @@ class SourceThread:
 
     Attributes:
         name: The name of the source in the pipeline.
+        source: The source itself.
         control: Who may stop it, and where.
         outlets: The stages that it feeds.
         rows_out: The rows that these have accepted; likewise `bytes_out`.
@@ -63,24 +65,15 @@ class SourceThread:
         self.outlets = tuple(outlets)
         self.rows_out, self.bytes_out = Counter(), Counter()
         self.decision = OPEN
-        self._source = source
+        self.source = source
         self._chunk_rows = chunk_rows
         self._ending = ending
         self._cut = cut
         self._replay: tuple[Position, Position] | None = None
         self._thread: threading.Thread | None = None
-        self.on_finished: Callable[[], object] = _nothing
-        self.on_split: Callable[[], object] = _nothing
+        self.on_finished: Callable[[], object] = lambda: None
+        self.on_split: Callable[[], object] = lambda: None
         ending.notify(self.control.end)
-
-    @property
-    def source(self) -> Source:
-        """The source itself."""
-        return self._source
-
-    def initial(self) -> Position:
-        """Return where the source begins without a cut."""
-        return self._source.initial()
 
     def start(self, position: Position, replay_to: Position | None) -> None:
         """Begin to read.
@@ -105,7 +98,7 @@ class SourceThread:
 
     def commit(self, position: Position) -> None:
         """Have the source take note of a cut that is done, when its thread comes to it."""
-        self.control.request(lambda: self._source.commit(position))
+        self.control.request(lambda: self.source.commit(position))
 
     def _run(self) -> None:
         try:
@@ -127,7 +120,7 @@ class SourceThread:
 
     def _read_again(self, start: Position, end: Position) -> None:
         """Read what some sinks already have, exactly up to their cut."""
-        splits = self._source.between(start, end)
+        splits = self.source.between(start, end)
         for number, split in enumerate(splits):
             self.control.begin_again()
             self._read(split)
@@ -148,7 +141,7 @@ class SourceThread:
                     is_last = number == len(plan.splits) - 1
                     self.control.complete(plan.end if is_last else split.end)
                     self.on_split()
-            elif self._source.bounded:
+            elif self.source.bounded:
                 self._move_on(plan.end)
                 return
             else:
@@ -157,7 +150,7 @@ class SourceThread:
                 rest = min(2 * rest, _LONGEST_REST_S)
 
     def _planned(self, limit: Limit) -> Plan:
-        plan = self._source.plan(self.control.position, limit)
+        plan = self.source.plan(self.control.position, limit)
         for position in (plan.end, *(split.end for split in plan.splits)):
             checked_position(position, self.name)
         return plan
@@ -179,7 +172,7 @@ class SourceThread:
         cutter = ChunkCutter(self._chunk_rows)
         position = checked_position(split.start, self.name)
         number = 0
-        for batch in self._source.read(split):
+        for batch in self.source.read(split):
             number = self._hand_on(cutter.add(batch), split.partition, position, number)
         self._hand_on(cutter.rest(), split.partition, position, number)
 
@@ -206,10 +199,6 @@ class SourceThread:
         return number + done
 
 
-def _nothing() -> None:
-    pass
-
-
 class SourceControl:
     """What a source thread obeys. A *pause* is a wish and may last; a *hold* is part of a cut.
 
@@ -217,8 +206,12 @@ class SourceControl:
     nothing is skipped, and while it is held the position says exactly what the stages have got. A
     hold waits for the split in hand, even in a pause.
 
-    All fields are read and written under `_changed`, the position by the source thread alone until
-    it has ended.
+    All fields are written under `_changed`, the position by the source thread alone until it has
+    ended.
+
+    Attributes:
+        position: Where the source continues.
+        has_finished: Whether the source has come to its end, or has stopped.
     """
 
     def __init__(self) -> None:
@@ -230,38 +223,42 @@ class SourceControl:
         self._is_reading = False
         self._is_replayed = False
         self._is_stopping = False
-        self._has_finished = False
+        self.has_finished = False
         self._is_closed = False
         self._has_ended = False
         self._requests: list[Callable[[], None]] = []
         self._paused_at: float | None = None
         self._paused: dict[str, float] = {}
 
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """Take the lock, and wake all that wait for a change."""
+        with self._changed:
+            yield
+            self._changed.notify_all()
+
     # What others call.
 
     def pause(self, reason: str) -> None:
         """Let the source plan and read nothing more."""
-        with self._changed:
+        with self._change():
             self._account()
             if reason not in self._reasons:
                 self._reasons.append(reason)
-            self._changed.notify_all()
 
     def resume(self, reason: str | None = None) -> bool:
         """End the pause for a reason, or all pauses; return whether the source continues."""
-        with self._changed:
+        with self._change():
             self._account()
             self._reasons = [
                 each for each in self._reasons if reason is not None and each != reason
             ]
-            self._changed.notify_all()
             return not self._reasons
 
     def hold(self) -> None:
         """Let the source begin no other split."""
-        with self._changed:
+        with self._change():
             self._is_held = True
-            self._changed.notify_all()
 
     def wait_until_held(self, timeout: float | None = None) -> bool:
         """Wait until it has no split in hand; return False if time ran out.
@@ -288,45 +285,33 @@ class SourceControl:
 
     def release(self) -> None:
         """End a hold."""
-        with self._changed:
+        with self._change():
             self._is_held = False
-            self._changed.notify_all()
 
     def stop(self) -> None:
         """Let the source end behind the split in hand."""
-        with self._changed:
+        with self._change():
             self._is_stopping = True
-            self._changed.notify_all()
 
     def request(self, what: Callable[[], None]) -> None:
         """Have the thread do something when it has no split in hand, also after its end."""
-        with self._changed:
+        with self._change():
             self._requests.append(what)
-            self._changed.notify_all()
 
     def wake(self) -> None:
         """End the rest of a source that found nothing new."""
-        with self._changed:
+        with self._change():
             self._is_awake = True
-            self._changed.notify_all()
 
     def close(self) -> None:
         """Let the thread end once it has done what was requested."""
-        with self._changed:
+        with self._change():
             self._is_closed = True
-            self._changed.notify_all()
 
     def end(self) -> None:
         """Let the thread end immediately."""
-        with self._changed:
+        with self._change():
             self._has_ended = True
-            self._changed.notify_all()
-
-    @property
-    def has_finished(self) -> bool:
-        """Whether the source has come to its end, or has stopped."""
-        with self._changed:
-            return self._has_finished
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -361,10 +346,9 @@ class SourceControl:
 
     def complete(self, position: Position) -> None:
         """Note that all of a split is in the stages, and where to continue."""
-        with self._changed:
+        with self._change():
             self.position = position
             self._is_reading = False
-            self._changed.notify_all()
 
     def wait_while_paused(self) -> None:
         """Wait within a split. A cut or a stop needs the rest of it, so they end the wait."""
@@ -375,9 +359,8 @@ class SourceControl:
 
     def wait_behind_replay(self) -> None:
         """Note that a replay is complete, and wait until its cut is done."""
-        with self._changed:
+        with self._change():
             self._is_replayed = True
-            self._changed.notify_all()
         self._wait(lambda: not self._is_held)
 
     def rest(self, seconds: float) -> None:
@@ -394,10 +377,9 @@ class SourceControl:
 
     def finish(self) -> None:
         """Note that there is nothing more to read."""
-        with self._changed:
-            self._has_finished = True
+        with self._change():
+            self.has_finished = True
             self._is_reading = False
-            self._changed.notify_all()
 
     def serve_until_closed(self) -> None:
         """Do what is requested, until `close`."""

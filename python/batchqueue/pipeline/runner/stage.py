@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -337,6 +338,7 @@ def _worker_of_item(item: "StageChunk | StageOrder", partitions: int) -> int:
 # What goes through the queue of a stage: chunks, and orders to one of its workers.
 
 
+@dataclass(slots=True, eq=False)
 class StageChunk:
     """A record batch on its way to a worker.
 
@@ -347,31 +349,27 @@ class StageChunk:
         origin: Where they came from.
     """
 
-    __slots__ = ("batch", "origin", "size", "worker")
-
-    def __init__(self, worker: int, batch: pa.RecordBatch, size: int, origin: Origin) -> None:
-        self.worker = worker
-        self.batch = batch
-        self.size = size
-        self.origin = origin
+    worker: int
+    batch: pa.RecordBatch
+    size: int
+    origin: Origin
 
 
+@dataclass(slots=True, eq=False)
 class StageOrder:
     """Something that a worker does after the chunks before it, on its own thread.
 
     Attributes:
         worker: The number of the worker.
+        what: Does it.
         result: What it returned, once it is done.
         is_done: Set when it is done.
     """
 
-    __slots__ = ("is_done", "result", "what", "worker")
-
-    def __init__(self, worker: int, what: Callable[[], Any]) -> None:
-        self.worker = worker
-        self.what = what
-        self.result: Any = None
-        self.is_done = threading.Event()
+    worker: int
+    what: Callable[[], Any]
+    result: Any = None
+    is_done: threading.Event = field(default_factory=threading.Event)
 
 
 class RunEnded(Exception):

@@ -1,13 +1,14 @@
 """`PipelineStats`: the figures of a run at one moment."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from batchqueue.base.background_log import log_lines_dropped, log_stuck_s
 from batchqueue.pipeline.contract import Lag, Position
 from batchqueue.pipeline.drawing import Activity
+from batchqueue.pipeline.runner.assembly import Assembly
 from batchqueue.pipeline.runner.controller import FlowController, FlowWatch
-from batchqueue.pipeline.runner.cuts import Cutter, root
+from batchqueue.pipeline.runner.cuts import root
 from batchqueue.pipeline.runner.source import LagReader, SourceThread
 from batchqueue.pipeline.runner.stage import RunnerStage
 
@@ -44,21 +45,14 @@ class PipelineStats:
     log_lines_dropped_total: int
 
 
-def pipeline_stats(
-    name: str,
-    state: str,
-    *,
-    sources: Sequence[SourceThread],
-    stages: Sequence[RunnerStage],
-    cutter: Cutter,
-    watch: FlowWatch,
-) -> PipelineStats:
+def pipeline_stats(state: str, parts: Assembly, watch: FlowWatch) -> PipelineStats:
     """Return the figures of a run."""
+    cutter = parts.cutter
     return PipelineStats(
-        name=name,
+        name=parts.pipeline,
         state=state,
-        sources={each.name: _source_stats(each, watch.lags[each.name]) for each in sources},
-        stages={each.name: _stage_stats(each, watch.controller) for each in stages},
+        sources={each.name: _source_stats(each, watch.lags[each.name]) for each in parts.sources},
+        stages={each.name: _stage_stats(each, watch.controller) for each in parts.stages},
         cuts_total=cutter.count,
         cut=cutter.number,
         cut_seconds=cutter.seconds,

@@ -48,13 +48,13 @@ def crashed(flow, step, cut):
             if len(seen) == cut:
                 raise Crash
 
-    run = PipelineRun(flow.settings, on_step)
-    try:
-        run.wait()
-    except StageFailedError as error:
-        if not isinstance(error.__cause__, Crash):
-            raise
-        return True
+    with crashing.each_step(on_step):
+        try:
+            PipelineRun(flow.settings).wait()
+        except StageFailedError as error:
+            if not isinstance(error.__cause__, Crash):
+                raise
+            return True
     return False
 
 
@@ -104,7 +104,8 @@ def test_two_transactional_sinks_at_different_cuts(checkpoint, tmp_path):
     behind = left.last_cut()[1]["numbers"]["split"]
     source.rows, source.reads = 3_000, []  # more input must not get into the cut that `left` has
     steps = []
-    PipelineRun(two_sinks(tmp_path, source, checkpoint).settings, steps.append).wait()
+    with crashing.each_step(steps.append):
+        PipelineRun(two_sinks(tmp_path, source, checkpoint).settings).wait()
     assert left.last_cut() == right.last_cut()
     assert left.numbers == right.numbers == list(range(3_000))
     assert [step for step in steps if step.startswith("commit")][:1] == ["commit right"]

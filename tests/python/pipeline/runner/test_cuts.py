@@ -7,7 +7,6 @@ import pytest
 
 from batchqueue.pipeline import Pipeline, StageFailedError
 from batchqueue.pipeline.runner import PipelineRun
-from batchqueue.pipeline.runner.assembly import ignore
 from core_support.waits import WAIT_S, eventually
 from pipeline_support.numbers import Numbers
 from pipeline_support.sinks import Kept, Ledger
@@ -40,7 +39,7 @@ class Checking(Ledger):
 
 def cut_while_halfway(flow, source):
     """Starts a pipeline, and has it take a cut while the source is halfway in a split."""
-    run = PipelineRun(flow.settings, ignore)
+    run = PipelineRun(flow.settings)
     assert source.is_halfway.wait(WAIT_S)
     run._coordinator.cut_soon()
     return run

@@ -10,8 +10,8 @@ import pytest
 
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline import Limit, Pipeline, PipelineError, PushSource, StageFailedError
-from batchqueue.pipeline.runner import PipelineRun
 from core_support.waits import WAIT_S, eventually
+from pipeline_support.crashing import each_step
 from pipeline_support.sinks import Gated, Kept, Ledger
 
 
@@ -155,8 +155,8 @@ def test_a_cut_that_only_one_sink_has_is_pushed_again(tmp_path):
         if step == "commit left":
             raise ConnectionError
 
-    with pytest.raises(PipelineError):
-        PipelineRun(two_sinks().settings, fail).push(batch(1))
+    with each_step(fail), pytest.raises(PipelineError):
+        two_sinks().start().push(batch(1))
     assert (left.numbers, right.numbers) == ([1], [])
     with two_sinks().start() as run:
         run.push(batch(1))

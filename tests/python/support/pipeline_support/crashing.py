@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 
@@ -17,6 +18,7 @@ from batchqueue.aggregation import SumMetrics, metric_type
 from batchqueue.outputs import SqliteStore
 from batchqueue.pipeline import FunctionSink, MetricsSink, Pipeline
 from batchqueue.pipeline.runner import PipelineRun
+from batchqueue.pipeline.runner.cuts import Cutter
 from pipeline_support.numbers import Numbers
 from pipeline_support.sinks import Ledger
 
@@ -35,6 +37,11 @@ STEPS = [
     "commit metrics",
     "release",
 ]
+
+
+def each_step(on_step):
+    """Has a function called behind each step of each cut meanwhile, with the name of the step."""
+    return patch.object(Cutter, "_on_step", staticmethod(on_step))
 
 
 class Running:
@@ -115,8 +122,9 @@ def main(directory, step=None, cut="0"):
             if len(seen) == int(cut):
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    run = PipelineRun(pipeline(directory, seconds_per_write=0.02).settings, on_step)
-    assert run.wait().complete
+    with each_step(on_step):
+        run = PipelineRun(pipeline(directory, seconds_per_write=0.02).settings)
+        assert run.wait().complete
 
 
 if __name__ == "__main__":
