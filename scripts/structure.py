@@ -25,7 +25,6 @@ REASONS = {
     "base/iceberg_catalog.py": "needs an optional package",
     "base/words.py": "the lowest layer: errors use it, and the rest of the base uses errors",
     "pipeline/requirements.py": "runs before the imports that it explains",
-    "pipeline/spark/busy_listener.py": "derives from a class of pyspark",
     "spark/driver/registration.py": "can be imported with every pyspark",
     "spark/driver/stream_writer.py": "needs Spark 4.1",
     "spark/requirements.py": "runs before the imports that it explains",

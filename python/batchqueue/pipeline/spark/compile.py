@@ -62,11 +62,6 @@ class CompiledQuery:
     stages: tuple[SparkStage, ...]
     sink: SparkSink
 
-    @property
-    def source_step(self) -> SourceStep:
-        """The source in the graph."""
-        return self.source.step
-
     def apply(self, df: "DataFrame") -> "DataFrame":
         """Return what reaches the sink, of the rows of the source."""
         for stage in self.stages:
@@ -206,7 +201,7 @@ class _Branch:
                 f"{', '.join(self._schema.names)}; change the name, or the step before it"
             )
         self._end_chain()
-        self._stages.append(ShuffleStage.of(step))
+        self._stages.append(ShuffleStage(str(step), step.columns, step.partitions))
 
     def _add_shuffle_for(self, step: AggregateStep) -> None:
         """Bring the rows of each group together, unless a key_by has just done so."""
@@ -370,7 +365,7 @@ def explain(name: str, queries: "Sequence[CompiledQuery]", options: SparkOptions
     lines = [f"pipeline {name!r} on pyspark {pyspark.__version__}: {_counted(len(queries))}"]
     for query in queries:
         rows = [
-            (str(query.source_step), query.source.text),
+            (str(query.source.step), query.source.text),
             *([("", _epochs(options))] if query.source.pickled is not None else []),
             *query.texts,
             *((step, "in the tasks of the sink") for step in query.sink.steps),

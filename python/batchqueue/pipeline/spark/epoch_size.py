@@ -20,29 +20,24 @@ from typing import NamedTuple
 
 
 class EpochSize:
-    """The size of the epochs of one run of a query, from one to the next."""
+    """The size of the epochs of one run of a query, from one to the next.
+
+    Attributes:
+        rows: The most rows of the next epoch.
+        fixed_s: The fixed cost of an epoch, in seconds; 0 as long as it is unknown.
+    """
 
     def __init__(self, goal: "EpochGoal") -> None:
         self._goal = goal
         self._epochs: deque[SizedEpoch] = deque(maxlen=_HISTORY)
-        self._rows = min(goal.first_rows, goal.max_rows)
-        self._fixed_s = 0.0
+        self.rows = min(goal.first_rows, goal.max_rows)
+        self.fixed_s = 0.0
         self._has_begun = False
-
-    @property
-    def rows(self) -> int:
-        """The most rows of the next epoch."""
-        return self._rows
-
-    @property
-    def fixed_s(self) -> float:
-        """The fixed cost of an epoch, in seconds; 0 as long as it is unknown."""
-        return self._fixed_s
 
     @property
     def goal_s(self) -> float:
         """How long an epoch should take, in seconds."""
-        return goal_seconds(self._goal, self._fixed_s)
+        return goal_seconds(self._goal, self.fixed_s)
 
     def after(self, rows: int, busy_s: float) -> None:
         """Take note of an epoch.
@@ -57,7 +52,7 @@ class EpochSize:
             self._epochs.append(SizedEpoch(rows, busy_s))
             fixed_s = fixed_seconds(self._epochs)
             if fixed_s is not None:
-                self._fixed_s = fixed_s
+                self.fixed_s = fixed_s
         # The first epoch starts Spark's workers, which would look like the cost of its rows.
         self._has_begun = True
         self._set(rows, resized(rows, busy_s, self.goal_s), is_on_time=busy_s <= self.goal_s)
@@ -73,9 +68,9 @@ class EpochSize:
 
     def _set(self, last: int, rows: int, *, is_on_time: bool) -> None:
         # An epoch may be small because the source had no more. That says nothing against the limit.
-        if is_on_time and last < _SHARE_OF_LIMIT * self._rows:
-            rows = max(rows, self._rows)
-        self._rows = max(1, min(rows, self._goal.max_rows))
+        if is_on_time and last < _SHARE_OF_LIMIT * self.rows:
+            rows = max(rows, self.rows)
+        self.rows = max(1, min(rows, self._goal.max_rows))
 
 
 LEAST_RATIO = 0.2

@@ -114,7 +114,7 @@ class Epochs:
             if not must_not_end and self._control.reason() is not None:
                 return self._sorted(start)
         if everything:
-            return self._planned_to(start, self._everything(start))
+            return self._planned_to(start, all_splits(self._source, start))
         return self._planned_to(start, self._next_plan(start))
 
     def tasks(self, start: Position, end: Position) -> list[tuple[Split, ...]]:
@@ -190,13 +190,10 @@ class Epochs:
     def _plan_ahead(self, start: Position, limit: Limit) -> Plan:
         """Plan a part of what was there when the query began, and nothing that came later."""
         if self._ahead is None:
-            self._ahead = list(self._everything(start).splits)
+            self._ahead = list(all_splits(self._source, start).splits)
         plan = within(iter(self._ahead), start, limit)
         del self._ahead[: len(plan.splits)]
         return plan
-
-    def _everything(self, start: Position) -> Plan:
-        return all_splits(self._source, start)
 
     def _planned_to(self, start: Position, plan: Plan) -> Position:
         if not plan.splits:

@@ -162,10 +162,10 @@ class SparkPipeline:
         from batchqueue.spark.job import check_session
 
         for query in self._queries:
-            source = query.source_step.source
+            source = query.source.step.source
             if not source.bounded:
                 raise NotOnSparkError(
-                    f"{query.source_step} has no end, and a batch needs one; use run(), which ends "
+                    f"{query.source.step} has no end, and a batch needs one; use run(), which ends "
                     "at what is there now"
                 )
         check_session(self._spark, "on_spark", "readStream")
@@ -205,11 +205,11 @@ class SparkPipeline:
         foreign = [query for query in self._queries if query.source.pickled is None]
         if len(foreign) == len(self._queries):
             raise NotOnSparkError(
-                f"{foreign[0].source_step} is a DataFrame, and Spark's own readers cannot pause; "
+                f"{foreign[0].source.step} is a DataFrame, and Spark's own readers cannot pause; "
                 "stop the run, and start it again"
             )
         for query in foreign:
-            _log.warning("%s is a DataFrame and does not pause", query.source_step)
+            _log.warning("%s is a DataFrame and does not pause", query.source.step)
         _log.info("pipeline %s: paused (%s)", self._name, reason)
         self._control.pause(reason)
 
@@ -235,7 +235,7 @@ class SparkPipeline:
 
     def _epochs(self, query: "CompiledQuery") -> EpochSettings:
         options = self._options
-        readers = [other for other in self._queries if other.source_step is query.source_step]
+        readers = [other for other in self._queries if other.source.step is query.source.step]
         return EpochSettings(
             query=f"{self._name}: {query.name}",
             goal=EpochGoal(
@@ -251,13 +251,13 @@ class SparkPipeline:
 
     def _listen(self, run: RunControl) -> Any:
         """Report the busy time of epochs to the readers; return a function that ends this."""
-        if _is_remote(self._spark):
-            # The listener would be in the client, whose files the readers may not see.
+        read = [query for query in self._queries if query.source.pickled is not None]
+        # On Connect the listener would be in the client, whose files the readers may not see.
+        if not read or _is_remote(self._spark):
             return lambda: None
-        from batchqueue.pipeline.spark.busy_listener import BusyListener
+        from batchqueue.pipeline.spark.reader import BusyListener
 
-        names = [self._epochs(query).query for query in self._queries]
-        listener = BusyListener(run, names)
+        listener = BusyListener(run, [self._epochs(query).query for query in read])
         self._spark.streams.addListener(listener)
         return lambda: self._spark.streams.removeListener(listener)
 

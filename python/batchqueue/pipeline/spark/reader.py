@@ -1,11 +1,14 @@
 """The adapter: any source as a data source of Spark. It needs pyspark 4.2, so import it late.
 
+`BusyListener` reports to the readers of a run how long their last epochs were busy.
+
 Spark pickles the data source three times: for the process that plans (a stream reader lives there
 for the whole run of a query), for a process that plans the tasks of a batch, and, with the reader
 in it, for the tasks.
 """
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -22,11 +25,19 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 from pyspark.sql.types import StructType
 
+from batchqueue.base.background_log import BackgroundLog
 from batchqueue.base.exact_cast import exact_cast
 from batchqueue.pipeline.contract import Position, SourceDataError, Split
-from batchqueue.pipeline.spark.control import DriverControl
+from batchqueue.pipeline.spark.control import DriverControl, EpochReport, RunControl
 from batchqueue.pipeline.spark.epochs import Epochs, EpochSettings, all_splits, grouped
 from batchqueue.pipeline.spark.source import PickledSource
 from batchqueue.pipeline.spark.stages import arrow_schema
@@ -187,3 +198,48 @@ def _for_spark(batch: pa.RecordBatch, schema: pa.Schema, source: str) -> pa.Reco
                 "it fits, or leave it out of the source"
             ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+_log = BackgroundLog("batchqueue.pipeline")
+
+
+class BusyListener(StreamingQueryListener):
+    """Writes the busy time of each epoch into the directory that the readers check.
+
+    A reader cannot know it where epochs wait for a trigger. Spark calls listeners asynchronously,
+    in one of its threads; a report that comes late is not used.
+    """
+
+    def __init__(self, run: RunControl, queries: Collection[str]) -> None:
+        """Describe a run.
+
+        Args:
+            run: Its directory, which lives at least as long as the listener.
+            queries: The names of its queries.
+        """
+        self._run = run
+        self._queries = frozenset(queries)
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Do nothing."""
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Do nothing."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Write the report of an epoch."""
+        progress = event.progress
+        query = progress.name
+        if query not in self._queries or not progress.sources or progress.numInputRows < 1:
+            return
+        times = progress.durationMs
+        # latestOffset may have waited for the end of a pause.
+        busy_ms = times.get("triggerExecution", 0) - times.get("latestOffset", 0)
+        end = json.dumps(json.loads(progress.sources[0].endOffset), sort_keys=True)
+        try:
+            self._run.control.report(query, EpochReport(end, progress.numInputRows, busy_ms / 1000))
+        except OSError as error:  # Spark would log it as its own error
+            _log.debug("query %s: its epoch cannot be reported: %s", query, error)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Do nothing."""

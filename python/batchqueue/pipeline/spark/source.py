@@ -1,7 +1,7 @@
 """`SparkSource`: a DataFrame as a source. `PickledSource`: any other, as Spark carries it."""
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -12,13 +12,10 @@ from batchqueue.base.words import with_article
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import (
     Lag,
-    Limit,
     PipelineError,
-    Plan,
     Position,
     Source,
     SourcePickleError,
-    Split,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +50,7 @@ class SparkSource:
         if not hasattr(df, "mapInArrow"):
             raise ConfigError(f"SparkSource got {df!r}; give a DataFrame of pyspark")
         self._given = df
-        self._name = name
+        self.name = name
 
     @cached_property
     def df(self) -> "DataFrame":
@@ -61,11 +58,6 @@ class SparkSource:
         from batchqueue.spark.task.arrow import cast_to_instants
 
         return cast_to_instants(self._given)
-
-    @property
-    def name(self) -> str:
-        """Its name in statistics and errors."""
-        return self._name
 
     @property
     def bounded(self) -> bool:
@@ -78,21 +70,13 @@ class SparkSource:
 
         return arrow_schema(self.df.schema)
 
-    def initial(self) -> Position:
-        """Refuse: Spark plans this source."""
-        self._refuse()
+    def _refuse(self, *_: object) -> NoReturn:
+        raise PipelineError(
+            f"source {self.name!r} is a DataFrame, which only Spark can read; run the pipeline "
+            "with pipeline.on_spark(spark)"
+        )
 
-    def plan(self, start: Position, limit: Limit) -> Plan:
-        """Refuse: Spark plans this source."""
-        self._refuse()
-
-    def between(self, start: Position, end: Position) -> Sequence[Split]:
-        """Refuse: Spark plans this source."""
-        self._refuse()
-
-    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Refuse: Spark reads this source."""
-        self._refuse()
+    initial = plan = between = read = _refuse  # Spark plans and reads it
 
     def lag(self, at: Position) -> dict[str, Lag]:
         """Return nothing: Spark knows the lag of its readers."""
@@ -100,12 +84,6 @@ class SparkSource:
 
     def commit(self, end: Position) -> None:
         """Do nothing: Spark keeps the position."""
-
-    def _refuse(self) -> NoReturn:
-        raise PipelineError(
-            f"source {self._name!r} is a DataFrame, which only Spark can read; run the pipeline "
-            "with pipeline.on_spark(spark)"
-        )
 
 
 _DEEPEST = 4

@@ -13,7 +13,7 @@ from batchqueue.aggregation import Aggregation, Aggregator
 from batchqueue.base.exact_cast import exact_cast_batch
 from batchqueue.pipeline.chunks import ChunkCutter
 from batchqueue.pipeline.contract import NotOnSparkError, OperatorError
-from batchqueue.pipeline.graph import FilterStep, KeyByStep, MapStep, StatefulStep
+from batchqueue.pipeline.graph import FilterStep, MapStep, StatefulStep
 from batchqueue.pipeline.operators import Chain, ChainStep, FilterOperator, batches_of
 from batchqueue.spark.task.arrow import map_in_arrow
 
@@ -152,11 +152,6 @@ class ShuffleStage:
     columns: tuple[str, ...]
     partitions: int | None
 
-    @classmethod
-    def of(cls, step: KeyByStep) -> "ShuffleStage":
-        """Return what a key_by is on Spark."""
-        return cls(str(step), step.columns, step.partitions)
-
     @property
     def texts(self) -> Sequence[tuple[str, str]]:
         """See `SparkStage`."""
@@ -165,14 +160,8 @@ class ShuffleStage:
 
     def apply(self, df: "DataFrame") -> "DataFrame":
         """See `SparkStage`."""
-        columns = [df[quoted(column)] for column in self.columns]
-        if not columns:
-            return df.repartition(1)
-        return (
-            df.repartition(*columns)
-            if self.partitions is None
-            else df.repartition(self.partitions, *columns)
-        )
+        number: list[Any] = [] if self.partitions is None else [self.partitions]
+        return df.repartition(*number, *(df[quoted(column)] for column in self.columns))
 
 
 @dataclass(frozen=True, eq=False)

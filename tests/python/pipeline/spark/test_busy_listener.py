@@ -3,18 +3,30 @@
 import json
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryProgress
 
-from batchqueue.pipeline.spark.busy_listener import BusyListener
 from batchqueue.pipeline.spark.control import EpochReport, LiveControl, RunControl
+from spark_support.pyspark_version import VERSION
+
+if TYPE_CHECKING:
+    from batchqueue.pipeline.spark.reader import BusyListener
+
+pytestmark = pytest.mark.skipif(VERSION < (4, 2), reason="sources on Spark need pyspark 4.2")
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunControl:
     return LiveControl(str(tmp_path)).begin()
+
+
+@pytest.fixture
+def listener(run: RunControl) -> "BusyListener":
+    from batchqueue.pipeline.spark.reader import BusyListener
+
+    return BusyListener(run, ["q"])
 
 
 def progress(name: str = "q", rows: int = 2000, **times: int) -> QueryProgressEvent:
@@ -44,22 +56,20 @@ def progress(name: str = "q", rows: int = 2000, **times: int) -> QueryProgressEv
     return QueryProgressEvent(StreamingQueryProgress.fromJson(described))
 
 
-def test_wait_in_latest_offset_is_not_busy_time(run: RunControl):
-    listener = BusyListener(run, ["q"])
+def test_wait_in_latest_offset_is_not_busy_time(run: RunControl, listener: "BusyListener"):
     listener.onQueryProgress(progress(triggerExecution=7_000, latestOffset=5_000, addBatch=1_900))
     end = json.dumps({"a": 1, "row": 2000})
     assert run.control.last_epoch("q") == EpochReport(end, 2000, 2.0)
 
 
-def test_other_queries_and_epochs_without_rows_are_not_reported(run: RunControl):
-    listener = BusyListener(run, ["q"])
+def test_other_queries_and_epochs_without_rows_are_not_reported(
+    run: RunControl, listener: "BusyListener"
+):
     listener.onQueryProgress(progress("another", triggerExecution=7_000))
     listener.onQueryProgress(progress(rows=0, triggerExecution=7_000))
     assert run.control.last_epoch("q") is None
 
 
-def test_directory_that_is_gone_does_not_disturb_spark(tmp_path: Path):
-    live = LiveControl(str(tmp_path))
-    run = live.begin()
-    live.end(run)
-    BusyListener(run, ["q"]).onQueryProgress(progress(triggerExecution=7_000))
+def test_directory_that_is_gone_does_not_disturb_spark(run: RunControl, listener: "BusyListener"):
+    run.directory.cleanup()
+    listener.onQueryProgress(progress(triggerExecution=7_000))

@@ -5,7 +5,6 @@ from pipeline_support.mutants.mutant import Mutant
 SIZE = "pipeline/spark/epoch_size.py"
 EPOCHS = "pipeline/spark/epochs.py"
 READER = "pipeline/spark/reader.py"
-LISTENER = "pipeline/spark/busy_listener.py"
 OF_SIZE = "pipeline/spark/test_epoch_size.py"
 OF_EPOCHS = "pipeline/spark/test_epochs.py"
 
@@ -55,7 +54,7 @@ SIZES = (
     Mutant(
         "DrySourceDoesNotShrinkTheLimit",
         SIZE,
-        "if is_on_time and last < _SHARE_OF_LIMIT * self._rows:",
+        "if is_on_time and last < _SHARE_OF_LIMIT * self.rows:",
         "if False:",
         (f"{OF_SIZE} -k source_that_ran_dry",),
     ),
@@ -82,7 +81,7 @@ SIZES = (
     ),
     Mutant(
         "PauseIsNotBusy",
-        LISTENER,
+        READER,
         'times.get("triggerExecution", 0) - times.get("latestOffset", 0)',
         'times.get("triggerExecution", 0)',
         ("pipeline/spark/test_busy_listener.py -k wait_in_latest_offset",),
