@@ -200,11 +200,7 @@ class RowsMeter:
         if self._schema is None or not self._schema.equals(schema):
             self._schema = schema
             self._shares = any(map(_shares, schema.types))
-        return _columns_bytes(batch) if self._shares else int(batch.nbytes)
-
-
-def _columns_bytes(batch: pa.RecordBatch) -> int:
-    return sum(map(_array_bytes, batch.columns))
+        return sum(map(_array_bytes, batch.columns)) if self._shares else int(batch.nbytes)
 
 
 @lru_cache(maxsize=1024)

@@ -150,8 +150,16 @@ class Source(Protocol):
 class Operator(Protocol):
     """A step between source and sink. A function of a record batch will do as well.
 
-    All methods but `process` are optional. One instance serves one worker: its methods are never
-    called concurrently, and see each other's effects.
+    One instance serves one worker: its methods are never called concurrently, and see each other's
+    effects. All but `process` are optional. These are the others:
+
+    - `flush() -> Iterable[pa.RecordBatch]` emits what should not wait any longer, before a cut and
+      at the end. What has to stay, stays, and is part of the snapshot.
+    - `snapshot() -> bytes` returns the state, at a cut, while no `process` runs, and
+      `restore(state: bytes)` takes that of a former one, before the first chunk. An operator has
+      both or neither.
+    - `on_pause(reason: str)` and `on_resume()` take note of a pause of the input and of its end,
+      between two calls of `process`, for instance to stand its timers. The state stays.
     """
 
     def process(self, chunk: pa.RecordBatch) -> pa.RecordBatch | Iterable[pa.RecordBatch] | None:
@@ -159,44 +167,13 @@ class Operator(Protocol):
         ...
 
 
-class FlushingOperator(Operator, Protocol):
-    """An operator that keeps rows back."""
-
-    def flush(self) -> Iterable[pa.RecordBatch]:
-        """Emit what should not wait any longer, before a cut and at the end.
-
-        What has to stay, stays, and is part of the snapshot.
-        """
-        ...
-
-
-class StatefulOperator(Operator, Protocol):
-    """An operator whose state belongs to a cut."""
-
-    def snapshot(self) -> bytes:
-        """Return the state, at a cut, while no `process` runs."""
-        ...
-
-    def restore(self, state: bytes) -> None:
-        """Take the state of a former `snapshot`, before the first chunk."""
-        ...
-
-
-class PausableOperator(Operator, Protocol):
-    """An operator that wants to know when its input pauses, for instance to stand its timers."""
-
-    def on_pause(self, reason: str) -> None:
-        """Take note of a pause, between two calls of `process`. The state stays."""
-        ...
-
-    def on_resume(self) -> None:
-        """Take note that the pause has ended."""
-        ...
-
-
 @runtime_checkable
 class Sink(Protocol):
-    """Where chunks end. Calls are never concurrent.
+    """Where chunks end. Calls are never concurrent, and those of a run come from one thread.
+
+    Two more methods are optional. `open(pipeline: str)` prepares for a run of the pipeline with
+    this name, before any other call, and drops what a former run did not commit. `close()` releases
+    what is held, at the end of a run, also after an error.
 
     A sink with an attribute `needs_origins` that is false gets chunks without the metadata that
     `chunk_origin` reads.
@@ -234,25 +211,6 @@ class TransactionalSink(Sink, Protocol):
 
     def last_cut(self) -> tuple[int, Mapping[str, Position]] | None:
         """Return the newest cut that is stored, with its positions; None if there is none."""
-        ...
-
-
-class LifecycleSink(Sink, Protocol):
-    """A sink that wants to know when a run begins and ends. Both methods are optional.
-
-    All methods of a sink are called on one thread of the run.
-    """
-
-    def open(self, pipeline: str) -> None:
-        """Prepare for a run, before any other call, and drop what a former run did not commit.
-
-        Args:
-            pipeline: The name of the pipeline.
-        """
-        ...
-
-    def close(self) -> None:
-        """Release what is held, at the end of a run, also after an error."""
         ...
 
 

@@ -65,10 +65,12 @@ def _described(graph: CompiledGraph, stage: StagePlan) -> str:
     order = order_of(graph, stage)
     if stage.sink is not None:
         return f"sink, {delivery_of(stage)}, {order}: {stage.sink.sink!r}"
-    workers = counted(stage.workers, "worker")
-    steps = [str(stage.key)] if stage.key is not None else []
-    steps += map(str, stage.steps)
-    return f"{workers}, {order}: {', '.join(steps)}"
+    return f"{counted(stage.workers, 'worker')}, {order}: {_steps_of(stage)}"
+
+
+def _steps_of(stage: StagePlan) -> str:
+    key = [] if stage.key is None else [str(stage.key)]
+    return ", ".join([*key, *map(str, stage.steps)])
 
 
 # Where the boxes of a picture are: sources left, sinks right, branches below each other.
@@ -230,9 +232,7 @@ def _kind_of(graph: CompiledGraph, box: Box) -> tuple[str, str]:
         return "source", type(graph.sources[box.name]).__name__
     if box.stage.sink is not None:
         return "sink", f"{type(box.stage.sink.sink).__name__}, {delivery_of(box.stage)}"
-    workers = counted(box.stage.workers, "worker")
-    steps = [str(box.stage.key)] if box.stage.key is not None else []
-    return "stage", f"{workers}: {', '.join([*steps, *map(str, box.stage.steps)])}"
+    return "stage", f"{counted(box.stage.workers, 'worker')}: {_steps_of(box.stage)}"
 
 
 def _text(

@@ -53,6 +53,12 @@ class FileSink:
     The directory is local, or on a shared file system with locks and atomic renames. It belongs to
     one pipeline, and one run at a time. Older files may be moved away or merged into others; the
     directory `_batchqueue` must stay.
+
+    Attributes:
+        batch_rows: The rows that a write should have, if they are there.
+        directory: Where the files go, as an absolute path.
+        format: The format of the files.
+        compression: The compression that was given, or None.
     """
 
     needs_origins = False
@@ -92,7 +98,7 @@ class FileSink:
             (3, (1, {'orders': {'file': 7}}))
             >>> sink.close()
         """
-        path = local_path("directory", directory, _ELSEWHERE)
+        self.directory = local_path("directory", directory, _ELSEWHERE)
         if format not in SUFFIXES:
             raise ConfigError(f"format is {format!r}; give one of {', '.join(SUFFIXES)}")
         if not (schema is None or isinstance(schema, pa.Schema)):
@@ -100,8 +106,8 @@ class FileSink:
         _check_compression(compression, format)
         check_whole("batch_rows", batch_rows, 1, _MOST_BATCH_ROWS)
         self.batch_rows = batch_rows
-        self._path = path
-        self._format, self._given, self._compression = format, schema, compression
+        self.format, self.compression = format, compression
+        self._given = schema
         self._pipeline = ""
         self._begin_anew()
 
@@ -127,8 +133,8 @@ class FileSink:
         """
         if not self._calls.acquire(blocking=False):
             raise SinkError(
-                f"sink {self._path} is in use by a former run, which was given up while it wrote; "
-                "wait until its call returns, or start a new process"
+                f"sink {self.directory} is in use by a former run, which was given up while it "
+                "wrote; wait until its call returns, or start a new process"
             )
         try:
             self._end()
@@ -148,12 +154,9 @@ class FileSink:
         if self._writer is not None:
             self._writer.abort()
         if self._directory is not None:
-            try:
-                self._directory.drop_pending()
-            except OSError:
-                pass  # the next run drops it
-            finally:
-                self._directory.release()
+            with suppress(OSError):  # the next run drops it
+                self._directory.pending.unlink(missing_ok=True)
+            self._directory.release()
         self._reset()
 
     def write(self, chunks: list[pa.RecordBatch]) -> None:
@@ -196,23 +199,8 @@ class FileSink:
         """
         return self._opened().last_cut()
 
-    @property
-    def directory(self) -> Path:
-        """Where the files go, as an absolute path."""
-        return self._path
-
-    @property
-    def format(self) -> str:
-        """The format of the files."""
-        return self._format
-
-    @property
-    def compression(self) -> str | None:
-        """The compression that was given, or None."""
-        return self._compression
-
     def __repr__(self) -> str:
-        return f"FileSink({os.fspath(self._path)!r})"
+        return f"FileSink({os.fspath(self.directory)!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         opened = ("_calls", "_thread", "_directory", "_writer", "_failure")
@@ -225,19 +213,19 @@ class FileSink:
     def _begin(self, directory: "Directory", found: pa.Schema) -> "FileWriter":
         schema = directory.schema or self._given or _plain(found)
         if self._given is not None:
-            check_columns(self._given, schema, str(self._path))
-        return FileWriter(directory.pending, self._format, schema, self._compression)
+            check_columns(self._given, schema, str(self.directory))
+        return FileWriter(directory.pending, self.format, schema, self.compression)
 
     def _opened(self) -> "Directory":
         if self._failure is not None:
             raise SinkError(
-                f"sink {self._path} failed before ({self._failure}), so that rows of this cut are "
-                "missing; start a new run"
+                f"sink {self.directory} failed before ({self._failure}), so that rows of this cut "
+                "are missing; start a new run"
             ) from self._failure
         if self._directory is None:
             with self._named():
                 self._directory = Directory(
-                    self._path, self._pipeline, self._format, SUFFIXES[self._format]
+                    self.directory, self._pipeline, self.format, SUFFIXES[self.format]
                 )
         return self._directory
 
@@ -258,7 +246,7 @@ class FileSink:
         except (OSError, pa.ArrowException) as error:
             remedy = _REMEDIES.get(getattr(error, "errno", None) or 0, "correct the cause")
             raise SinkError(
-                f"sink {self._path} cannot be written: {error}; {remedy} and start a new run, "
+                f"sink {self.directory} cannot be written: {error}; {remedy} and start a new run, "
                 "which continues at the last cut"
             ) from error
 
@@ -374,10 +362,6 @@ class Directory:
             os.rename(self.pending, self._path / name)
             _sync(self._path)
         self._finish()
-
-    def drop_pending(self) -> None:
-        """Delete the file of a cut that is given up."""
-        self.pending.unlink(missing_ok=True)
 
     def _recover(self) -> None:
         prepared = self._read(_PREPARED)

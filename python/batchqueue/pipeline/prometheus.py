@@ -9,22 +9,16 @@ from batchqueue.metrics.prometheus import MetricCollector, Sample
 from batchqueue.pipeline.runner.controller import PAUSE_REASON
 from batchqueue.pipeline.runner.run import PipelineRun
 from batchqueue.pipeline.runner.stage_flow import StageMetrics
-from batchqueue.pipeline.runner.stats import PipelineStats, SourceStats, StageStats
 
 _CHECK = "each check of backpressure"
 _CUT = "each cut"
 
 
-def _counter(
+def _spec(
     name: str, unit: str, what: str, changes: str, labels: tuple[str, ...] = ()
 ) -> MetricSpec:
-    return MetricSpec(f"batchqueue_pipeline_{name}_total", "counter", labels, unit, what, changes)
-
-
-def _gauge(
-    name: str, unit: str, what: str, changes: str, labels: tuple[str, ...] = ()
-) -> MetricSpec:
-    return MetricSpec(f"batchqueue_pipeline_{name}", "gauge", labels, unit, what, changes)
+    kind = "counter" if name.endswith("_total") else "gauge"
+    return MetricSpec(f"batchqueue_pipeline_{name}", kind, labels, unit, what, changes)
 
 
 _P = ("partition",)
@@ -33,52 +27,56 @@ _P = ("partition",)
 class PipelineMetric(Enum):
     """The metrics of a stage or source. What is not known is missing, never 0."""
 
-    ROWS_IN = _counter("rows_in", "rows", "rows that it accepted", "each chunk that comes in")
-    ROWS_OUT = _counter("rows_out", "rows", "rows that it emitted or stored", "each chunk it ends")
-    BYTES_IN = _counter("bytes_in", "bytes", "bytes that it accepted", "each chunk that comes in")
-    BYTES_OUT = _counter(
-        "bytes_out", "bytes", "bytes that it emitted or stored", "each chunk it ends"
+    ROWS_IN = _spec("rows_in_total", "rows", "rows that it accepted", "each chunk that comes in")
+    ROWS_OUT = _spec(
+        "rows_out_total", "rows", "rows that it emitted or stored", "each chunk it ends"
     )
-    QUEUE_ROWS = _gauge(
+    BYTES_IN = _spec(
+        "bytes_in_total", "bytes", "bytes that it accepted", "each chunk that comes in"
+    )
+    BYTES_OUT = _spec(
+        "bytes_out_total", "bytes", "bytes that it emitted or stored", "each chunk it ends"
+    )
+    QUEUE_ROWS = _spec(
         "queue_rows", "rows", "rows accepted and not completed", "each chunk in or completed"
     )
-    QUEUE_BYTES = _gauge(
+    QUEUE_BYTES = _spec(
         "queue_bytes", "bytes", "bytes accepted and not completed", "each chunk in or completed"
     )
-    LAG_RECORDS = _gauge("lag_records", "rows", "rows that are not done", _CHECK, _P)
-    LAG_SECONDS = _gauge(
+    LAG_RECORDS = _spec("lag_records", "rows", "rows that are not done", _CHECK, _P)
+    LAG_SECONDS = _spec(
         "lag_seconds", "seconds", "time that the lag takes at the present rate", _CHECK, _P
     )
-    BUSY_RATIO = _gauge("busy_ratio", "0 to 1", "share of time its workers are busy", _CHECK)
-    SLOW_DOWN_FACTOR = _gauge(
+    BUSY_RATIO = _spec("busy_ratio", "0 to 1", "share of time its workers are busy", _CHECK)
+    SLOW_DOWN_FACTOR = _spec(
         "slow_down_factor", "0 to 1", "least factor of it and all stages after it", _CHECK
     )
-    BACKPRESSURE_ACTIVE = _gauge(
+    BACKPRESSURE_ACTIVE = _spec(
         "backpressure_active", "1 or 0", "whether backpressure is active at it", _CHECK
     )
-    EARLY_WARNING = _gauge("early_warning", "1 or 0", "whether it is near its thresholds", _CHECK)
-    STATE = _gauge(
+    EARLY_WARNING = _spec("early_warning", "1 or 0", "whether it is near its thresholds", _CHECK)
+    STATE = _spec(
         "state",
         "1 or 0",
         "whether a state machine (partition, backpressure or skew) is in this state",
         "each change of state",
         ("machine", "state"),
     )
-    PAUSED_SECONDS = _counter(
-        "paused_seconds",
+    PAUSED_SECONDS = _spec(
+        "paused_seconds_total",
         "seconds",
         "time that a source was paused, by the stage that was the cause, or the reason given",
         "each check while it is paused",
         ("cause",),
     )
-    SKEW_RATIO = _gauge("skew_ratio", "ratio", "largest lag divided by the mean lag", _CHECK)
-    HOT_PARTITIONS = _gauge(
+    SKEW_RATIO = _spec("skew_ratio", "ratio", "largest lag divided by the mean lag", _CHECK)
+    HOT_PARTITIONS = _spec(
         "hot_partitions", "partitions", "partitions that lag behind", "each reading of skew"
     )
-    CUTS = _counter("cuts", "cuts", "cuts that were committed", _CUT)
-    CUT_SECONDS = _gauge("cut_seconds", "seconds", "time that the last cut took", _CUT)
-    CHUNKS_FAILED = _counter(
-        "chunks_failed", "chunks", "chunks whose operator or sink raised", "each failure"
+    CUTS = _spec("cuts_total", "cuts", "cuts that were committed", _CUT)
+    CUT_SECONDS = _spec("cut_seconds", "seconds", "time that the last cut took", _CUT)
+    CHUNKS_FAILED = _spec(
+        "chunks_failed_total", "chunks", "chunks whose operator or sink raised", "each failure"
     )
 
 
@@ -123,36 +121,24 @@ class PipelineCollector(MetricCollector):
 def samples_of_run(run: PipelineRun) -> Iterator[OfStage]:
     """Return the samples of a run, each with its stage. What is not known has none."""
     stats = run.stats()
-    yield from _of_cuts(stats)
-    for source in stats.sources.values():
-        yield from ((source.name, sample) for sample in samples_of(run.metrics(source.name)))
-        yield from _of_source(source)
-    for stage in stats.stages.values():
-        yield from ((stage.name, sample) for sample in samples_of(run.metrics(stage.name)))
-        yield from _of_stage(stage)
-
-
-def _of_cuts(stats: PipelineStats) -> Iterator[OfStage]:
     yield _WHOLE_RUN, (PipelineMetric.CUTS, (), stats.cuts_total)
     if stats.cut_seconds is not None:
         yield _WHOLE_RUN, (PipelineMetric.CUT_SECONDS, (), stats.cut_seconds)
-
-
-def _of_source(source: SourceStats) -> Iterator[OfStage]:
-    yield source.name, (PipelineMetric.ROWS_OUT, (), source.rows_out_total)
-    yield source.name, (PipelineMetric.BYTES_OUT, (), source.bytes_out_total)
-    for reason, seconds in source.paused_seconds_total.items():
-        if reason != PAUSE_REASON:  # of those there are samples by stage
-            yield source.name, (PipelineMetric.PAUSED_SECONDS, (reason,), seconds)
-
-
-def _of_stage(stage: StageStats) -> Iterator[OfStage]:
-    yield stage.name, (PipelineMetric.ROWS_IN, (), stage.rows_in_total)
-    yield stage.name, (PipelineMetric.ROWS_OUT, (), stage.rows_out_total)
-    yield stage.name, (PipelineMetric.BYTES_IN, (), stage.bytes_in_total)
-    yield stage.name, (PipelineMetric.BYTES_OUT, (), stage.bytes_out_total)
-    yield stage.name, (PipelineMetric.QUEUE_BYTES, (), stage.queue_bytes)
-    yield stage.name, (PipelineMetric.CHUNKS_FAILED, (), stage.chunks_failed_total)
+    for name in (*stats.sources, *stats.stages):
+        yield from ((name, sample) for sample in samples_of(run.metrics(name)))
+    for name, source in stats.sources.items():
+        yield name, (PipelineMetric.ROWS_OUT, (), source.rows_out_total)
+        yield name, (PipelineMetric.BYTES_OUT, (), source.bytes_out_total)
+        for reason, seconds in source.paused_seconds_total.items():
+            if reason != PAUSE_REASON:  # of those there are samples by stage
+                yield name, (PipelineMetric.PAUSED_SECONDS, (reason,), seconds)
+    for name, stage in stats.stages.items():
+        yield name, (PipelineMetric.ROWS_IN, (), stage.rows_in_total)
+        yield name, (PipelineMetric.ROWS_OUT, (), stage.rows_out_total)
+        yield name, (PipelineMetric.BYTES_IN, (), stage.bytes_in_total)
+        yield name, (PipelineMetric.BYTES_OUT, (), stage.bytes_out_total)
+        yield name, (PipelineMetric.QUEUE_BYTES, (), stage.queue_bytes)
+        yield name, (PipelineMetric.CHUNKS_FAILED, (), stage.chunks_failed_total)
 
 
 def samples_of(metrics: StageMetrics) -> Iterator[Sample]:

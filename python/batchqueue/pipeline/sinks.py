@@ -99,6 +99,12 @@ class MetricsSink:
     A sink id belongs to one pipeline. Others are refused, because their metrics would count beside
     those that are stored; so are metrics whose columns have changed.
 
+    Attributes:
+        store: Where it writes.
+        to_metrics: What turns chunks into metrics.
+        sink_id: The sink that it writes for.
+        metrics: The types of metrics that were named.
+
     Example:
         >>> from batchqueue.aggregation import Aggregation, Count, CountMetrics, metric_type
         >>> from batchqueue.outputs import SqliteStore
@@ -152,38 +158,18 @@ class MetricsSink:
                 f"to_metrics is {to_metrics!r}; give a function that takes a record batch and "
                 "returns a list of metrics"
             )
-        self._store = store
-        self._to_metrics = to_metrics
-        self._sink_id = sink_id
-        self._metrics = tuple(metrics)
+        self.store = store
+        self.to_metrics = to_metrics
+        self.sink_id = sink_id
+        self.metrics = tuple(metrics)
         self._pipeline = ""
         self._buffer: MergeBuffer | None = None
-
-    @property
-    def store(self) -> "MetricsStore":
-        """Where it writes."""
-        return self._store
-
-    @property
-    def to_metrics(self) -> Callable[[pa.RecordBatch], Iterable[Metrics]]:
-        """What turns chunks into metrics."""
-        return self._to_metrics
-
-    @property
-    def sink_id(self) -> str:
-        """The sink that it writes for."""
-        return self._sink_id
-
-    @property
-    def metrics(self) -> tuple[type[Metrics], ...]:
-        """The types of metrics that were named."""
-        return self._metrics
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_buffer": None}
 
     def __repr__(self) -> str:
-        return f"MetricsSink({self._store!r}, sink_id={self._sink_id!r})"
+        return f"MetricsSink({self.store!r}, sink_id={self.sink_id!r})"
 
     def open(self, pipeline: str) -> None:
         """Prepare for a run of a pipeline, and forget what a former run did not commit."""
@@ -199,7 +185,7 @@ class MetricsSink:
         if self._buffer is None:
             self._buffer = MergeBuffer()
         for chunk in chunks:
-            self._buffer.accept_all(_checked(self._to_metrics(chunk)))
+            self._buffer.accept_all(_checked(self.to_metrics(chunk)))
 
     def commit(self, cut: int, positions: Mapping[str, Position]) -> None:
         """Store what was written, and the cut.
@@ -231,7 +217,7 @@ class MetricsSink:
             ConfigError: The sink id belongs to another pipeline, group or job.
             StoreError: The store cannot be used.
         """
-        with self._store.transaction(self._sink_id) as transaction:
+        with self.store.transaction(self.sink_id) as transaction:
             description = self._sink.description(transaction)
             stored = transaction.last_batch(_MARK)
         if description is None or stored is None:
@@ -243,7 +229,7 @@ class MetricsSink:
         from batchqueue.outputs.ledger import OwnedSink
 
         owner = {"kind": "pipeline", "pipeline": self._pipeline}
-        return OwnedSink(self._store, self._sink_id, owner)
+        return OwnedSink(self.store, self.sink_id, owner)
 
 
 def _checked(made: object) -> Iterable[Metrics]:

@@ -406,6 +406,9 @@ def check_sink(
         check.writes()
 
 
+_Cut = tuple[int, dict[str, Position]]
+
+
 class _SinkCheck:
     def __init__(
         self,
@@ -445,44 +448,43 @@ class _SinkCheck:
         self.remembers(None, "of an empty place")
         self.sink.write(first)
         self.crash()
-        self.remembers(None, "after a write without commit and a crash")
-        self.shows([], "after a write without commit and a crash")
+        self.has(None, [], "after a write without commit and a crash")
 
         self.sink.write([])
         for chunk in first:
             self.sink.write([chunk])
-        self.commit(1, {"orders": {"file": 1}})
+        cut = self.commit(1, {"orders": {"file": 1}})
         self.shows(first, "after cut 1")
         self.crash()
-        self.remembers((1, {"orders": {"file": 1}}), "after cut 1 and a crash")
-        self.shows(first, "after cut 1 and a crash")
+        self.has(cut, first, "after cut 1 and a crash")
 
         self.sink.write(rest)
         self.crash()
-        self.remembers((1, {"orders": {"file": 1}}), "after an aborted cut 2")
-        self.shows(first, "after an aborted cut 2")
+        self.has(cut, first, "after an aborted cut 2")
         self.sink.write(rest)
-        self.commit(2, _POSITIONS)
+        cut = self.commit(2, _POSITIONS)
         self.crash()
-        self.remembers((2, _POSITIONS), "after cut 2 was written again")
-        self.shows(self.chunks, "after cut 2 was written again")
+        self.has(cut, self.chunks, "after cut 2 was written again")
 
-        self.commit(3, {"orders": {"file": 9}})
+        cut = self.commit(3, {"orders": {"file": 9}})
         self.crash()
-        self.remembers((3, {"orders": {"file": 9}}), "after a cut without rows")
-        self.shows(self.chunks, "after a cut without rows")
+        self.has(cut, self.chunks, "after a cut without rows")
 
-    def commit(self, cut: int, positions: dict[str, Position]) -> None:
-        """Commit, and check that the same instance knows."""
+    def commit(self, cut: int, positions: dict[str, Position]) -> _Cut:
+        """Commit, check that the same instance knows, and return the cut."""
         self.sink.commit(cut, positions)
         self.remembers((cut, positions), f"after commit({cut}, ...)")
+        return cut, positions
 
-    def remembers(self, expected: tuple[int, dict[str, Position]] | None, when: str) -> None:
+    def has(self, cut: _Cut | None, chunks: list[pa.RecordBatch], when: str) -> None:
+        """Compare the last cut, and the rows that readers see."""
+        self.remembers(cut, when)
+        self.shows(chunks, when)
+
+    def remembers(self, expected: _Cut | None, when: str) -> None:
         """Compare the last cut."""
         last = self.sink.last_cut()
-        found = (
-            None if last is None else (last[0], {name: dict(at) for name, at in last[1].items()})
-        )
+        found = last and (last[0], {name: dict(at) for name, at in last[1].items()})
         if found == expected:
             return
         shown = repr(found) if len(repr(found)) < 500 else f"{repr(found)[:500]}..."

@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -116,7 +116,7 @@ class IcebergSource(TableSource["IcebergTable"]):
         )
 
     def _opened(self) -> "IcebergTable":
-        return IcebergTable(self._handle, self._name)
+        return IcebergTable(self._handle, self.name)
 
     def __repr__(self) -> str:
         return f"IcebergSource({self._handle.identifier!r})"
@@ -131,7 +131,7 @@ class IcebergSource(TableSource["IcebergTable"]):
             current = self._history.refresh().metadata.current_snapshot_id
             if isinstance(self._start, int):
                 self._history.after(self._start)
-        last = None if self._watch else current
+        last = current if self.bounded else None
         if isinstance(self._start, int):
             return self._position(self._start, "none", 0, last)
         part = "table" if self._start == "table" and current is not None else "none"
@@ -146,7 +146,7 @@ class IcebergSource(TableSource["IcebergTable"]):
             yield exact_cast_batch(batch, schema)
         if split.rows not in (None, seen):
             raise SourceChangedError(
-                f"source {self._name!r}: data file {split.what.file.file_path} has "
+                f"source {self.name!r}: data file {split.what.file.file_path} has "
                 f"{counted(seen, 'row')}, and the table says {split.rows}; begin with a new "
                 "checkpoint"
             )
@@ -155,7 +155,7 @@ class IcebergSource(TableSource["IcebergTable"]):
         """Return the rows that follow, and the age of the oldest snapshot with such rows."""
         table = self._history_of_lag
         self._check(at, table)
-        rest = _files(table, at["snapshot"], at["part"])[at["file"] :]
+        rest = table.files(at["snapshot"], at["part"])[at["file"] :]
         records: int | None = sum(task.file.record_count for task in rest)
         oldest = table.snapshot(at["snapshot"]).timestamp_ms if rest else None
         try:
@@ -168,7 +168,7 @@ class IcebergSource(TableSource["IcebergTable"]):
             records = None if added is None or records is None else records + int(added)
             oldest = oldest or snapshot.timestamp_ms
         seconds = 0.0 if oldest is None else max(0.0, time.time() - oldest / 1000)
-        return {self._name: Lag(records, seconds)}
+        return {self.name: Lag(records, seconds)}
 
     def commit(self, end: Position) -> None:
         """Do nothing: snapshots expire by the rules of the table."""
@@ -197,25 +197,25 @@ class IcebergSource(TableSource["IcebergTable"]):
         }
 
     def _check(self, position: Position, table: "IcebergTable | None" = None) -> None:
-        check_position(position, self._name, _FIELDS)
+        check_position(position, self.name, _FIELDS)
         if position["part"] not in _PARTS or position["file"] < 0:
             raise PositionError(
-                f"source {self._name!r}: {position!r} is not one of its positions: part is one of "
+                f"source {self.name!r}: {position!r} is not one of its positions: part is one of "
                 f"{', '.join(_PARTS)} and file at least 0; use the checkpoint of this source"
             )
         uuid = str((table or self._history).table.metadata.table_uuid)
         if position["table"] != uuid:
             raise SourceChangedError(
-                f"source {self._name!r}: the position is of the table with the uuid "
+                f"source {self.name!r}: the position is of the table with the uuid "
                 f"{position['table']}, and that of {self._handle.identifier} is {uuid}; it was "
                 "removed and made again, so begin with a new checkpoint"
             )
 
     def _steps(self, start: Position) -> Iterator[Step]:
         """Yield all splits from a position on, as far as snapshots exist now."""
-        last = None if self._watch else start["until"]
+        last = start["until"] if self.bounded else None
         yield from self._of(start["snapshot"], start["part"], start["file"], last)
-        if not self._watch:
+        if self.bounded:
             if last not in (None, start["snapshot"]):
                 yield from self._following(start["snapshot"], last)
             return
@@ -225,8 +225,8 @@ class IcebergSource(TableSource["IcebergTable"]):
 
     def _later(self, at: Position, table: "IcebergTable") -> "list[Snapshot]":
         """Return the snapshots after a position that appended rows, as they are now."""
-        last = None if self._watch else at["until"]
-        if self._watch:
+        last = at["until"] if self.bounded else None
+        if not self.bounded:
             table.refresh()
         elif last in (None, at["snapshot"]):
             return []
@@ -246,10 +246,10 @@ class IcebergSource(TableSource["IcebergTable"]):
         return snapshot
 
     def _of(self, snapshot: int | None, part: str, first: int, last: int | None) -> Iterator[Split]:
-        for number, task in enumerate(_files(self._history, snapshot, part)[first:], first):
+        for number, task in enumerate(self._history.files(snapshot, part)[first:], first):
             start = self._position(snapshot, part, number, last)
             end = self._position(snapshot, part, number + 1, last)
-            yield Split(self._name, start, end, *self._size(task), task)
+            yield Split(self.name, start, end, *self._size(task), task)
 
     def _size(self, task: "FileScanTask") -> tuple[int | None, int | None]:
         """Return the rows of a file and roughly its bytes in memory; None if rows are deleted."""
@@ -264,12 +264,6 @@ class IcebergSource(TableSource["IcebergTable"]):
             if field.field_id in sizes
         }
         return rows, rows * row_bytes(schema, stored)
-
-
-def _files(table: "IcebergTable", snapshot: int | None, part: str) -> "list[FileScanTask]":
-    if snapshot is None or part == "none":
-        return []
-    return table.content(snapshot) if part == "table" else table.appended(snapshot)
 
 
 # An Iceberg table: opened through its catalog, its history, and the data files of snapshots.
@@ -414,26 +408,38 @@ class IcebergTable:
             )
         return False
 
-    def content(self, number: int) -> "list[FileScanTask]":
-        """Return all data files of a snapshot, by path, with the delete files that apply."""
+    def files(self, number: int | None, part: str) -> "list[FileScanTask]":
+        """Return the data files of a part of a snapshot, by path, with their delete files.
 
-        def plan() -> "list[FileScanTask]":
-            self.snapshot(number)
-            return list(self.table.scan(snapshot_id=number).plan_files())
+        Raises:
+            SourceChangedError: The snapshot has expired.
+            SourceDataError: It cannot be read.
+        """
+        if number is None or part == "none":
+            return []
+        if (number, part) not in self._listings:
+            try:
+                tasks = sorted(self._planned(number, part), key=lambda task: task.file.file_path)
+            except FileNotFoundError as error:
+                raise self._expired(f"snapshot {number}") from error
+            except (OSError, EOFError, ValueError) as error:
+                raise SourceDataError(
+                    f"source {self._source!r}: snapshot {number} of table "
+                    f"{self._handle.identifier} cannot be read ({error}); where it has equality "
+                    "deletes, rewrite its data files first, which applies them"
+                ) from error
+            self._listings[number, part] = tasks
+            while len(self._listings) > _KEPT_LISTINGS:
+                self._listings.popitem(last=False)
+        return self._listings[number, part]
 
-        return self._listing(number, "table", plan)
-
-    def appended(self, number: int) -> "list[FileScanTask]":
-        """Return the data files that a snapshot appended, by path."""
-
-        def plan() -> "list[FileScanTask]":
-            before = self.snapshot(number).parent_snapshot_id
-            scan = self.table.incremental_append_scan(
-                from_snapshot_id_exclusive=before, to_snapshot_id_inclusive=number
-            )
-            return list(scan.plan_files())
-
-        return self._listing(number, "append", plan)
+    def _planned(self, number: int, part: str) -> "Iterable[FileScanTask]":
+        snapshot = self.snapshot(number)
+        if part == "table":
+            return self.table.scan(snapshot_id=number).plan_files()
+        return self.table.incremental_append_scan(
+            from_snapshot_id_exclusive=snapshot.parent_snapshot_id, to_snapshot_id_inclusive=number
+        ).plan_files()
 
     def read(
         self, task: "FileScanTask", columns: "Schema", names: Sequence[str]
@@ -462,24 +468,6 @@ class IcebergTable:
             _release_file(allocated + decoded, most_s=(time.monotonic() - start) / 10)
         for batch in batches:
             yield batch.select(names)
-
-    def _listing(self, number: int, kind: str, plan: Any) -> "list[FileScanTask]":
-        key = (number, kind)
-        if key not in self._listings:
-            try:
-                tasks = sorted(plan(), key=lambda task: task.file.file_path)
-            except FileNotFoundError as error:
-                raise self._expired(f"snapshot {number}") from error
-            except (OSError, EOFError, ValueError) as error:
-                raise SourceDataError(
-                    f"source {self._source!r}: snapshot {number} of table "
-                    f"{self._handle.identifier} cannot be read ({error}); where it has equality "
-                    "deletes, rewrite its data files first, which applies them"
-                ) from error
-            self._listings[key] = tasks
-            while len(self._listings) > _KEPT_LISTINGS:
-                self._listings.popitem(last=False)
-        return self._listings[key]
 
     def _expired(self, what: str) -> SourceChangedError:
         return SourceChangedError(

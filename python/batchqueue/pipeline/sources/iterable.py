@@ -83,6 +83,9 @@ class IterableSource:
         self._factory = factory
         self._schema = schema
         self._split_rows = split_rows
+        self._begin()
+
+    def _begin(self) -> None:
         self._last_made: object = None
         self._forget()
 
@@ -93,14 +96,12 @@ class IterableSource:
         self._taken: tuple[int, list[pa.RecordBatch]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        for opened in ("_rows", "_at", "_left", "_taken"):
-            del state[opened]
-        return state | {"_last_made": None}
+        opened = ("_rows", "_at", "_left", "_taken", "_last_made")
+        return {name: value for name, value in self.__dict__.items() if name not in opened}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._forget()
+        self._begin()
 
     def schema(self) -> pa.Schema:
         """Return the given schema, or that of the first split; without any rows it is empty."""

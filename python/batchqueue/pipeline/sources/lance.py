@@ -118,7 +118,7 @@ class LanceSource(TableSource["LanceHistory"]):
         )
 
     def _opened(self) -> "LanceHistory":
-        return LanceHistory(self._uri, self._storage_options, self._name)
+        return LanceHistory(self._uri, self._storage_options, self.name)
 
     def __repr__(self) -> str:
         return f"LanceSource({self._uri!r})"
@@ -139,7 +139,7 @@ class LanceSource(TableSource["LanceHistory"]):
         number, fragment, row, rows = split.what
         version = self._history.at(number)
         columns = self._columns_found()
-        names = columns.present(version, self._name)
+        names = columns.present(version, self.name)
         seen = 0
         try:
             for batch in self._history.read(version, fragment, names, row, rows):
@@ -147,10 +147,10 @@ class LanceSource(TableSource["LanceHistory"]):
                 yield columns.conform(batch)
         except (OSError, ValueError, RuntimeError) as error:
             what = f"fragment {fragment} of version {number} of {self._uri}"
-            raise unreadable(self._name, what, error) from error
+            raise unreadable(self.name, what, error) from error
         if seen != rows:
             raise SourceChangedError(
-                f"source {self._name!r}: fragment {fragment} of version {number} of {self._uri} "
+                f"source {self.name!r}: fragment {fragment} of version {number} of {self._uri} "
                 f"has {counted(seen, 'row')} from row {row} on, and {rows} were planned; begin "
                 "with a new checkpoint"
             )
@@ -164,14 +164,14 @@ class LanceSource(TableSource["LanceHistory"]):
         records: int | None = sum(rows for _, _, rows in pieces)
         oldest = version if records else None
         try:
-            later = list(self._later(version, history)) if self._watch else []
+            later = [] if self.bounded else list(self._later(version, history))
         except SourceChangedError:  # which the next plan raises, once the rest has been read
             later, records = [], None
         for each, fragments in later:
             added = sum(each.fragments[number].rows for number in fragments)
             records = added + (records or 0)
             oldest = oldest or (each if added else None)
-        return {self._name: Lag(records, 0.0 if oldest is None else oldest.age_s)}
+        return {self.name: Lag(records, 0.0 if oldest is None else oldest.age_s)}
 
     def commit(self, end: Position) -> None:
         """Move the tag to the version where the next run would begin; remove it at the end."""
@@ -179,7 +179,7 @@ class LanceSource(TableSource["LanceHistory"]):
         if self._tag is None:
             return
         version = self._history.at(end["version"])
-        if self._watch or next(self._pieces(version, end["fragment"], end["row"]), None):
+        if not self.bounded or next(self._pieces(version, end["fragment"], end["row"]), None):
             self._history.protect(self._tag, version.number)
         else:
             self._history.release(self._tag)
@@ -196,16 +196,16 @@ class LanceSource(TableSource["LanceHistory"]):
         return self._found_columns
 
     def _check(self, position: Position, history: "LanceHistory | None" = None) -> None:
-        check_position(position, self._name, _FIELDS)
+        check_position(position, self.name, _FIELDS)
         if position["row"] < 0:
             raise PositionError(
-                f"source {self._name!r}: {position!r} is not one of its positions: row is at least "
+                f"source {self.name!r}: {position!r} is not one of its positions: row is at least "
                 "0; use the checkpoint of this source"
             )
         version = (history or self._history).at(position["version"])
         if version.written != position["written"]:
             raise SourceChangedError(
-                f"source {self._name!r}: version {version.number} of {self._uri} was written at "
+                f"source {self.name!r}: version {version.number} of {self._uri} was written at "
                 f"{version.written}, and the position is of one from {position['written']}; the "
                 "dataset was removed and made again, so begin with a new checkpoint"
             )
@@ -215,7 +215,7 @@ class LanceSource(TableSource["LanceHistory"]):
         version = self._history.at(start["version"])
         pieces = self._pieces(version, start["fragment"], start["row"])
         yield from self._of(version, pieces)
-        for later, added in self._later(version, self._history) if self._watch else ():
+        for later, added in () if self.bounded else self._later(version, self._history):
             yield from self._of(later, self._ranges(later, added))
             yield self._behind(later)  # also if it added nothing, so that it may be removed
 
@@ -225,7 +225,7 @@ class LanceSource(TableSource["LanceHistory"]):
             start = _position(version, fragment, row)
             end = _position(version, fragment, row + rows)
             what = (version.number, fragment, row, rows)
-            yield Split(self._name, start, end, rows, rows * width, what)
+            yield Split(self.name, start, end, rows, rows * width, what)
 
     def _behind(self, version: "Version") -> Position:
         if not version.fragments:

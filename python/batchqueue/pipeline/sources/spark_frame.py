@@ -71,13 +71,13 @@ class SparkFrameSource(SteppedSource):
         if not isinstance(name, str) or not name:
             raise ConfigError(f"name is {name!r}; give a str of at least one character")
         self._df = df
-        self._name = name
+        self.name = name
         self._arrow_schema: pa.Schema | None = None
         self._streams: Any = None
 
     def __reduce__(self) -> NoReturn:
         raise SourcePickleError(
-            f"source {self._name!r} cannot be sent to another process: its DataFrame belongs to "
+            f"source {self.name!r} cannot be sent to another process: its DataFrame belongs to "
             "the Spark session of this one; write the rows to files and read these with "
             "FileSource, or run the pipeline with on_spark and SparkSource"
         )
@@ -107,7 +107,7 @@ class SparkFrameSource(SteppedSource):
         except Exception as error:  # Spark raises errors of py4j as well as its own
             first_line = str(error).partition("\n")[0]
             raise SourceDataError(
-                f"source {self._name!r}: partition {split.what} of the DataFrame cannot be "
+                f"source {self.name!r}: partition {split.what} of the DataFrame cannot be "
                 f"computed ({first_line}); see the log of Spark"
             ) from error
         streams.reverse()
@@ -118,9 +118,9 @@ class SparkFrameSource(SteppedSource):
 
     def lag(self, at: Position) -> dict[str, Lag]:
         """Return 0 rows at the end; before it, how many follow is not known."""
-        check_position(at, self._name, _FIELDS)  # the DataFrame belongs to the thread that reads
+        check_position(at, self.name, _FIELDS)  # the DataFrame belongs to the thread that reads
         ended = at["partition"] == at["partitions"]
-        return {self._name: Lag(0, 0.0) if ended else Lag(None, None)}
+        return {self.name: Lag(0, 0.0) if ended else Lag(None, None)}
 
     def commit(self, end: Position) -> None:
         """Do nothing: a DataFrame keeps nothing for its readers."""
@@ -141,18 +141,18 @@ class SparkFrameSource(SteppedSource):
         }
 
     def _check(self, position: Position) -> None:
-        check_position(position, self._name, _FIELDS)
+        check_position(position, self.name, _FIELDS)
         now = self._position(position["partition"])
         if position != now:
             raise SourceChangedError(
-                f"source {self._name!r}: the position {position!r} is of a DataFrame with other "
+                f"source {self.name!r}: the position {position!r} is of a DataFrame with other "
                 f"columns or partitions; this one has {now['partitions']} partitions of "
                 f"({', '.join(self._df.columns)}); build it in the same way as before, or begin "
                 "with a new checkpoint"
             )
         if not 0 <= position["partition"] <= position["partitions"]:
             raise PositionError(
-                f"source {self._name!r}: {position!r} is not one of its positions: partition is 0 "
+                f"source {self.name!r}: {position!r} is not one of its positions: partition is 0 "
                 f"to {position['partitions']}; use the checkpoint of this source"
             )
 
@@ -160,7 +160,7 @@ class SparkFrameSource(SteppedSource):
         at = start
         for partition in range(start["partition"], start["partitions"]):
             end = {**start, "partition": partition + 1}
-            yield Split(self._name, at, end, None, None, partition)
+            yield Split(self.name, at, end, None, None, partition)
             at = end
 
 

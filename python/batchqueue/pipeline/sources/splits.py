@@ -74,14 +74,13 @@ def until(steps: Iterable[Step], start: Position, end: Position, source: str) ->
 
 
 class SteppedSource:
-    """A source that yields its splits from a position on, one by one, up to what is there now."""
+    """A source that yields its splits from a position on, one by one, up to what is there now.
 
-    _name: str
+    Attributes:
+        name: Its name in statistics and errors.
+    """
 
-    @property
-    def name(self) -> str:
-        """Its name in statistics and errors."""
-        return self._name
+    name: str
 
     def plan(self, start: Position, limit: Limit) -> Plan:
         """Return the next splits."""
@@ -92,7 +91,7 @@ class SteppedSource:
         """Return the splits between two positions."""
         self._check(start)
         self._check(end)
-        return until(self._steps(start), start, end, self._name)
+        return until(self._steps(start), start, end, self.name)
 
     def _check(self, position: Position) -> None:
         """Refuse what is not a position of this source."""
@@ -116,7 +115,12 @@ History = TypeVar("History")
 
 
 class TableSource(SteppedSource, Generic[History]):
-    """A table of immutable versions, which is opened in the process that reads."""
+    """A table of immutable versions, which is opened in the process that reads.
+
+    Attributes:
+        name: Its name in statistics and errors.
+        bounded: Whether it ends: unless `watch` was set.
+    """
 
     def __init__(
         self,
@@ -132,9 +136,9 @@ class TableSource(SteppedSource, Generic[History]):
                 "start is 'latest' and watch is False: no row follows; set watch=True"
             )
         check_choice("on_change", on_change, ("error", "skip"))
-        self._name = name
+        self.name = name
         self._columns = check_columns(columns)
-        self._watch = watch
+        self.bounded = not watch
         self._on_change: OnChange = on_change
         self._open()
 
@@ -155,11 +159,6 @@ class TableSource(SteppedSource, Generic[History]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._open()
-
-    @property
-    def bounded(self) -> bool:
-        """Whether it ends: unless `watch` was set."""
-        return not self._watch
 
 
 @contextmanager
