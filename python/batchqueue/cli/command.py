@@ -49,10 +49,8 @@ def command_group(name: str, help: str, members: Sequence[Command]) -> Command:
         for member in members:
             member.add_to(commands)
 
-    def never_called(_: argparse.Namespace) -> int:
-        return INVALID_USE
-
-    return Command(name=name, help=help, add_arguments=add_members, run=never_called)
+    # It is never run: the parser requires a member.
+    return Command(name=name, help=help, add_arguments=add_members, run=lambda _: INVALID_USE)
 
 
 # Numbers on the command line: parsers for `argparse` that name the limits.

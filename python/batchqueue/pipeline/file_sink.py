@@ -388,7 +388,8 @@ class Directory:
                 f"{self._pipeline!r}; give each pipeline its own directory"
             )
         self._pipeline = self._pipeline or last["pipeline"]
-        self.schema = _schema_of(last["schema"])
+        if last["schema"] is not None:
+            self.schema = ipc.read_schema(pa.py_buffer(base64.b64decode(last["schema"])))
 
     def _refuse_other_files(self) -> None:
         if self._room.exists():
@@ -445,10 +446,6 @@ class Directory:
                 f"{path} is corrupt ({error}); restore it together with the files beside it"
             ) from error
         return content
-
-
-def _schema_of(text: str | None) -> pa.Schema | None:
-    return None if text is None else ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
 def _sync(path: Path) -> None:

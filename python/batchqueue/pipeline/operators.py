@@ -511,9 +511,8 @@ class ObjectOperator(FunctionOperator):
         self._on_pause = getattr(operation, "on_pause", None)
         self._on_resume = getattr(operation, "on_resume", None)
         if (self._snapshot is None) != (self._restore is None):
-            has, lacks = "snapshot", "restore"
-            if self._snapshot is None:
-                has, lacks = lacks, has
+            names = ("snapshot", "restore")
+            has, lacks = names if self._restore is None else reversed(names)
             raise GraphError(
                 f"{name}: {type(operation).__name__} has `{has}` but not `{lacks}`; define both, "
                 "or neither"

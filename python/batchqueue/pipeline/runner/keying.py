@@ -116,7 +116,7 @@ class Partitioner:
             return keys_of(column, is_single=is_single)
         except KeyTypeError as error:
             raise self._error(
-                f"column {name!r} is {with_article(str(error.data_type))}, which cannot be a key; "
+                f"column {name!r} is {with_article(str(error))}, which cannot be a key; "
                 "map it to a string or number, or give key_by a function with partition="
             ) from None
 
@@ -167,10 +167,6 @@ _DAY_NS = 86_400_000_000_000
 
 class KeyTypeError(TypeError):
     """A column of this type cannot be a key."""
-
-    def __init__(self, data_type: pa.DataType) -> None:
-        super().__init__(str(data_type))
-        self.data_type = data_type
 
 
 def keys_of(column: pa.Array, *, is_single: bool) -> tuple[list[bytes], pa.Int64Array]:
@@ -229,7 +225,7 @@ def _encoding(column: pa.Array, is_single: bool) -> tuple[pa.Array, Callable[[An
         values = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
         encode = partial(_time, *_tick(kind))
     else:
-        raise KeyTypeError(kind)
+        raise KeyTypeError(str(kind))
     return values, encode
 
 

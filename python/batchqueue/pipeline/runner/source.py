@@ -141,11 +141,10 @@ class SourceThread:
                     is_last = number == len(plan.splits) - 1
                     self.control.complete(plan.end if is_last else split.end)
                     self.on_split()
-            elif self.source.bounded:
-                self._move_on(plan.end)
-                return
             else:
                 self._move_on(plan.end)
+                if self.source.bounded:
+                    return
                 self.control.rest(rest)
                 rest = min(2 * rest, _LONGEST_REST_S)
 
@@ -266,11 +265,7 @@ class SourceControl:
         Raises:
             RunEnded: The run ends early.
         """
-        with self._changed:
-            done = self._changed.wait_for(lambda: self._has_ended or not self._is_reading, timeout)
-            if self._has_ended:
-                raise RunEnded
-            return done
+        return self._wait_until(lambda: not self._is_reading, timeout)
 
     def wait_until_replayed(self) -> None:
         """Wait until a replay is complete.
@@ -278,10 +273,7 @@ class SourceControl:
         Raises:
             RunEnded: The run ends early.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._has_ended or self._is_replayed)
-            if self._has_ended:
-                raise RunEnded
+        self._wait_until(lambda: self._is_replayed)
 
     def release(self) -> None:
         """End a hold."""
@@ -325,6 +317,13 @@ class SourceControl:
         with self._changed:
             self._account()
             return dict(self._paused)
+
+    def _wait_until(self, is_met: Callable[[], bool], timeout: float | None = None) -> bool:
+        with self._changed:
+            done = self._changed.wait_for(lambda: self._has_ended or is_met(), timeout)
+            if self._has_ended:
+                raise RunEnded
+            return done
 
     # What the source thread calls.
 

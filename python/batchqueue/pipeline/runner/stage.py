@@ -311,10 +311,7 @@ class RunnerStage:
                 )
                 for partition, part in parts
             ]
-        worker = None
-        if self.plan.route is StageRoute.SOURCE_PARTITION:
-            worker = self._worker_of_partition(origin.partition)
-        return [(worker, chunk, origin)]
+        return [(self._worker_of_partition(origin.partition), chunk, origin)]
 
     def _worker_of_partition(self, partition: str) -> int:
         if self._hashes:  # the state of a worker belongs to the same partitions in each run

@@ -3,10 +3,11 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyspark
+from pyspark.sql import DataFrame, SparkSession
 
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import NotOnSparkError
@@ -42,9 +43,6 @@ from batchqueue.pipeline.spark.stages import (
     spark_schema,
 )
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 @dataclass(frozen=True, eq=False)
 class CompiledQuery:
@@ -62,7 +60,7 @@ class CompiledQuery:
     stages: tuple[SparkStage, ...]
     sink: SparkSink
 
-    def apply(self, df: "DataFrame") -> "DataFrame":
+    def apply(self, df: DataFrame) -> DataFrame:
         """Return what reaches the sink, of the rows of the source."""
         for stage in self.stages:
             df = stage.apply(df)
@@ -317,8 +315,8 @@ class FrameMaker:
         return "data source in Python; a task reads one or more splits"
 
     def frame(
-        self, spark: "SparkSession", epochs: EpochSettings, control: DriverControl, *, stream: bool
-    ) -> "DataFrame":
+        self, spark: SparkSession, epochs: EpochSettings, control: DriverControl, *, stream: bool
+    ) -> DataFrame:
         """Return the rows, not yet read.
 
         Args:

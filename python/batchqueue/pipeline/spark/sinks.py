@@ -5,9 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from batchqueue.aggregation import Metrics
 from batchqueue.base.exact_cast import exact_cast_batch
@@ -30,9 +31,6 @@ from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.steps import ArrowAggregation
 from batchqueue.spark.task.arrow import map_in_arrow
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 
 class SinkPlace(NamedTuple):
     """Where a sink is.
@@ -49,36 +47,9 @@ class SinkPlace(NamedTuple):
     operator_rows: int | None
 
 
-class SparkSink(Protocol):
-    """A sink of the graph, on Spark."""
-
-    @property
-    def text(self) -> str:
-        """What it is, for `explain`."""
-        ...
-
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """The steps that it does itself."""
-        ...
-
-    def writer(self, df: "DataFrame", checkpoint: str | None) -> Any:
-        """Return the `DataStreamWriter` for a stream.
-
-        Args:
-            df: What reaches the sink.
-            checkpoint: The checkpoint of the query where the sink has to know it: on Connect.
-        """
-        ...
-
-    def write(self, df: "DataFrame", txn_id: str | None) -> Mapping[str, Any]:
-        """Write a batch, and return how it went."""
-        ...
-
-
 def spark_sink(
     step: SinkStep, given: SinkInput, place: SinkPlace, options: SparkOptions
-) -> SparkSink:
+) -> "SparkSink":
     """Return what a sink is on Spark.
 
     Args:
@@ -147,15 +118,15 @@ class TaskSink:
         """See `SparkSink`."""
         return f"at least once: foreachBatch, {a_type(self.sink)} in each task"
 
-    def writer(self, df: "DataFrame", checkpoint: str | None) -> Any:
+    def writer(self, df: DataFrame, checkpoint: str | None) -> Any:
         """See `SparkSink`."""
 
-        def write(epoch_rows: "DataFrame", _: int) -> None:
+        def write(epoch_rows: DataFrame, _: int) -> None:
             self.write(epoch_rows, None)
 
         return df.writeStream.foreachBatch(write)
 
-    def write(self, df: "DataFrame", txn_id: str | None) -> Mapping[str, Any]:
+    def write(self, df: DataFrame, txn_id: str | None) -> Mapping[str, Any]:
         """See `SparkSink`."""
         # Not this object, so that only what tasks need is sent to them.
         sink, pipeline, chunk_rows = self.sink, self.pipeline, self.chunk_rows
@@ -250,13 +221,13 @@ class SparkFileSink:
         """See `SparkSink`."""
         return f"exactly once for Spark's readers: {self.format} files in {self.directory}"
 
-    def writer(self, df: "DataFrame", checkpoint: str | None) -> Any:
+    def writer(self, df: DataFrame, checkpoint: str | None) -> Any:
         """See `SparkSink`."""
         self._check_directory()
         writer = df.writeStream.format(self.format).option("path", self.directory.as_uri())
         return writer if self._codec is None else writer.option("compression", self._codec)
 
-    def write(self, df: "DataFrame", txn_id: str | None) -> Mapping[str, Any]:
+    def write(self, df: DataFrame, txn_id: str | None) -> Mapping[str, Any]:
         """Add files to the directory. A `txn_id` changes nothing: a repeated write is added again.
 
         Raises:
@@ -361,7 +332,7 @@ class GraphWriter(MetricsWriter):
     are on this machine.
     """
 
-    def _with_instants(self, df: "DataFrame") -> "DataFrame":
+    def _with_instants(self, df: DataFrame) -> DataFrame:
         return df
 
 
@@ -388,11 +359,20 @@ class ExactlyOnceSink:
             f"{self.job.store!r}"
         )
 
-    def writer(self, df: "DataFrame", checkpoint: str | None) -> Any:
+    def writer(self, df: DataFrame, checkpoint: str | None) -> Any:
         """See `SparkSink`."""
         writer = GraphWriter(self.job, checkpoint=checkpoint, **self.options)
         return df.writeStream.foreachBatch(writer.write_epoch)
 
-    def write(self, df: "DataFrame", txn_id: str | None) -> Mapping[str, Any]:
+    def write(self, df: DataFrame, txn_id: str | None) -> Mapping[str, Any]:
         """See `SparkSink`."""
         return GraphWriter(self.job, **self.options).write_batch(df, txn_id=txn_id)
+
+
+SparkSink = TaskSink | SparkFileSink | ExactlyOnceSink
+"""A sink of the graph, on Spark.
+
+`text` is what it is, for `explain`, and `steps` are the texts of the steps that it does itself.
+`writer` returns the `DataStreamWriter` for a stream of what reaches the sink; on Connect it has to
+know the checkpoint of the query. `write` writes a batch, and returns how it went.
+"""

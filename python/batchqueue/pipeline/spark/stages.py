@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import cloudpickle
+from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
 
 from batchqueue.aggregation import Aggregation, Aggregator
 from batchqueue.base.exact_cast import exact_cast_batch
@@ -17,25 +19,7 @@ from batchqueue.pipeline.graph import FilterStep, MapStep, StatefulStep
 from batchqueue.pipeline.operators import Chain, ChainStep, FilterOperator, batches_of
 from batchqueue.spark.task.arrow import map_in_arrow
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
-
-
 Batches = Iterator[pa.RecordBatch]
-
-
-class SparkStage(Protocol):
-    """One or more neighbouring steps as a transformation of a DataFrame."""
-
-    @property
-    def texts(self) -> Sequence[tuple[str, str]]:
-        """For each step its text in the graph, and what it is on Spark."""
-        ...
-
-    def apply(self, df: "DataFrame") -> "DataFrame":
-        """Return the DataFrame behind the stage, not yet computed."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +44,7 @@ class ArrowStage:
         first = (str(self.steps[0]), "mapInArrow, in the tasks")
         return [first, *((str(step), "  the same mapInArrow") for step in self.steps[1:])]
 
-    def apply(self, df: "DataFrame") -> "DataFrame":
+    def apply(self, df: DataFrame) -> DataFrame:
         """See `SparkStage`."""
         struct: Any = spark_schema(self.after, str(self.steps[-1]))
         return map_in_arrow(df, self.run, struct)
@@ -158,7 +142,7 @@ class ShuffleStage:
         number = [] if self.partitions is None else [str(self.partitions)]
         return [(self.text, f"repartition({', '.join([*number, *self.columns])})")]
 
-    def apply(self, df: "DataFrame") -> "DataFrame":
+    def apply(self, df: DataFrame) -> DataFrame:
         """See `SparkStage`."""
         number: list[Any] = [] if self.partitions is None else [self.partitions]
         return df.repartition(*number, *(df[quoted(column)] for column in self.columns))
@@ -185,7 +169,7 @@ class StatefulStage:
         what = f"transformWithStateInPandas({name}) by {', '.join(self.keys)}"
         return [(str(self.step), what)]
 
-    def apply(self, df: "DataFrame") -> "DataFrame":
+    def apply(self, df: DataFrame) -> DataFrame:
         """See `SparkStage`."""
         processor = self.step.spark
         grouped: Any = df.groupBy(*(df[quoted(key)] for key in self.keys))
@@ -195,6 +179,14 @@ class StatefulStage:
             processor, self.struct, output_mode, time_mode
         )
         return result
+
+
+SparkStage = ArrowStage | ShuffleStage | StatefulStage
+"""One or more neighbouring steps as a transformation of a DataFrame.
+
+`texts` are for each step its text in the graph, and what it is on Spark. `apply` returns the
+DataFrame behind the stage, not yet computed.
+"""
 
 
 def quoted(column: str) -> str:
@@ -223,7 +215,7 @@ _WIDER = {
 }
 
 
-def spark_schema(schema: pa.Schema, where: str) -> "StructType":
+def spark_schema(schema: pa.Schema, where: str) -> StructType:
     """Return the schema of Spark that holds the values of an Arrow schema.
 
     Args:
@@ -253,7 +245,7 @@ def spark_schema(schema: pa.Schema, where: str) -> "StructType":
     return from_arrow_schema(pa.schema(columns))
 
 
-def arrow_schema(struct: "StructType") -> pa.Schema:
+def arrow_schema(struct: StructType) -> pa.Schema:
     """Return the Arrow schema in which Spark's Python workers take and give rows."""
     convert: Any = to_arrow_schema
     try:

@@ -75,8 +75,8 @@ ORDER = (
     Mutant(
         "KeepOrderBySourcePartition",
         STAGE,
-        "if self.plan.route is StageRoute.SOURCE_PARTITION:",
-        "if False:",
+        "(self._worker_of_partition(origin.partition), chunk, origin)",
+        "(None, chunk, origin)",
         ("pipeline/runner/test_order.py -k keep_order_keeps_it_per_source_partition",),
     ),
     Mutant(
