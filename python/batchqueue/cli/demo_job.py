@@ -1,10 +1,4 @@
-"""The flights that left New York in 2013, written as the Parquet files that the stream reads.
-
-The rows are sorted by time and cut into periods. Each period becomes a file per airport, as if each
-airport delivered its own, so that a carrier's hour is merged from several tasks. Equal arguments
-give equal files, and existing files are never rewritten: a stream that resumes finds the files that
-it has read.
-"""
+"""The job of the demo: its metrics, the flights as files, the stream, and L1 alone."""
 
 import functools
 import importlib.util
@@ -50,6 +44,29 @@ from batchqueue.base.checks import install_command
 from batchqueue.exceptions import BatchQueueError, ConfigError
 from batchqueue.outputs import MetricsStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, dry_run, register
+
+pc: Any = pyarrow.compute  # untyped: it creates its functions on import
+
+
+def flights_job(store: MetricsStore, l1: str = "python") -> AggregationJob:
+    """Return the job of the demo, which merges flights into `store`.
+
+    Args:
+        store: The store.
+        l1: `python` (the default): items of `flight_items`, and handlers in Python. `rust`:
+            `AGGREGATIONS` of the rows.
+    """
+    in_python = l1 == "python"
+    return AggregationJob(
+        name="flights",
+        items=flight_items if in_python else None,
+        arrow=() if in_python else AGGREGATIONS,
+        metrics=METRICS,
+        store=store,
+        columns=COLUMNS,
+        handlers={WORST_DELAYS: TopNWorker} if in_python else {},
+    )
+
 
 # What the demo computes: its metrics, and what each flight adds to them.
 
@@ -107,7 +124,96 @@ METRICS: tuple[type[Metrics], ...] = (
 
 COLUMNS = ("flight_id", "time_hour", "carrier", "origin", "dep_time", "dep_delay", "distance")
 
-pc: Any = pyarrow.compute  # untyped: it creates its functions on import
+
+def flight_items(flights: pa.RecordBatch) -> Iterator[Metrics]:
+    """Turn flights into items: each measure for carrier and airport, and a ranking entry.
+
+    A cancelled flight has items too, with a count of 0 or without a value, so that an hour with
+    only cancelled flights has its groups, as in SQL's `GROUP BY`.
+
+    Args:
+        flights: Rows with `COLUMNS`.
+
+    Yields:
+        Eleven items per flight.
+    """
+    columns = (flights[name].to_pylist() for name in COLUMNS if name != "time_hour")
+    for hour, flight_id, carrier, origin, dep_time, delay, distance in zip(
+        _seconds(flights["time_hour"]), *columns, strict=True
+    ):
+        departed = 0 if dep_time is None else 1
+        for column, entity in (("carrier", carrier), ("origin", origin)):
+            departures, mean_delay, max_delay, cancellations, miles = MEASURES[column][entity]
+            yield departures(entity, hour, departed)
+            yield mean_delay(entity, hour, delay)
+            yield max_delay(entity, hour, delay)
+            yield cancellations(entity, hour, 1 - departed)
+            yield miles(entity, hour, distance)
+        yield WORST_DELAYS(NEW_YORK, hour - hour % DAY_S, delay, flight_id)
+
+
+def _seconds(times: pa.Array) -> list[int]:
+    """Return times as seconds since the epoch, UTC."""
+    seconds: list[int] = pc.cast(pc.cast(times, pa.timestamp("s", "UTC")), pa.int64()).to_pylist()
+    return seconds
+
+
+def _by_hour(column: str, **more: Measure) -> Aggregation:
+    """Return the aggregation behind `Measures`, by a column and the hour, with further measures."""
+    return Aggregation(
+        keys=[column],
+        window=Window("time_hour", 3_600, "hour"),
+        measures={
+            "flights": Count(),
+            "departed": Count("dep_time"),
+            "delayed": Count("dep_delay"),
+            "delay": Sum("dep_delay"),
+            "max_delay": Max("dep_delay"),
+            "miles": Sum("distance"),
+            **more,
+        },
+    )
+
+
+def _partials(column: str, groups: pa.RecordBatch) -> Iterator[Metrics]:
+    """Yield the partials of the groups of `_by_hour`."""
+    for hour, group in zip(_seconds(groups["hour"]), groups.to_pylist(), strict=True):
+        entity = group[column]
+        departures, mean_delay, max_delay, cancellations, miles = MEASURES[column][entity]
+        yield departures(entity, hour, group["departed"])
+        yield mean_delay(entity, hour, group["delay"], group["delayed"])
+        yield max_delay(entity, hour, group["max_delay"])
+        yield cancellations(entity, hour, group["flights"] - group["departed"])
+        yield miles(entity, hour, group["miles"])
+        if "worst" in group:
+            worst = [(entry["value"], entry["label"], "") for entry in group["worst"]]
+            yield WORST_DELAYS.from_rows(NEW_YORK, hour - hour % DAY_S, worst)
+
+
+AGGREGATIONS = (
+    ArrowAggregation(
+        type_column="carrier",
+        tags=CARRIERS,
+        aggregation=_by_hour("carrier"),
+        metrics=functools.partial(_partials, "carrier"),
+    ),
+    ArrowAggregation(
+        type_column="origin",
+        tags=AIRPORTS,
+        aggregation=_by_hour("origin", worst=TopN("dep_delay", WORST_DELAYS.limit, "flight_id")),
+        metrics=functools.partial(_partials, "origin"),
+    ),
+)
+"""The counterpart of `flight_items` for aggregators."""
+
+
+# The flights that left New York in 2013, written as the Parquet files that the stream reads.
+#
+# The rows are sorted by time and cut into periods. Each period becomes a file per airport, as if
+# each airport delivered its own, so that a carrier's hour is merged from several tasks. Equal
+# arguments give equal files, and existing files are never rewritten: a stream that resumes finds
+# the files that it has read.
+
 
 SCHEMA_DDL = (
     "flight_id STRING, time_hour TIMESTAMP, carrier STRING, origin STRING, dest STRING, "
@@ -251,111 +357,6 @@ def read_source() -> pa.Table:
     return flights.sort_by(
         [("time_hour", "ascending"), ("flight_id", "ascending")]
     ).combine_chunks()
-
-
-# The job of the demo on Spark: how its metrics are made of rows.
-
-
-def flight_items(flights: pa.RecordBatch) -> Iterator[Metrics]:
-    """Turn flights into items: each measure for carrier and airport, and a ranking entry.
-
-    A cancelled flight has items too, with a count of 0 or without a value, so that an hour with
-    only cancelled flights has its groups, as in SQL's `GROUP BY`.
-
-    Args:
-        flights: Rows with `COLUMNS`.
-
-    Yields:
-        Eleven items per flight.
-    """
-    columns = (flights[name].to_pylist() for name in COLUMNS if name != "time_hour")
-    for hour, flight_id, carrier, origin, dep_time, delay, distance in zip(
-        _seconds(flights["time_hour"]), *columns, strict=True
-    ):
-        departed = 0 if dep_time is None else 1
-        for column, entity in (("carrier", carrier), ("origin", origin)):
-            departures, mean_delay, max_delay, cancellations, miles = MEASURES[column][entity]
-            yield departures(entity, hour, departed)
-            yield mean_delay(entity, hour, delay)
-            yield max_delay(entity, hour, delay)
-            yield cancellations(entity, hour, 1 - departed)
-            yield miles(entity, hour, distance)
-        yield WORST_DELAYS(NEW_YORK, hour - hour % DAY_S, delay, flight_id)
-
-
-def _seconds(times: pa.Array) -> list[int]:
-    """Return times as seconds since the epoch, UTC."""
-    seconds: list[int] = pc.cast(pc.cast(times, pa.timestamp("s", "UTC")), pa.int64()).to_pylist()
-    return seconds
-
-
-def _by_hour(column: str, **more: Measure) -> Aggregation:
-    """Return the aggregation behind `Measures`, by a column and the hour, with further measures."""
-    return Aggregation(
-        keys=[column],
-        window=Window("time_hour", 3_600, "hour"),
-        measures={
-            "flights": Count(),
-            "departed": Count("dep_time"),
-            "delayed": Count("dep_delay"),
-            "delay": Sum("dep_delay"),
-            "max_delay": Max("dep_delay"),
-            "miles": Sum("distance"),
-            **more,
-        },
-    )
-
-
-def _partials(column: str, groups: pa.RecordBatch) -> Iterator[Metrics]:
-    """Yield the partials of the groups of `_by_hour`."""
-    for hour, group in zip(_seconds(groups["hour"]), groups.to_pylist(), strict=True):
-        entity = group[column]
-        departures, mean_delay, max_delay, cancellations, miles = MEASURES[column][entity]
-        yield departures(entity, hour, group["departed"])
-        yield mean_delay(entity, hour, group["delay"], group["delayed"])
-        yield max_delay(entity, hour, group["max_delay"])
-        yield cancellations(entity, hour, group["flights"] - group["departed"])
-        yield miles(entity, hour, group["miles"])
-        if "worst" in group:
-            worst = [(entry["value"], entry["label"], "") for entry in group["worst"]]
-            yield WORST_DELAYS.from_rows(NEW_YORK, hour - hour % DAY_S, worst)
-
-
-AGGREGATIONS = (
-    ArrowAggregation(
-        type_column="carrier",
-        tags=CARRIERS,
-        aggregation=_by_hour("carrier"),
-        metrics=functools.partial(_partials, "carrier"),
-    ),
-    ArrowAggregation(
-        type_column="origin",
-        tags=AIRPORTS,
-        aggregation=_by_hour("origin", worst=TopN("dep_delay", WORST_DELAYS.limit, "flight_id")),
-        metrics=functools.partial(_partials, "origin"),
-    ),
-)
-"""The counterpart of `flight_items` for aggregators."""
-
-
-def flights_job(store: MetricsStore, l1: str = "python") -> AggregationJob:
-    """Return the job of the demo, which merges flights into `store`.
-
-    Args:
-        store: The store.
-        l1: `python` (the default): items of `flight_items`, and handlers in Python. `rust`:
-            `AGGREGATIONS` of the rows.
-    """
-    in_python = l1 == "python"
-    return AggregationJob(
-        name="flights",
-        items=flight_items if in_python else None,
-        arrow=() if in_python else AGGREGATIONS,
-        metrics=METRICS,
-        store=store,
-        columns=COLUMNS,
-        handlers={WORST_DELAYS: TopNWorker} if in_python else {},
-    )
 
 
 # Runs the stream: some files per micro-batch, through the sink into the store.
