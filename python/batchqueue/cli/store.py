@@ -151,11 +151,7 @@ def add_delete_arguments(parser: argparse.ArgumentParser) -> None:
     add_store(parser)
     add_sink(parser)
     parser.add_argument(
-        "--before",
-        type=time_argument,
-        required=True,
-        metavar="TIME",
-        help=TIME_HELP,
+        "--before", type=time_argument, required=True, metavar="TIME", help=TIME_HELP
     )
     parser.add_argument(
         "--since", type=time_argument, metavar="TIME", help="likewise, included (default: all)"
@@ -164,8 +160,7 @@ def add_delete_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_delete(arguments: argparse.Namespace) -> int:
     """Delete them."""
-    store = open_store(arguments)
-    check_sink(store, arguments)
+    store = open_store_of_sink(arguments)
     deleted = store.delete(before=arguments.before, since=arguments.since, sink_id=arguments.sink)
     print(f"{counted(deleted, 'row')} of sink {arguments.sink} deleted")
     return OK
@@ -200,8 +195,7 @@ def add_ledger_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_ledger(arguments: argparse.Namespace) -> int:
     """Print them."""
-    store = open_store(arguments)
-    check_sink(store, arguments)
+    store = open_store_of_sink(arguments)
     epochs = store.summaries(arguments.sink, arguments.newest)
     if arguments.json:
         for epoch in epochs:
@@ -243,15 +237,8 @@ def run_ls(arguments: argparse.Namespace) -> int:
         with store.ledger(sink_id) as ledger:
             queries = 0 if ledger is None else len(ledger.known_queries())
             newest = [] if ledger is None else ledger.summaries(1)
-        rows.append(
-            (
-                printable(sink_id),
-                count(queries),
-                newest[0].query_id if newest else UNKNOWN,
-                str(newest[0].batch_id) if newest else UNKNOWN,
-                committed(newest[0]) if newest else UNKNOWN,
-            )
-        )
+        last = (UNKNOWN,) * 3 if not newest else _cells(newest[0])[:3]
+        rows.append((printable(sink_id), count(queries), *last))
     print(table("<><><", ("SINK", "QUERIES", "LAST QUERY", "EPOCH", "COMMITTED"), rows))
     return OK
 
@@ -343,8 +330,7 @@ def add_show_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_show(arguments: argparse.Namespace) -> int:
     """Print them."""
-    store = open_store(arguments)
-    check_sink(store, arguments)
+    store = open_store_of_sink(arguments)
     stored = store.metrics(arguments.sink)
     if arguments.metric is None:
         _print_metrics(arguments, stored)
@@ -382,9 +368,8 @@ def _chosen(arguments: argparse.Namespace, stored: Sequence[StoredMetric]) -> ty
 def _print_metrics(arguments: argparse.Namespace, stored: Iterable[StoredMetric]) -> None:
     if arguments.json:
         for metric_type, *numbers in stored:
-            limits = zip(("rows", "first", "last"), numbers, strict=True)
             named = {"metric": metric_type.name, "table": metric_type.table}
-            print(json.dumps({**named, **dict(limits)}))
+            print(json.dumps(named | dict(zip(("rows", "first", "last"), numbers, strict=True))))
         return
     rows = (
         (
@@ -496,18 +481,21 @@ def add_sink(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sink", metavar="SINK", help="a sink of `store ls`")
 
 
-def check_sink(store: "Store", arguments: argparse.Namespace) -> None:
-    """Reject a sink that the store does not have.
+def open_store_of_sink(arguments: argparse.Namespace) -> "Store":
+    """Return the store that these arguments name, which must have their sink.
 
     Raises:
-        ConfigError: It does not have it.
+        ConfigError: As `open_store`; or it does not have the sink.
+        MissingPackageError: As `open_store`.
         StoreError: It cannot be read.
     """
+    store = open_store(arguments)
     known = store.sinks()
     if arguments.sink not in known:
         raise ConfigError(
             f"{arguments.store} has no sink {arguments.sink!r}; it has {', '.join(known) or 'none'}"
         )
+    return store
 
 
 def open_store(arguments: argparse.Namespace) -> "Store":
