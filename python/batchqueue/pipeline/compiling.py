@@ -21,7 +21,7 @@ from batchqueue.pipeline.graph import (
     StageStep,
     StatefulStep,
 )
-from batchqueue.pipeline.operators import ChainStep, MergeAggregateStep, PartialAggregateStep
+from batchqueue.pipeline.operators import ChainStep, PartialAggregateStep
 
 
 class StageRoute(enum.Enum):
@@ -149,7 +149,7 @@ class _Compiler:
         if isinstance(step, AggregateStep) and step.spread > 1:
             above = self._complete(extended)
             label = self._unused(_label(step))
-            merge = (MergeAggregateStep(step.aggregation),)
+            merge = (replace(step, spread=1),)
             config = _single(self.config)
             extended = replace(_configured(label, source, above, config, 1), steps=merge)
         if len(self._children[id(node)]) > 1:

@@ -16,7 +16,7 @@ from batchqueue.pipeline.chunks import filtered
 from batchqueue.pipeline.contract import CutError, GraphError, OperatorError
 from batchqueue.pipeline.graph import AggregateStep, FilterStep, MapStep, StatefulStep
 
-__all__ = ["Chain", "ChainStep", "MergeAggregateStep", "PartialAggregateStep"]
+__all__ = ["Chain", "ChainStep", "PartialAggregateStep"]
 
 
 _Result = TypeVar("_Result")
@@ -167,10 +167,7 @@ class Chain:
                     levels.append(_guarded(operator, partial(operator.process, batch), ""))
 
 
-ChainStep: TypeAlias = (
-    "MapStep | FilterStep | StatefulStep | AggregateStep | PartialAggregateStep"
-    " | MergeAggregateStep"
-)
+ChainStep: TypeAlias = "MapStep | FilterStep | StatefulStep | AggregateStep | PartialAggregateStep"
 
 
 Outputs: TypeAlias = pa.RecordBatch | Iterator[pa.RecordBatch] | None
@@ -272,7 +269,7 @@ def _operator(step: Any) -> ChainedOperator:
                     f"{name} could not be made: {type(error).__name__}: {error}", name
                 ) from error
             return operator_of(name, made)
-        case AggregateStep(aggregation=aggregation) | MergeAggregateStep(aggregation=aggregation):
+        case AggregateStep(aggregation=aggregation):
             return AggregateOperator(name, aggregation, emits_partials=False)
         case PartialAggregateStep(aggregation=aggregation):
             return AggregateOperator(name, aggregation, emits_partials=True)
@@ -360,23 +357,16 @@ _NEVER_MS = 1e12
 
 @dataclass(frozen=True, eq=False)
 class PartialAggregateStep:
-    """The first half of a spread aggregation: `spread` workers merge parts of the rows."""
+    """The first half of a spread aggregation: `spread` workers merge parts of the rows.
+
+    The second half is an `AggregateStep` without a spread, of the partials.
+    """
 
     aggregation: Aggregation
     spread: int
 
     def __str__(self) -> str:
         return f"aggregate({', '.join(self.aggregation.measures)}) in {self.spread} parts"
-
-
-@dataclass(frozen=True, eq=False)
-class MergeAggregateStep:
-    """The second half of a spread aggregation: one worker merges the partials of the others."""
-
-    aggregation: Aggregation
-
-    def __str__(self) -> str:
-        return f"aggregate({', '.join(self.aggregation.measures)})"
 
 
 class AggregateOperator(ChainedOperator):

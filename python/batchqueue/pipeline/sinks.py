@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from batchqueue.aggregation import MergeBuffer, Metrics
+from batchqueue.base.checks import check_whole
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import CutError, Position, check_written, is_deferred
@@ -65,8 +66,8 @@ class FunctionSink:
                 f"function is {function!r}, and a call of it would write nothing; give a plain "
                 "function, for instance one that calls asyncio.run"
             )
-        if not isinstance(batch_rows, int) or not 1 <= batch_rows <= _MOST_ROWS:
-            raise ConfigError(f"batch_rows is {batch_rows!r}; give an int from 1 to {_MOST_ROWS:,}")
+        limits = f"an int from 1 to {_MOST_ROWS:,}"
+        check_whole("batch_rows", batch_rows, 1, _MOST_ROWS, limits)
         self.batch_rows = batch_rows
         self._function = function
 

@@ -27,7 +27,6 @@ from batchqueue.pipeline.contract import OperatorError
 from batchqueue.pipeline.graph import AggregateStep, FilterStep
 from batchqueue.pipeline.operators import (
     Chain,
-    MergeAggregateStep,
     PartialAggregateStep,
 )
 from pipeline_support.chains import mapped
@@ -84,7 +83,7 @@ def combined(batches):
 
 def chains_of(aggregation, spread):
     """The chains of all workers: those of the first half, and that of the second."""
-    first, second = PartialAggregateStep(aggregation, spread), MergeAggregateStep(aggregation)
+    first, second = PartialAggregateStep(aggregation, spread), AggregateStep(aggregation, 1)
     return [Chain([first]) for _ in range(spread)], Chain([second])
 
 
@@ -285,7 +284,7 @@ class TestErrors:
 
     def test_partials_of_another_aggregation(self):
         partials = Chain([PartialAggregateStep(SALES, 2)])
-        merge = Chain([MergeAggregateStep(limited(5))])
+        merge = Chain([AggregateStep(limited(5), 1)])
         partials.process(chunk([("Rome", 1)]))
         [batch] = partials.flush()
         assert merge.process(batch) == []  # only max_groups differs

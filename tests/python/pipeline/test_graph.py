@@ -20,7 +20,7 @@ from batchqueue.pipeline.graph import (
     StageStep,
     StatefulStep,
 )
-from batchqueue.pipeline.operators import MergeAggregateStep, PartialAggregateStep
+from batchqueue.pipeline.operators import PartialAggregateStep
 from pipeline_support.graph_parts import Kept, Nothing
 
 SALES = Aggregation(keys=["city"], measures={"orders": Count(), "cents": Sum("cents")})
@@ -302,7 +302,7 @@ class TestNamesOfSteps:
 
     def test_of_spread_aggregations(self):
         assert str(PartialAggregateStep(SALES, 2)) == "aggregate(orders, cents) in 2 parts"
-        assert str(MergeAggregateStep(SALES)) == "aggregate(orders, cents)"
+        assert str(AggregateStep(SALES, 1)) == "aggregate(orders, cents)"
 
     def test_of_flows_and_pipelines(self):
         assert isinstance(flow_of(), Flow)

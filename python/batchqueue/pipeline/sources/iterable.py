@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 
-from batchqueue.base.checks import is_whole
+from batchqueue.base.checks import check_whole, is_whole
 from batchqueue.base.words import a_type, counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import (
@@ -75,8 +75,8 @@ class IterableSource:
                 f"factory is {factory!r}; give a function that returns an iterable, for instance "
                 "lambda: rows"
             )
-        if not isinstance(split_rows, int) or not 1 <= split_rows <= _MOST_ROWS:
-            raise ConfigError(f"split_rows is {split_rows!r}; give an int from 1 to {_MOST_ROWS:,}")
+        limits = f"an int from 1 to {_MOST_ROWS:,}"
+        check_whole("split_rows", split_rows, 1, _MOST_ROWS, limits)
         if not isinstance(name, str) or not name or not name.isprintable():
             raise ConfigError(f"name is {name!r}; give printable characters, at least one")
         self.name = name

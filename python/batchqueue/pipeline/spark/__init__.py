@@ -13,7 +13,7 @@
              epochs     where epochs begin and end, pauses
              epoch_size how many rows: the law
    ▼
- TASKS     reader.read_task, stages, sinks
+ TASKS     reader.TaskReader, stages, sinks
 ```
 """
 

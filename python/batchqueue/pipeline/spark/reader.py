@@ -100,11 +100,24 @@ class TaskPartition(InputPartition):
     splits: tuple[Split, ...]
 
 
-class SourceReader(DataSourceReader):
-    """Reads all that is there now, as one batch."""
+class TaskReader:
+    """Reads the splits of one task."""
 
     def __init__(self, settings: ReaderSettings) -> None:
         self._settings = settings
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the splits of one task, in the types that Spark takes."""
+        settings = self._settings
+        source = settings.source.load()
+        schema = arrow_schema(settings.struct)
+        for split in cast(TaskPartition, partition).splits:
+            for batch in source.read(split):
+                yield _for_spark(batch, schema, source.name)
+
+
+class SourceReader(TaskReader, DataSourceReader):
+    """Reads all that is there now, as one batch."""
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the whole source."""
@@ -114,21 +127,15 @@ class SourceReader(DataSourceReader):
         # Without any partition Spark would call read with None.
         return [TaskPartition(task) for task in tasks or [()]]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the splits of one task."""
-        return read_task(self._settings, partition)
 
-
-class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class SourceStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans epochs in the one process of a query, and reads splits in its tasks."""
 
-    def __init__(self, settings: ReaderSettings) -> None:
-        self._settings = settings
-        self._opened: Epochs | None = None
+    _opened: Epochs | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what the planning has opened: tasks need none of it."""
-        return {"_settings": self._settings, "_opened": None}
+        return {"_settings": self._settings}
 
     def initialOffset(self) -> Position:
         """Return where a new query begins."""
@@ -153,10 +160,6 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the tasks of an epoch."""
         return [TaskPartition(task) for task in self._epochs.tasks(start, end)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the splits of one task."""
-        return read_task(self._settings, partition)
-
     def commit(self, end: Position) -> None:
         """Take note of what has been stored."""
         self._epochs.commit(end)
@@ -167,15 +170,6 @@ class SourceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             settings = self._settings
             self._opened = Epochs(settings.source.load(), settings.epochs, settings.control)
         return self._opened
-
-
-def read_task(settings: ReaderSettings, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Read the splits of one task, in the types that Spark takes."""
-    source = settings.source.load()
-    schema = arrow_schema(settings.struct)
-    for split in cast(TaskPartition, partition).splits:
-        for batch in source.read(split):
-            yield _for_spark(batch, schema, source.name)
 
 
 def _for_spark(batch: pa.RecordBatch, schema: pa.Schema, source: str) -> pa.RecordBatch:

@@ -141,7 +141,7 @@ PLANS = (
     Mutant(
         "HandlesStayInTheReader",
         READER,
-        'return {"_settings": self._settings, "_opened": None}',
+        'return {"_settings": self._settings}',
         "return self.__dict__",
         ("pipeline/spark/test_reader_pickles.py",),
     ),
