@@ -66,14 +66,6 @@ def run_backup(arguments: argparse.Namespace) -> int:
     return OK
 
 
-BACKUP = Command(
-    name="backup",
-    help="copy a store while others write to it",
-    add_arguments=add_backup_arguments,
-    run=run_backup,
-)
-
-
 # `store check`: what a store has, and what is wrong with it.
 
 
@@ -131,14 +123,6 @@ def _sinks(report: StoreReport) -> str:
     return table("<>><", ("SINK", "QUERIES", "ROWS", "LAST COMMIT"), rows)
 
 
-CHECK = Command(
-    name="check",
-    help="print what a store has, and what is wrong with it",
-    add_arguments=add_check_arguments,
-    run=run_check,
-)
-
-
 # `store delete`: delete the metrics of a sink up to a time.
 
 
@@ -164,14 +148,6 @@ def run_delete(arguments: argparse.Namespace) -> int:
     deleted = store.delete(before=arguments.before, since=arguments.since, sink_id=arguments.sink)
     print(f"{counted(deleted, 'row')} of sink {arguments.sink} deleted")
     return OK
-
-
-DELETE = Command(
-    name="delete",
-    help="delete the metrics of a sink up to a time",
-    add_arguments=add_delete_arguments,
-    run=run_delete,
-)
 
 
 # `store ledger`: the newest epochs of a sink.
@@ -209,14 +185,6 @@ def _cells(epoch: Epoch) -> tuple[str, ...]:
     return (epoch.query_id, str(epoch.batch_id), committed(epoch), rows(epoch))
 
 
-LEDGER = Command(
-    name="ledger",
-    help="print the newest epochs of a sink",
-    add_arguments=add_ledger_arguments,
-    run=run_ledger,
-)
-
-
 # `store ls`: the sinks of a store.
 
 
@@ -241,11 +209,6 @@ def run_ls(arguments: argparse.Namespace) -> int:
         rows.append((printable(sink_id), count(queries), *last))
     print(table("<><><", ("SINK", "QUERIES", "LAST QUERY", "EPOCH", "COMMITTED"), rows))
     return OK
-
-
-LS = Command(
-    name="ls", help="list the sinks of a store", add_arguments=add_ls_arguments, run=run_ls
-)
 
 
 # `store restore`: put a copy in the place of a store.
@@ -291,14 +254,6 @@ def run_restore(arguments: argparse.Namespace) -> int:
     for path in aside:
         print(f"put aside: {path}")
     return OK
-
-
-RESTORE = Command(
-    name="restore",
-    help="put a copy in the place of a store",
-    add_arguments=add_restore_arguments,
-    run=run_restore,
-)
 
 
 # `store show`: the metrics of a sink, or the rows of one of them.
@@ -411,23 +366,26 @@ def _in_json(value: object) -> object:
     return value
 
 
-SHOW = Command(
-    name="show",
-    help="print the metrics of a sink, or the rows of one",
-    add_arguments=add_show_arguments,
-    run=run_show,
-)
-
-
 # The commands of `batchqueue store`.
 
 
-STORE_COMMANDS = (LS, SHOW, LEDGER, DELETE, BACKUP, RESTORE, CHECK)
+_COMMANDS = (
+    ("ls", "list the sinks of a store", add_ls_arguments, run_ls),
+    ("show", "print the metrics of a sink, or the rows of one", add_show_arguments, run_show),
+    ("ledger", "print the newest epochs of a sink", add_ledger_arguments, run_ledger),
+    ("delete", "delete the metrics of a sink up to a time", add_delete_arguments, run_delete),
+    ("backup", "copy a store while others write to it", add_backup_arguments, run_backup),
+    ("restore", "put a copy in the place of a store", add_restore_arguments, run_restore),
+    ("check", "print what a store has, and what is wrong with it", add_check_arguments, run_check),
+)
 
 STORE = command_group(
     "store",
     "show what a store of metrics has, delete old ones, copy it, put a copy back, check it",
-    STORE_COMMANDS,
+    [
+        Command(name=name, help=help, add_arguments=add_arguments, run=run)
+        for name, help, add_arguments, run in _COMMANDS
+    ],
 )
 
 

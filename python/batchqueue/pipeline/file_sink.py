@@ -354,13 +354,13 @@ class Directory:
             )
         name = None
         if schema is not None:
-            _sync(self.pending)
+            sync(self.pending)
             name = f"cut-{cut:010}{self._suffix}"
             self.schema = schema
         self._write(_PREPARED, self._description(cut, positions, name))
         if name is not None:
             os.rename(self.pending, self._path / name)
-            _sync(self._path)
+            sync(self._path)
         self._finish()
 
     def _recover(self) -> None:
@@ -426,14 +426,14 @@ class Directory:
 
     def _finish(self) -> None:
         os.rename(self._room / _PREPARED, self._room / _CUT)
-        _sync(self._room)
+        sync(self._room)
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         temporary = self._room / f"{name}.next"
         temporary.write_text(json.dumps(content, allow_nan=False))
-        _sync(temporary)
+        sync(temporary)
         os.rename(temporary, self._room / name)
-        _sync(self._room)
+        sync(self._room)
 
     def _read(self, name: str) -> dict[str, Any] | None:
         path = self._room / name
@@ -448,7 +448,7 @@ class Directory:
         return content
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Return when the content of a file, or the entries of a directory, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

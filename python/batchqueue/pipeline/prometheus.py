@@ -10,6 +10,9 @@ from batchqueue.pipeline.runner.controller import PAUSE_REASON
 from batchqueue.pipeline.runner.run import PipelineRun
 from batchqueue.pipeline.runner.stage_flow import StageMetrics
 
+_COMES_IN = "each chunk that comes in"
+_ENDS = "each chunk it ends"
+_IN_OR_COMPLETED = "each chunk in or completed"
 _CHECK = "each check of backpressure"
 _CUT = "each cut"
 
@@ -27,21 +30,13 @@ _P = ("partition",)
 class PipelineMetric(Enum):
     """The metrics of a stage or source. What is not known is missing, never 0."""
 
-    ROWS_IN = _spec("rows_in_total", "rows", "rows that it accepted", "each chunk that comes in")
-    ROWS_OUT = _spec(
-        "rows_out_total", "rows", "rows that it emitted or stored", "each chunk it ends"
-    )
-    BYTES_IN = _spec(
-        "bytes_in_total", "bytes", "bytes that it accepted", "each chunk that comes in"
-    )
-    BYTES_OUT = _spec(
-        "bytes_out_total", "bytes", "bytes that it emitted or stored", "each chunk it ends"
-    )
-    QUEUE_ROWS = _spec(
-        "queue_rows", "rows", "rows accepted and not completed", "each chunk in or completed"
-    )
+    ROWS_IN = _spec("rows_in_total", "rows", "rows that it accepted", _COMES_IN)
+    ROWS_OUT = _spec("rows_out_total", "rows", "rows that it emitted or stored", _ENDS)
+    BYTES_IN = _spec("bytes_in_total", "bytes", "bytes that it accepted", _COMES_IN)
+    BYTES_OUT = _spec("bytes_out_total", "bytes", "bytes that it emitted or stored", _ENDS)
+    QUEUE_ROWS = _spec("queue_rows", "rows", "rows accepted and not completed", _IN_OR_COMPLETED)
     QUEUE_BYTES = _spec(
-        "queue_bytes", "bytes", "bytes accepted and not completed", "each chunk in or completed"
+        "queue_bytes", "bytes", "bytes accepted and not completed", _IN_OR_COMPLETED
     )
     LAG_RECORDS = _spec("lag_records", "rows", "rows that are not done", _CHECK, _P)
     LAG_SECONDS = _spec(

@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from batchqueue.base.background_log import BackgroundLog
 from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Position, PositionError, SourceChangedError
+from batchqueue.pipeline.file_sink import sync
 from batchqueue.pipeline.sources.file_formats import format_of
 from batchqueue.pipeline.sources.file_scan import FileEntry, scan
 
@@ -371,11 +373,7 @@ class ListingLog:
         file.write(json.dumps(head).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-        directory = os.open(os.path.dirname(self._path), os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync(Path(self._path).parent)
         file.seek(0)
         return file.readline()
 

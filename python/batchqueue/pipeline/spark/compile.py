@@ -1,6 +1,5 @@
 """From a graph to queries of Spark: each sink becomes a query."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +39,7 @@ from batchqueue.pipeline.spark.stages import (
     check_pickles,
     schema_after_aggregate,
     schema_after_map,
+    spark_name,
     spark_schema,
 )
 
@@ -270,9 +270,6 @@ def _struct_of(output: Any, where: str) -> Any:
 # The rows of a source as a DataFrame.
 
 
-_NO_LETTER = re.compile(r"[^A-Za-z0-9_-]+")
-
-
 @dataclass(frozen=True)
 class FrameMaker:
     """Makes DataFrames of the rows of one source.
@@ -349,7 +346,7 @@ class FrameMaker:
             epochs=epochs,
             control=control,
         )
-        made: Any = data_source(_NO_LETTER.sub("-", f"batchqueue-{epochs.query}"), settings)
+        made: Any = data_source(spark_name(f"batchqueue-{epochs.query}"), settings)
         spark.dataSource.register(made)
         reader = spark.readStream if stream else spark.read
         return reader.format(made.name()).load()

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from batchqueue.pipeline.contract import Limit, Plan, Position, Source, Split, checked_position
@@ -226,21 +226,18 @@ def rows_of(splits: Sequence[Split]) -> int | None:
 
 def all_splits(source: Source, start: Position) -> Plan:
     """Return a plan of all that is there now."""
-    splits = tuple(_plan_to_the_end(source, start))
-    return Plan(splits, splits[-1].end if splits else start)
-
-
-def _plan_to_the_end(source: Source, start: Position) -> Iterator[Split]:
     # Records that arrive faster than they are planned would make this endless.
     there = None if source.bounded else _records_behind(source, start)
-    rows = 0
+    splits: list[Split] = []
+    end, rows = start, 0
     while there is None or rows < there:
-        plan = source.plan(start, Limit(_NO_LIMIT, _NO_LIMIT))
+        plan = source.plan(end, Limit(_NO_LIMIT, _NO_LIMIT))
         if not plan.splits:
-            return
-        yield from plan.splits
+            break
+        splits += plan.splits
         rows += rows_of(plan.splits) or 0
-        start = plan.end
+        end = plan.end
+    return Plan(tuple(splits), end)
 
 
 def _records_behind(source: Source, start: Position) -> int | None:

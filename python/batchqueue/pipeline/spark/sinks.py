@@ -1,6 +1,5 @@
 """What the sinks of a graph are on Spark."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from batchqueue.pipeline.spark.stages import (
     check_pickles,
     chunks,
     schema_after_aggregate,
+    spark_name,
 )
 from batchqueue.spark.driver.metrics_writer import MetricsWriter
 from batchqueue.spark.job import AggregationJob
@@ -252,9 +252,6 @@ class SparkFileSink:
             )
 
 
-_NO_LETTER = re.compile(r"[^A-Za-z0-9_-]+")
-
-
 def exactly_once_sink(
     step: SinkStep, given: SinkInput, pipeline: str, options: SparkOptions
 ) -> "ExactlyOnceSink":
@@ -288,7 +285,7 @@ def exactly_once_sink(
         how = {"arrow": [ArrowAggregation(aggregation=aggregate.aggregation, metrics=groups)]}
     else:
         how = {"items": RowMetrics(given.schema, sink.to_metrics)}
-    name = _NO_LETTER.sub("-", f"{pipeline}-{step.name}")
+    name = spark_name(f"{pipeline}-{step.name}")
     if given.last is not None:
         how["prepare"] = given.last.run
     job = AggregationJob(name=name, metrics=sink.metrics, store=sink.store, **how)

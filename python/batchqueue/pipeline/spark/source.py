@@ -113,7 +113,7 @@ class PickledSource:
             SourcePickleError: It does not pickle; the message names the attribute at fault.
         """
         try:
-            return cls(name, _dumps(source))
+            return cls(name, dumps(source))
         # Pickling runs code of the object, which may raise anything.
         except Exception as error:
             path, value = _culprit(source, type(source).__name__)
@@ -129,7 +129,8 @@ class PickledSource:
         return cast(Source, pickle.loads(self.data))
 
 
-def _dumps(value: Any) -> bytes:
+def dumps(value: Any) -> bytes:
+    """Pickle a value as Spark does, functions of the main program included."""
     from pyspark import cloudpickle
 
     return cast(bytes, cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
@@ -146,7 +147,7 @@ def _culprit(value: Any, path: str, depth: int = 0) -> tuple[str, Any]:
 
 def _pickles(value: Any) -> bool:
     try:
-        _dumps(value)
+        dumps(value)
     except Exception:
         return False
     return True

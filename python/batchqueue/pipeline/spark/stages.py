@@ -1,5 +1,6 @@
 """What the steps of a graph become: transformations of a DataFrame."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from batchqueue.pipeline.chunks import ChunkCutter
 from batchqueue.pipeline.contract import NotOnSparkError, OperatorError
 from batchqueue.pipeline.graph import FilterStep, MapStep, StatefulStep
 from batchqueue.pipeline.operators import Chain, ChainStep, FilterOperator, batches_of
+from batchqueue.pipeline.spark.source import dumps
 from batchqueue.spark.task.arrow import map_in_arrow
 
 Batches = Iterator[pa.RecordBatch]
@@ -189,6 +191,11 @@ DataFrame behind the stage, not yet computed.
 """
 
 
+def spark_name(text: str) -> str:
+    """Return a text with only the letters that names of formats and jobs may have."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text)
+
+
 def quoted(column: str) -> str:
     """Return the name of a column so that Spark takes it literally."""
     doubled = column.replace("`", "``")
@@ -278,7 +285,7 @@ def schema_after_map(step: MapStep, before: pa.Schema) -> pa.Schema:
     remedy = "declare its result with .map(..., schema=pa.schema(...))"
     try:
         # A copy, because an object may count its calls.
-        operation = cloudpickle.loads(_dumps(step.operation))
+        operation = cloudpickle.loads(dumps(step.operation))
         process = getattr(operation, "process", operation)
         results = list(batches_of(str(step), process(_no_rows(before))))
     # The operation is the user's, and may raise anything.
@@ -337,17 +344,12 @@ def check_pickles(value: Any, what: str) -> None:
         NotOnSparkError: It does not pickle.
     """
     try:
-        _dumps(value)
+        dumps(value)
     except Exception as error:
         raise NotOnSparkError(
             f"{what} has to be sent to Spark's tasks and does not pickle ({error}); make "
             "connections, locks and files with the first call, in the task"
         ) from error
-
-
-def _dumps(value: Any) -> bytes:
-    data: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
-    return data
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:

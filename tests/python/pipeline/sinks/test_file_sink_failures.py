@@ -36,7 +36,7 @@ def write(directory: Path, cut: int, count: int, step=lambda: None, sink=None) -
 def test_sink_is_in_use_until_a_call_that_hangs_returns(tmp_path, monkeypatch):
     """As when a run is given up while the disk hangs, and the next one begins."""
     entered, hang = threading.Event(), threading.Event()
-    sync = commits._sync
+    sync = commits.sync
 
     def slow_sync(path):
         entered.set()
@@ -48,7 +48,7 @@ def test_sink_is_in_use_until_a_call_that_hangs_returns(tmp_path, monkeypatch):
         target=write, args=(tmp_path / "out", 1, 1), kwargs={"sink": sink}
     )
     with monkeypatch.context() as patched:
-        patched.setattr(commits, "_sync", slow_sync)
+        patched.setattr(commits, "sync", slow_sync)
         left_behind.start()
         assert entered.wait(60)
         with pytest.raises(SinkError, match="in use by a former run, which was given up while it"):
