@@ -461,14 +461,13 @@ def _lock(path: Path, directory: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    except BaseException as error:
         os.close(descriptor)
-        raise SinkError(
-            f"sink {directory} is in use by another run or sink; wait for its end, or give each "
-            "its own directory"
-        ) from error
-    except BaseException:
-        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise SinkError(
+                f"sink {directory} is in use by another run or sink; wait for its end, or give "
+                "each its own directory"
+            ) from error
         raise
     return descriptor
 

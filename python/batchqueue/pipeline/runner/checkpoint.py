@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +28,8 @@ State = Mapping[tuple[str, int], bytes]
 
 _VERSION = 1
 _CREATE = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
     "CREATE TABLE IF NOT EXISTS pipeline (name TEXT NOT NULL, version INTEGER NOT NULL)",
     "CREATE TABLE IF NOT EXISTS cuts (number INTEGER PRIMARY KEY, positions TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS states (cut INTEGER NOT NULL, stage TEXT NOT NULL, "
@@ -64,20 +66,18 @@ class Checkpoint:
         """
         self._directory = Path(directory)
         self._pipeline = pipeline
-        with self._errors():
+        with self._errors(), ExitStack() as opened:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._lock = _Lock(self._directory)
-        try:
-            with self._errors():
-                self._connection = self._connected()
-            try:
-                self._check_owner()
-            except BaseException:
-                self._connection.close()
-                raise
-        except BaseException:
-            self._lock.release()
-            raise
+            opened.callback(self._lock.release)
+            self._connection = sqlite3.connect(
+                self._directory / "cuts.db", isolation_level=None, check_same_thread=False
+            )
+            opened.callback(self._connection.close)
+            for statement in _CREATE:
+                self._connection.execute(statement)
+            self._check_owner()
+            opened.pop_all()
 
     def __repr__(self) -> str:
         return f"Checkpoint({str(self._directory)!r})"
@@ -114,20 +114,6 @@ class Checkpoint:
                 "INSERT INTO states VALUES (?, ?, ?, ?)",
                 [(cut, stage, worker, blob) for (stage, worker), blob in state.items()],
             )
-
-    def _connected(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self._directory / "cuts.db", isolation_level=None, check_same_thread=False
-        )
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
-            for statement in _CREATE:
-                connection.execute(statement)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
 
     def _check_owner(self) -> None:
         with self._transaction() as connection:

@@ -168,11 +168,9 @@ def _beyond_limits(pressure: Pressure, config: BackpressureConfig) -> Iterator[s
             yield f"{name} {rows} > {math.floor(threshold * early)}"
 
 
-def _unknown(pressure: Pressure) -> Iterator[str]:
-    if not pressure.is_lag_known:
-        yield "lag"
-    if not pressure.is_queue_known:
-        yield "queue"
+def _unknown(pressure: Pressure) -> list[str]:
+    known = {"lag": pressure.is_lag_known, "queue": pressure.is_queue_known}
+    return [name for name, is_known in known.items() if not is_known]
 
 
 def _known(rows: int | None) -> int | None:

@@ -160,7 +160,7 @@ class _Branch:
         """Continue with a step."""
         match step:
             case MapStep():
-                self._add_operation(step.operation, step)
+                _check_operation(step)
                 self._extend(step, schema_after_map(step, self._schema))
             case FilterStep():
                 check_pickles(step.keep, str(step))
@@ -177,14 +177,6 @@ class _Branch:
                 pass  # a task is what a stage would be
             case _:
                 raise NotOnSparkError(f"{step} does not run on Spark; leave it out there")
-
-    def _add_operation(self, operation: Any, step: MapStep) -> None:
-        if hasattr(operation, "snapshot"):
-            raise NotOnSparkError(
-                f"{step} keeps state, which would end with each task of Spark; use "
-                ".key_by(...).stateful(make, spark=processor) with a StatefulProcessor"
-            )
-        check_pickles(operation, str(step))
 
     def _add_key(self, step: KeyByStep) -> None:
         if step.partition is not None:
@@ -257,6 +249,15 @@ class _Branch:
                 ArrowStage(tuple(self._steps), self._before, self._schema, self._chunk_rows)
             )
             self._steps = []
+
+
+def _check_operation(step: MapStep) -> None:
+    if hasattr(step.operation, "snapshot"):
+        raise NotOnSparkError(
+            f"{step} keeps state, which would end with each task of Spark; use "
+            ".key_by(...).stateful(make, spark=processor) with a StatefulProcessor"
+        )
+    check_pickles(step.operation, str(step))
 
 
 def _struct_of(output: Any, where: str) -> Any:

@@ -224,8 +224,8 @@ class SparkFileSink:
     def writer(self, df: DataFrame, checkpoint: str | None) -> Any:
         """See `SparkSink`."""
         self._check_directory()
-        writer = df.writeStream.format(self.format).option("path", self.directory.as_uri())
-        return writer if self._codec is None else writer.option("compression", self._codec)
+        writer = df.writeStream.format(self.format).options(**self._options)
+        return writer.option("path", self.directory.as_uri())
 
     def write(self, df: DataFrame, txn_id: str | None) -> Mapping[str, Any]:
         """Add files to the directory. A `txn_id` changes nothing: a repeated write is added again.
@@ -234,15 +234,13 @@ class SparkFileSink:
             NotOnSparkError: A run in one process has written to the directory.
         """
         self._check_directory()
-        writer = df.write.format(self.format).mode("append")
-        if self._codec is not None:
-            writer = writer.option("compression", self._codec)
+        writer = df.write.format(self.format).options(**self._options).mode("append")
         writer.save(self.directory.as_uri())
         return {"guarantee": "at-least-once"}
 
     @property
-    def _codec(self) -> str | None:
-        return None if self.compression is None else self.compression.lower()
+    def _options(self) -> dict[str, str]:
+        return {} if self.compression is None else {"compression": self.compression.lower()}
 
     def _check_directory(self) -> None:
         if (self.directory / _CUTS).exists():
