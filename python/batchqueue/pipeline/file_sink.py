@@ -1,7 +1,4 @@
-"""`FileSink`: a directory of files, which readers see exactly as they were committed.
-
-`commits` is the protocol on the disk, `writer` writes a file in one of the formats.
-"""
+"""`FileSink`: a directory of files, which readers see exactly as they were committed."""
 
 import base64
 import errno

@@ -31,6 +31,9 @@ class SparkSource:
     Times without a zone (TIMESTAMP_NTZ) become instants in the session's zone, as Spark's cast to
     TIMESTAMP reads them.
 
+    Attributes:
+        name: Its name in statistics and errors.
+
     Example:
         orders = SparkSource(spark.readStream.schema("city string, cents long").json("orders"))
         pipeline.source(orders).aggregate(by_city).to(sink)
