@@ -438,9 +438,9 @@ class BatchQueueConfig(Generic[T]):
         return config_text(self)
 
     def _repr_html_(self) -> str:
-        from batchqueue.queues.stats import config_html
+        from batchqueue.queues.stats import table_html
 
-        return config_html(self)
+        return table_html((), settings_of(self), "BatchQueueConfig")
 
     @property
     def effective_selector(self) -> PartitionSelector:

@@ -17,7 +17,6 @@ from batchqueue.base.words import (
     unique_names,
 )
 from batchqueue.exceptions import ConfigError, QueueForkedError
-from batchqueue.queues.config import BatchQueueConfig, settings_of
 
 
 @dataclass(frozen=True)
@@ -417,9 +416,9 @@ def stats_html(stats: "BatchQueueStats", title: str | None = None) -> str:
         )
         for kind, handler in handlers
     ]
-    parts = [_table((), figures_of(stats), title or f"BatchQueueStats {stats.name!r}")]
+    parts = [table_html((), figures_of(stats), title or f"BatchQueueStats {stats.name!r}")]
     if rows:
-        parts.append(_table(_HANDLER_COLUMNS, rows))
+        parts.append(table_html(_HANDLER_COLUMNS, rows))
     return "".join(parts)
 
 
@@ -435,12 +434,8 @@ def queue_html(queue: _HasStats) -> str:
         return escape(repr(queue))
 
 
-def config_html(config: "BatchQueueConfig[Any]") -> str:
-    """Return the settings that differ from their defaults."""
-    return _table((), settings_of(config), "BatchQueueConfig")
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> str:
+def table_html(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> str:
+    """Return a table, of which at most `MOST_ROWS` rows are shown."""
     caption = f"<caption>{escape(title)}</caption>" if title else ""
     head = f"<tr>{_cells('th', columns)}</tr>" if columns else ""
     body = "".join(f"<tr>{_cells('td', row)}</tr>" for row in rows[:MOST_ROWS])
