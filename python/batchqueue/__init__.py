@@ -4,6 +4,7 @@ Producers enqueue items from any thread. Drain threads, written in Rust, take th
 partitions, group them by class, and pass each batch to the handler of its class.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import batchqueue.subinterpreter  # noqa: F401 - must run before the core is imported
@@ -30,14 +31,6 @@ from batchqueue.queues.config import (
 from batchqueue.queues.handlers import HandlerConsumer, SupportsConsume
 from batchqueue.queues.manager import BatchQueueManager
 from batchqueue.queues.queue import BatchQueue
-from batchqueue.queues.stats import (
-    BatchQueueRates,
-    BatchQueueStats,
-    DrainThreadStats,
-    HandlerStats,
-    PartitionStats,
-)
-from batchqueue.service import run_until_signal
 
 __all__ = [
     "AsyncBatchQueue",
@@ -73,19 +66,33 @@ __all__ = [
 if TYPE_CHECKING:
     from batchqueue.aio.queue import AsyncBatchQueue
     from batchqueue.metrics import serve_metrics
+    from batchqueue.queues.stats import (
+        BatchQueueRates,
+        BatchQueueStats,
+        DrainThreadStats,
+        HandlerStats,
+        PartitionStats,
+    )
+    from batchqueue.service import run_until_signal
+
+_ON_FIRST_USE = {
+    "AsyncBatchQueue": "batchqueue.aio.queue",
+    "BatchQueueRates": "batchqueue.queues.stats",
+    "BatchQueueStats": "batchqueue.queues.stats",
+    "DrainThreadStats": "batchqueue.queues.stats",
+    "HandlerStats": "batchqueue.queues.stats",
+    "PartitionStats": "batchqueue.queues.stats",
+    "run_until_signal": "batchqueue.service",
+    "serve_metrics": "batchqueue.metrics",
+}
+"""The modules that take long to import and that many programs do without, by public name."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use what imports modules that take longer than all the rest."""
-    if name == "AsyncBatchQueue":
-        from batchqueue.aio.queue import AsyncBatchQueue
-
-        return AsyncBatchQueue
-    if name == "serve_metrics":
-        from batchqueue.metrics import serve_metrics
-
-        return serve_metrics
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import a module on the first use of its name."""
+    if name not in _ON_FIRST_USE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_ON_FIRST_USE[name]), name)
 
 
 def __dir__() -> list[str]:

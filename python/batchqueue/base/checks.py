@@ -5,11 +5,13 @@ import math
 import os
 import re
 from importlib import import_module
-from pathlib import Path
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError, MissingPackageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ABOVE_0 = math.ulp(0.0)
 """The least of numbers that must be above 0."""
@@ -102,9 +104,6 @@ def refuse_duration(name: str, value: object) -> None:
 
 LocalPath = str | os.PathLike[str]
 
-# A single letter is a drive of Windows. `Path("s3://bucket")` has one slash: "s3:/bucket".
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):/", re.IGNORECASE)
-_PASSWORD = re.compile(r"(?<=/)[^/@]*@")
 _KNOWN_SCHEMES = (
     *("abfs", "abfss", "adl", "az", "azure", "cos", "dbfs", "file", "ftp", "gcs", "gs", "hdfs"),
     *("http", "https", "iceberg", "jdbc", "oci", "oss", "postgres", "postgresql", "redis"),
@@ -124,12 +123,13 @@ def scheme_of(path: str) -> str | None:
     >>> scheme_of("orders/monday:1.csv"), scheme_of("monday:1.csv"), scheme_of("C:/orders")
     (None, None, None)
     """
-    found = _SCHEME.match(path)
+    # A single letter is a drive of Windows. `Path("s3://bucket")` has one slash: "s3:/bucket".
+    found = re.match(r"([a-z][a-z0-9+.-]+):/", path, re.IGNORECASE)
     scheme = found[1] if found else path.partition(":")[0] if ":" in path else ""
     return scheme if found or scheme.lower() in _KNOWN_SCHEMES else None
 
 
-def local_path(name: str, given: object, remedy: str = ON_THIS_MACHINE) -> Path:
+def local_path(name: str, given: object, remedy: str = ON_THIS_MACHINE) -> "Path":
     """Return a path on this machine, absolute and with `~` expanded.
 
     A local folder whose name looks like a scheme has another path: "./s3:/bucket".
@@ -142,6 +142,8 @@ def local_path(name: str, given: object, remedy: str = ON_THIS_MACHINE) -> Path:
     Raises:
         ConfigError: It is not a path, is empty, or has a scheme.
     """
+    from pathlib import Path
+
     text = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(text, str) or not text or "\0" in text:
         raise ConfigError(f"{name} is {given!r}, {a_type(given)}; give a path, a str or a Path")
@@ -151,7 +153,7 @@ def local_path(name: str, given: object, remedy: str = ON_THIS_MACHINE) -> Path:
         path = "/" + rest.lstrip("/") if rest.startswith("/") else rest
         raise ConfigError(f"{name} is {text!r}, a URI; give the path alone: {path!r}")
     if scheme is not None:
-        shown = _PASSWORD.sub("...@", text)
+        shown = re.sub(r"(?<=/)[^/@]*@", "...@", text)  # without the password
         raise ConfigError(f"{name} is {shown!r}, and {scheme}: is not on this machine; {remedy}")
     return Path(os.path.expanduser(text)).absolute()
 

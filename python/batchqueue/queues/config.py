@@ -3,7 +3,6 @@
 import datetime
 import enum
 import math
-import random
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -257,6 +256,8 @@ def longest_wait_ms(retry: RetryPolicy) -> float:
 
 
 def _cut(retry: RetryPolicy) -> float:
+    import random
+
     return 1 - retry.jitter * random.random()
 
 
@@ -310,7 +311,7 @@ class BufferStrategy(enum.Enum):
     """The item is refused and counted, and `produce` returns False: no producer waits."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class BatchQueueConfig(Generic[T]):
     """The settings of one queue.
 

@@ -49,7 +49,15 @@ from batchqueue.queues.handlers import (
     is_coroutine_function,
     refuse_coroutine_functions,
 )
-from batchqueue.queues.stats import BatchQueueStats
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    from batchqueue.queues.stats import BatchQueueStats
+
+    T = TypeVarWithDefault("T", default=Any)  # of a queue with the default config
+else:
+    T = TypeVar("T")
 
 Timeout = float | datetime.timedelta | None
 """Seconds, a `timedelta`, or None for no limit."""
@@ -57,13 +65,6 @@ Timeout = float | datetime.timedelta | None
 H = TypeVar("H")
 
 DeadLetterHandler = SupportsConsume[DeadLetter[H]] | Callable[[list[DeadLetter[H]]], Any]
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar as TypeVarWithDefault
-
-    T = TypeVarWithDefault("T", default=Any)  # of a queue with the default config
-else:
-    T = TypeVar("T")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -309,8 +310,10 @@ class BatchQueue(_core.Queue, Generic[T]):
 
         return register
 
-    def stats(self) -> BatchQueueStats:
+    def stats(self) -> "BatchQueueStats":
         """Return a snapshot of the counts and the usage. Works after shutdown too."""
+        from batchqueue.queues.stats import BatchQueueStats
+
         return BatchQueueStats.from_snapshot(_core.stats_of(self))
 
     def picture(self, path: str | os.PathLike[str]) -> None:
@@ -635,8 +638,10 @@ def live_queues() -> list[_core.Queue]:
     return [queue for queue in queues if queue is not None]
 
 
-def live_stats() -> list[tuple[_core.Queue, BatchQueueStats]]:
+def live_stats() -> "list[tuple[_core.Queue, BatchQueueStats]]":
     """Return the queues with a snapshot of each. Those made before a fork have none."""
+    from batchqueue.queues.stats import BatchQueueStats
+
     found = []
     for queue in live_queues():
         try:

@@ -305,7 +305,7 @@ def test_bytes_behind_a_null_are_not_read_as_text(collect):
 
 
 def test_package_does_not_import_slow_libraries():
-    slow = ("pyarrow", "numpy", "polars", "pandas", "asyncio")
+    slow = ("pyarrow", "numpy", "polars", "pandas", "asyncio", "html", "pathlib", "random")
     script = f"print([name for name in {slow} if name in sys.modules])"
     code, lines, err = run_script(script, header="import sys, batchqueue\n")
     assert (code, lines) == (0, ["[]"]), err
