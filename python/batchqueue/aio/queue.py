@@ -3,12 +3,11 @@
 import asyncio
 import contextlib
 import dataclasses
-import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Generic, Never, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Never, Self
 
 import batchqueue.base.threads  # noqa: F401 - drain threads look them up, so they must be loaded
 from batchqueue import _core
@@ -23,38 +22,26 @@ from batchqueue.aio.handlers import (
 )
 from batchqueue.aio.wait_room import ItemSequence, WaitRoom
 from batchqueue.exceptions import BatchQueueError, QueueForkedError
-from batchqueue.queues.callbacks import DeadLetter
-from batchqueue.queues.config import DEFAULT_CONFIG, BatchQueueConfig, RetryPolicy
+from batchqueue.queues.config import DEFAULT_CONFIG, BatchQueueConfig
 from batchqueue.queues.handlers import (
-    HandlerDecorator,
     HandlerMethods,
-    SupportsConsume,
     is_coroutine_function,
 )
 from batchqueue.queues.queue import (
+    HandlerOptions,
+    RegistersHandlers,
     T,
     Timeout,
-    check_decorated_type,
-    check_factory,
-    check_item_type,
     check_loop_config,
     check_name_and_config,
-    handler_options,
     misplaced,
-    named_item_type,
     seconds_of,
     start_core_queue,
 )
 from batchqueue.queues.stats import BatchQueueStats
 
-H = TypeVar("H")
 
-LoopDeadLetterHandler = (
-    SupportsConsume[DeadLetter[H]] | Callable[[list[DeadLetter[H]]], Awaitable[Any] | Any]
-)
-
-
-class AsyncBatchQueue(Generic[T]):
+class AsyncBatchQueue(RegistersHandlers, Generic[T]):
     """A partitioned queue that drains itself, for event loops. It never blocks the loop.
 
     Items are enqueued on the loop's thread. If a partition is full and the strategy is BLOCKING,
@@ -104,7 +91,7 @@ class AsyncBatchQueue(Generic[T]):
         settings = dataclasses.replace(
             config, error_handler=error_handler_on_loop(config.error_handler)
         )
-        self._queue = start_core_queue(_core.Queue, name, settings, self._methods)
+        self._queue = start_core_queue(_core.Queue, name, settings, self._handler_methods)
         self._sync: SyncProducer[T] = SyncProducer(self._queue)
 
     @property
@@ -125,152 +112,6 @@ class AsyncBatchQueue(Generic[T]):
         would block it.
         """
         return self._sync
-
-    def add_handler(
-        self,
-        item_type: type[H] | str,
-        handler: SupportsConsume[H] | Callable[[list[H]], Awaitable[Any] | Any],
-        *,
-        weight: float = 1.0,
-        replace: bool = False,
-        subclasses: bool = False,
-        max_batch_items: int | None = None,
-        max_delay_ms: float | None = None,
-        retry: RetryPolicy | None = None,
-        dead_letter: LoopDeadLetterHandler[H] | None = None,
-    ) -> None:
-        """Send the items of one type to a handler, as `BatchQueue.add_handler` does.
-
-        This never waits: when it returns, a replaced handler may still be inside its last batch.
-
-        Args:
-            item_type: A class; items match by `type(item)`, and subclasses only with
-                `subclasses`. Or a str, the tag of rows.
-            handler: An object with `consume`, or a function that takes a list. Coroutine functions,
-                and functions that return an awaitable, run on the current event loop; a handler
-                that is registered again, with `replace`, moves to it.
-            weight: Share of a partition under `PartitionPolicy.adaptive`, above 0. Default: 1.0.
-            replace: As in `BatchQueue.add_handler`.
-            subclasses: As in `BatchQueue.add_handler`.
-            max_batch_items: As in `BatchQueue.add_handler`.
-            max_delay_ms: As in `BatchQueue.add_handler`.
-            retry: As in `BatchQueue.add_handler`.
-            dead_letter: As in `BatchQueue.add_handler`; may be a coroutine function as well.
-
-        Raises:
-            ConfigError: As `BatchQueue.add_handler`; also if a method is a coroutine function and
-                no loop is running.
-            QueueClosedError: The queue is shut down.
-            QueueForkedError: The queue was made before a fork.
-        """
-        check_item_type(item_type, self.config, subclasses=subclasses)
-        options = handler_options(
-            weight=weight,
-            max_batch_items=max_batch_items,
-            max_delay_ms=max_delay_ms,
-            retry=retry,
-            dead_letter=self._keeper(dead_letter),
-            replace=replace,
-            subclasses=subclasses,
-        )
-        _core.add_handlers(self._queue, item_type, [self._methods(handler)], options, wait=False)
-
-    def add_handler_factory(
-        self,
-        item_type: type[H] | str,
-        factory: Callable[[], SupportsConsume[H] | Callable[[list[H]], Awaitable[Any] | Any]],
-        *,
-        partitions: int,
-        replace: bool = False,
-        subclasses: bool = False,
-        max_batch_items: int | None = None,
-        max_delay_ms: float | None = None,
-        retry: RetryPolicy | None = None,
-        dead_letter: LoopDeadLetterHandler[H] | None = None,
-    ) -> None:
-        """Send the items of a hot type to several handlers.
-
-        Otherwise as `BatchQueue.add_handler_factory`.
-
-        Args:
-            item_type: A class or a tag, as in `add_handler`.
-            factory: Makes one handler. It is called once per partition, immediately.
-            partitions: Number of partitions and handlers, 1 or more.
-            replace: As in `add_handler`.
-            subclasses: As in `add_handler`.
-            max_batch_items: As in `add_handler`.
-            max_delay_ms: As in `add_handler`.
-            retry: As in `add_handler`.
-            dead_letter: As in `add_handler`.
-
-        Raises:
-            ConfigError: As `BatchQueue.add_handler_factory`; also if a method is a coroutine
-                function and no loop is running.
-            QueueClosedError: The queue is shut down.
-            QueueForkedError: The queue was made before a fork.
-        """
-        check_item_type(item_type, self.config, subclasses=subclasses)
-        check_factory(factory, partitions)
-        options = handler_options(
-            max_batch_items=max_batch_items,
-            max_delay_ms=max_delay_ms,
-            retry=retry,
-            dead_letter=self._keeper(dead_letter),
-            replace=replace,
-            subclasses=subclasses,
-        )
-        handlers = [self._methods(factory()) for _ in range(partitions)]
-        _core.add_handlers(self._queue, item_type, handlers, options, wait=False)
-
-    @named_item_type
-    def handler(
-        self,
-        item_type: type[H] | str,
-        *,
-        weight: float = 1.0,
-        replace: bool = False,
-        subclasses: bool = False,
-        max_batch_items: int | None = None,
-        max_delay_ms: float | None = None,
-        retry: RetryPolicy | None = None,
-        dead_letter: LoopDeadLetterHandler[H] | None = None,
-    ) -> HandlerDecorator[H]:
-        """Register the decorated function, or an instance of the decorated class, as a handler.
-
-        Args:
-            item_type: A class or a tag, as in `add_handler`.
-            weight: As in `add_handler`.
-            replace: As in `add_handler`.
-            subclasses: As in `add_handler`.
-            max_batch_items: As in `add_handler`.
-            max_delay_ms: As in `add_handler`.
-            retry: As in `add_handler`.
-            dead_letter: As in `add_handler`.
-
-        Returns:
-            A decorator that returns the decorated object unchanged.
-
-        Raises:
-            ConfigError: The type is missing, as in `@queue.handler`; also as `add_handler`, when
-                the decorator is applied.
-        """
-        check_decorated_type(item_type)
-
-        def register(handler: Any) -> Any:
-            self.add_handler(
-                item_type,
-                handler() if isinstance(handler, type) else handler,
-                weight=weight,
-                replace=replace,
-                subclasses=subclasses,
-                max_batch_items=max_batch_items,
-                max_delay_ms=max_delay_ms,
-                retry=retry,
-                dead_letter=dead_letter,
-            )
-            return handler
-
-        return register
 
     def remove_handler(self, item_type: type[Any] | str) -> bool:
         """Remove the handler of a type. Items of the type are unhandled from now on.
@@ -502,21 +343,6 @@ class AsyncBatchQueue(Generic[T]):
         self._abandon_closed_loops()
         return BatchQueueStats.from_snapshot(_core.stats_of(self._queue))
 
-    def picture(self, path: str | os.PathLike[str]) -> None:
-        """Draw the load of each drain thread and partition, as `BatchQueue.picture` does.
-
-        Args:
-            path: The file, which is replaced. It is an SVG, so its name should end in `.svg`.
-
-        Raises:
-            ConfigError: `path` is not a path, or names another format, such as `.png`.
-            OSError: The file cannot be written.
-            QueueForkedError: The queue was made before a fork.
-        """
-        from batchqueue.queues.stats import draw
-
-        draw(self.stats(), path)
-
     async def __aenter__(self) -> Self:
         """Return the queue."""
         return self
@@ -532,21 +358,18 @@ class AsyncBatchQueue(Generic[T]):
         except QueueForkedError:
             return f"<AsyncBatchQueue {self.name!r} made before a fork>"
 
-    def _repr_html_(self) -> str:
-        from batchqueue.queues.stats import queue_html
-
-        return queue_html(self)
-
     def __reduce__(self) -> Any:
         return self._queue.__reduce__()
 
-    def _methods(self, handler: Any) -> HandlerMethods:
+    def _handler_methods(self, handler: Any) -> HandlerMethods:
         methods = methods_on_loop(handler, self._handler_loops)
         elsewhere = methods.works_elsewhere or is_coroutine_function(self.config.error_handler)
         return methods._replace(works_elsewhere=elsewhere)
 
-    def _keeper(self, dead_letter: Any) -> HandlerMethods | None:
-        return None if dead_letter is None else self._methods(dead_letter)
+    def _register_handlers(
+        self, item_type: Any, handlers: list[HandlerMethods], options: HandlerOptions
+    ) -> None:
+        _core.add_handlers(self._queue, item_type, handlers, options, wait=False)
 
     async def _enqueue_submitted(
         self, pending: _core.PendingItem, deadline: float | None, call: _core.HandlerCall | None

@@ -84,7 +84,250 @@ def named_item_type(method: F) -> F:
     return typing.cast(F, checked)
 
 
-class BatchQueue(_core.Queue, Generic[T]):
+_MAX_PARTITIONS = 1_024
+_MAX_WEIGHT = 1_000
+_MAX_ITEMS = 100_000_000
+
+
+class HandlerOptions(NamedTuple):
+    """The settings of one type, as the core reads them."""
+
+    weight: float = 1.0
+    max_batch_items: int | None = None
+    max_delay_ms: float | None = None
+    retry: RetryPolicy | None = None
+    dead_letter: HandlerMethods | None = None
+    replace: bool = False
+    subclasses: bool = False
+
+    def check(self) -> None:
+        """Raise ConfigError for a setting that is out of range."""
+        remedy = f"a number above 0, at most {_MAX_WEIGHT:_}; 1.0 is a whole partition"
+        check_finite("weight", self.weight, ABOVE_0, most=_MAX_WEIGHT, give=remedy)
+        remedy = f"1 to {_MAX_ITEMS:_} items, or None for the queue's"
+        check_whole(
+            "max_batch_items", self.max_batch_items, 1, _MAX_ITEMS, remedy, is_optional=True
+        )
+        NUMBER_RULES["max_delay_ms"].check("max_delay_ms", self.max_delay_ms)
+        if self.retry is not None and not isinstance(self.retry, RetryPolicy):
+            raise ConfigError(
+                f"retry is {self.retry!r}, {a_type(self.retry)}; give a RetryPolicy, or None for "
+                "the queue's"
+            )
+        check_switch("replace", self.replace)
+        check_switch("subclasses", self.subclasses)
+
+
+class RegistersHandlers:
+    """What queues of drain threads and of event loops share: handlers by type, and pictures."""
+
+    config: BatchQueueConfig[Any]
+
+    def _handler_methods(self, handler: Any) -> HandlerMethods:
+        """Find what to call on a handler."""
+        raise NotImplementedError
+
+    def _register_handlers(
+        self, item_type: Any, handlers: list[HandlerMethods], options: HandlerOptions
+    ) -> None:
+        """Give the core the handlers of a type."""
+        raise NotImplementedError
+
+    def stats(self) -> "BatchQueueStats":
+        """Return a snapshot of the counts and the usage."""
+        raise NotImplementedError
+
+    def add_handler(
+        self,
+        item_type: type[H] | str,
+        handler: SupportsConsume[H] | Callable[[list[H]], Any],
+        *,
+        weight: float = 1.0,
+        replace: bool = False,
+        subclasses: bool = False,
+        max_batch_items: int | None = None,
+        max_delay_ms: float | None = None,
+        retry: RetryPolicy | None = None,
+        dead_letter: DeadLetterHandler[H] | None = None,
+    ) -> None:
+        """Send the items of one type to a handler.
+
+        A type is a class, or a tag: the rows that have this value in the type column of
+        `produce_arrow`. It keeps its partition until its handler is removed and what was in the
+        partition is settled; then nothing is kept of it. Items that were produced before their
+        type had a handler may end as unhandled, so register handlers first.
+
+        With `replace`, the handler that the type has gets the batch that a drain thread may have in
+        hand, and then `on_close`, unless it serves another type of this queue. When the call
+        returns, no thread is inside the replaced handler. A call from a drain thread does not wait
+        for that, nor does that of an `AsyncBatchQueue`.
+
+        Args:
+            item_type: A class; items match by `type(item)`, and subclasses only with
+                `subclasses`. Or a str, the tag of rows.
+            handler: An object with `consume`, or a function that takes a list: of items for a
+                class, of record batches for a tag. In an `AsyncBatchQueue`, coroutine functions,
+                and functions that return an awaitable, run on the current event loop; a handler
+                that is registered again, with `replace`, moves to it.
+            weight: Share of a partition under `PartitionPolicy.adaptive`, above 0, at most 1 000:
+                ten types with 0.1 share one partition. It counts when the type is first registered.
+                Default: 1.0.
+            replace: Whether the handler takes the place of one that the type has. Default: False,
+                a second handler is an error.
+            subclasses: Whether the handler also takes the items of subclasses: each goes to the
+                nearest class in its method resolution order whose handler takes it, as of when it
+                is enqueued. Such an enqueue costs a few dozen nanoseconds more. Default: False.
+            max_batch_items: The most items, or rows, that one call gets, 1 to 100 000 000. Default:
+                None, as in the config of the queue.
+            max_delay_ms: How long an item may wait for its batch to become full, in milliseconds; 0
+                means not at all. Default: None, as in the config of the queue.
+            retry: How a batch whose handler raised is tried again. Default: None, as in the config
+                of the queue.
+            dead_letter: A handler that gets a list of `DeadLetter`: the items that failed for good.
+                Default: None, as in the config of the queue.
+
+        Raises:
+            ConfigError: `item_type` is neither a class nor a str, `handler` is not a handler, the
+                type has one and `replace` is False, a setting is out of range, or batches of one
+                item are to wait; also if a method is a coroutine function and the queue is not an
+                `AsyncBatchQueue`, or no loop is running.
+            QueueClosedError: The queue is shut down.
+            QueueForkedError: The queue was made before a fork.
+        """
+        check_item_type(item_type, self.config, subclasses=subclasses)
+        keeper = None if dead_letter is None else self._handler_methods(dead_letter)
+        options = HandlerOptions(
+            weight, max_batch_items, max_delay_ms, retry, keeper, replace, subclasses
+        )
+        options.check()
+        self._register_handlers(item_type, [self._handler_methods(handler)], options)
+
+    def add_handler_factory(
+        self,
+        item_type: type[H] | str,
+        factory: Callable[[], SupportsConsume[H] | Callable[[list[H]], Any]],
+        *,
+        partitions: int,
+        replace: bool = False,
+        subclasses: bool = False,
+        max_batch_items: int | None = None,
+        max_delay_ms: float | None = None,
+        retry: RetryPolicy | None = None,
+        dead_letter: DeadLetterHandler[H] | None = None,
+    ) -> None:
+        """Send the items of a hot type to several handlers, each with its own partition.
+
+        A type in one partition keeps at most one drain thread busy. Here the items are spread
+        evenly over `partitions` partitions, and as many drain threads can handle them. The order
+        holds per partition only.
+
+        Args:
+            item_type: A class or a tag, as in `add_handler`.
+            factory: Makes one handler. It is called once per partition, immediately.
+            partitions: Number of partitions and handlers, 1 to 1 024. If the queue has a fixed
+                number of partitions, at most that number.
+            replace: As in `add_handler`.
+            subclasses: As in `add_handler`.
+            max_batch_items: As in `add_handler`.
+            max_delay_ms: As in `add_handler`.
+            retry: As in `add_handler`.
+            dead_letter: As in `add_handler`.
+
+        Raises:
+            ConfigError: `item_type` is neither a class nor a str, the factory does not return
+                handlers, the type has a handler and `replace` is False, a setting is out of range,
+                the selector is not by type, or the type was registered before with another number
+                of partitions.
+            QueueClosedError: The queue is shut down.
+            QueueForkedError: The queue was made before a fork.
+        """
+        check_item_type(item_type, self.config, subclasses=subclasses)
+        check_factory(factory, partitions)
+        keeper = None if dead_letter is None else self._handler_methods(dead_letter)
+        options = HandlerOptions(
+            1.0, max_batch_items, max_delay_ms, retry, keeper, replace, subclasses
+        )
+        options.check()
+        handlers = [self._handler_methods(factory()) for _ in range(partitions)]
+        self._register_handlers(item_type, handlers, options)
+
+    @named_item_type
+    def handler(
+        self,
+        item_type: type[H] | str,
+        *,
+        weight: float = 1.0,
+        replace: bool = False,
+        subclasses: bool = False,
+        max_batch_items: int | None = None,
+        max_delay_ms: float | None = None,
+        retry: RetryPolicy | None = None,
+        dead_letter: DeadLetterHandler[H] | None = None,
+    ) -> HandlerDecorator[H]:
+        """Register the decorated function, or an instance of the decorated class, as a handler.
+
+        Args:
+            item_type: A class or a tag, as in `add_handler`.
+            weight: As in `add_handler`.
+            replace: As in `add_handler`.
+            subclasses: As in `add_handler`.
+            max_batch_items: As in `add_handler`.
+            max_delay_ms: As in `add_handler`.
+            retry: As in `add_handler`.
+            dead_letter: As in `add_handler`.
+
+        Returns:
+            A decorator that returns the decorated object unchanged.
+
+        Raises:
+            ConfigError: The type is missing, as in `@queue.handler`; also as `add_handler`, when
+                the decorator is applied.
+        """
+        check_decorated_type(item_type)
+
+        def register(handler: Any) -> Any:
+            self.add_handler(
+                item_type,
+                handler() if isinstance(handler, type) else handler,
+                weight=weight,
+                replace=replace,
+                subclasses=subclasses,
+                max_batch_items=max_batch_items,
+                max_delay_ms=max_delay_ms,
+                retry=retry,
+                dead_letter=dead_letter,
+            )
+            return handler
+
+        return register
+
+    def picture(self, path: str | os.PathLike[str]) -> None:
+        """Draw the load of each drain thread and partition, before and after balancing.
+
+        The load of a partition is the time that handlers were called for its items; before any
+        call has taken time, the items that producers tried to enqueue. The picture shows where it
+        would be if no partition had moved, and where it is now. The tip of each partition names
+        its types.
+
+        Args:
+            path: The file, which is replaced. It is an SVG, so its name should end in `.svg`.
+
+        Raises:
+            ConfigError: `path` is not a path, or names another format, such as `.png`.
+            OSError: The file cannot be written.
+            QueueForkedError: The queue was made before a fork.
+        """
+        from batchqueue.queues.stats import draw
+
+        draw(self.stats(), path)
+
+    def _repr_html_(self) -> str:
+        from batchqueue.queues.stats import queue_html
+
+        return queue_html(self)
+
+
+class BatchQueue(_core.Queue, RegistersHandlers, Generic[T]):
     """A partitioned queue that drains itself. It starts immediately and is not registered.
 
     Producers call `produce` from any thread. Native drain threads take the items out, group them by
@@ -142,199 +385,11 @@ class BatchQueue(_core.Queue, Generic[T]):
             """Enqueue one item whose result is wanted."""
             ...
 
-    def add_handler(
-        self,
-        item_type: type[H] | str,
-        handler: SupportsConsume[H] | Callable[[list[H]], Any],
-        *,
-        weight: float = 1.0,
-        replace: bool = False,
-        subclasses: bool = False,
-        max_batch_items: int | None = None,
-        max_delay_ms: float | None = None,
-        retry: RetryPolicy | None = None,
-        dead_letter: DeadLetterHandler[H] | None = None,
-    ) -> None:
-        """Send the items of one type to a handler.
-
-        A type is a class, or a tag: the rows that have this value in the type column of
-        `produce_arrow`. It keeps its partition until its handler is removed and what was in the
-        partition is settled; then nothing is kept of it. Items that were produced before their
-        type had a handler may end as unhandled, so register handlers first.
-
-        With `replace`, the handler that the type has gets the batch that a drain thread may have in
-        hand, and then `on_close`, unless it serves another type of this queue. When the call
-        returns, no thread is inside the replaced handler. A call from a drain thread does not wait
-        for that.
-
-        Args:
-            item_type: A class; items match by `type(item)`, and subclasses only with
-                `subclasses`. Or a str, the tag of rows.
-            handler: An object with `consume`, or a function that takes a list: of items for a
-                class, of record batches for a tag.
-            weight: Share of a partition under `PartitionPolicy.adaptive`, above 0, at most 1 000:
-                ten types with 0.1 share one partition. It counts when the type is first registered.
-                Default: 1.0.
-            replace: Whether the handler takes the place of one that the type has. Default: False,
-                a second handler is an error.
-            subclasses: Whether the handler also takes the items of subclasses: each goes to the
-                nearest class in its method resolution order whose handler takes it, as of when it
-                is enqueued. Such an enqueue costs a few dozen nanoseconds more. Default: False.
-            max_batch_items: The most items, or rows, that one call gets, 1 to 100 000 000. Default:
-                None, as in the config of the queue.
-            max_delay_ms: How long an item may wait for its batch to become full, in milliseconds; 0
-                means not at all. Default: None, as in the config of the queue.
-            retry: How a batch whose handler raised is tried again. Default: None, as in the config
-                of the queue.
-            dead_letter: A handler that gets a list of `DeadLetter`: the items that failed for good.
-                Default: None, as in the config of the queue.
-
-        Raises:
-            ConfigError: `item_type` is neither a class nor a str, `handler` is not a handler, the
-                type has one and `replace` is False, a setting is out of range, or batches of one
-                item are to wait.
-            QueueClosedError: The queue is shut down.
-            QueueForkedError: The queue was made before a fork.
-        """
-        check_item_type(item_type, self.config, subclasses=subclasses)
-        options = handler_options(
-            weight=weight,
-            max_batch_items=max_batch_items,
-            max_delay_ms=max_delay_ms,
-            retry=retry,
-            dead_letter=blocking_keeper(dead_letter),
-            replace=replace,
-            subclasses=subclasses,
-        )
-        _core.add_handlers(self, item_type, [blocking_methods(handler)], options)
-
-    def add_handler_factory(
-        self,
-        item_type: type[H] | str,
-        factory: Callable[[], SupportsConsume[H] | Callable[[list[H]], Any]],
-        *,
-        partitions: int,
-        replace: bool = False,
-        subclasses: bool = False,
-        max_batch_items: int | None = None,
-        max_delay_ms: float | None = None,
-        retry: RetryPolicy | None = None,
-        dead_letter: DeadLetterHandler[H] | None = None,
-    ) -> None:
-        """Send the items of a hot type to several handlers, each with its own partition.
-
-        A type in one partition keeps at most one drain thread busy. Here the items are spread
-        evenly over `partitions` partitions, and as many drain threads can handle them. The order
-        holds per partition only.
-
-        Args:
-            item_type: A class or a tag, as in `add_handler`.
-            factory: Makes one handler. It is called once per partition, immediately.
-            partitions: Number of partitions and handlers, 1 to 1 024. If the queue has a fixed
-                number of partitions, at most that number.
-            replace: As in `add_handler`.
-            subclasses: As in `add_handler`.
-            max_batch_items: As in `add_handler`.
-            max_delay_ms: As in `add_handler`.
-            retry: As in `add_handler`.
-            dead_letter: As in `add_handler`.
-
-        Raises:
-            ConfigError: `item_type` is neither a class nor a str, the factory does not return
-                handlers, the type has a handler and `replace` is False, a setting is out of range,
-                the selector is not by type, or the type was registered before with another number
-                of partitions.
-            QueueClosedError: The queue is shut down.
-            QueueForkedError: The queue was made before a fork.
-        """
-        check_item_type(item_type, self.config, subclasses=subclasses)
-        check_factory(factory, partitions)
-        options = handler_options(
-            max_batch_items=max_batch_items,
-            max_delay_ms=max_delay_ms,
-            retry=retry,
-            dead_letter=blocking_keeper(dead_letter),
-            replace=replace,
-            subclasses=subclasses,
-        )
-        handlers = [blocking_methods(factory()) for _ in range(partitions)]
-        _core.add_handlers(self, item_type, handlers, options)
-
-    @named_item_type
-    def handler(
-        self,
-        item_type: type[H] | str,
-        *,
-        weight: float = 1.0,
-        replace: bool = False,
-        subclasses: bool = False,
-        max_batch_items: int | None = None,
-        max_delay_ms: float | None = None,
-        retry: RetryPolicy | None = None,
-        dead_letter: DeadLetterHandler[H] | None = None,
-    ) -> HandlerDecorator[H]:
-        """Register the decorated function, or an instance of the decorated class, as a handler.
-
-        Args:
-            item_type: A class or a tag, as in `add_handler`.
-            weight: As in `add_handler`.
-            replace: As in `add_handler`.
-            subclasses: As in `add_handler`.
-            max_batch_items: As in `add_handler`.
-            max_delay_ms: As in `add_handler`.
-            retry: As in `add_handler`.
-            dead_letter: As in `add_handler`.
-
-        Returns:
-            A decorator that returns the decorated object unchanged.
-
-        Raises:
-            ConfigError: The type is missing, as in `@queue.handler`; also as `add_handler`, when
-                the decorator is applied.
-        """
-        check_decorated_type(item_type)
-
-        def register(handler: Any) -> Any:
-            self.add_handler(
-                item_type,
-                handler() if isinstance(handler, type) else handler,
-                weight=weight,
-                replace=replace,
-                subclasses=subclasses,
-                max_batch_items=max_batch_items,
-                max_delay_ms=max_delay_ms,
-                retry=retry,
-                dead_letter=dead_letter,
-            )
-            return handler
-
-        return register
-
     def stats(self) -> "BatchQueueStats":
         """Return a snapshot of the counts and the usage. Works after shutdown too."""
         from batchqueue.queues.stats import BatchQueueStats
 
         return BatchQueueStats.from_snapshot(_core.stats_of(self))
-
-    def picture(self, path: str | os.PathLike[str]) -> None:
-        """Draw the load of each drain thread and partition, before and after balancing.
-
-        The load of a partition is the time that handlers were called for its items; before any
-        call has taken time, the items that producers tried to enqueue. The picture shows where it
-        would be if no partition had moved, and where it is now. The tip of each partition names
-        its types.
-
-        Args:
-            path: The file, which is replaced. It is an SVG, so its name should end in `.svg`.
-
-        Raises:
-            ConfigError: `path` is not a path, or names another format, such as `.png`.
-            OSError: The file cannot be written.
-            QueueForkedError: The queue was made before a fork.
-        """
-        from batchqueue.queues.stats import draw
-
-        draw(self.stats(), path)
 
     def __enter__(self) -> Self:
         """Return the queue."""
@@ -354,15 +409,13 @@ class BatchQueue(_core.Queue, Generic[T]):
         except QueueForkedError:
             return f"<BatchQueue {self.name!r} made before a fork>"
 
-    def _repr_html_(self) -> str:
-        from batchqueue.queues.stats import queue_html
+    def _handler_methods(self, handler: Any) -> HandlerMethods:
+        return blocking_methods(handler)
 
-        return queue_html(self)
-
-
-def blocking_keeper(dead_letter: DeadLetterHandler[Any] | None) -> HandlerMethods | None:
-    """Find what to call on a handler of dead letters, as `blocking_methods` does."""
-    return None if dead_letter is None else blocking_methods(dead_letter)
+    def _register_handlers(
+        self, item_type: Any, handlers: list[HandlerMethods], options: HandlerOptions
+    ) -> None:
+        _core.add_handlers(self, item_type, handlers, options)
 
 
 FindMethods = Callable[[Any], HandlerMethods]
@@ -410,11 +463,6 @@ def _consumers(config: BatchQueueConfig[Any], methods: FindMethods) -> list[Hand
 # Checks of the arguments that both kinds of queue take.
 
 
-_MAX_PARTITIONS = 1_024
-_MAX_WEIGHT = 1_000
-_MAX_ITEMS = 100_000_000
-
-
 def seconds_of(timeout: Timeout) -> float | None:
     """Return a timeout in seconds, or raise ConfigError."""
     seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
@@ -435,45 +483,6 @@ def misplaced(method: str, given: tuple[object, ...]) -> TypeError:
     return TypeError(
         f"{method} takes one positional argument, and {given[0]!r} is a second one; give a timeout "
         f"by name, in seconds: timeout={given[0]!r}"
-    )
-
-
-class HandlerOptions(NamedTuple):
-    """The settings of one type, as the core reads them."""
-
-    weight: float
-    max_batch_items: int | None
-    max_delay_ms: float | None
-    retry: RetryPolicy | None
-    dead_letter: HandlerMethods | None
-    replace: bool
-    subclasses: bool
-
-
-def handler_options(
-    *,
-    weight: float = 1.0,
-    max_batch_items: int | None = None,
-    max_delay_ms: float | None = None,
-    retry: RetryPolicy | None = None,
-    dead_letter: HandlerMethods | None = None,
-    replace: bool = False,
-    subclasses: bool = False,
-) -> HandlerOptions:
-    """Return the settings of one type, or raise ConfigError for one that is out of range."""
-    remedy = f"a number above 0, at most {_MAX_WEIGHT:_}; 1.0 is a whole partition"
-    check_finite("weight", weight, ABOVE_0, most=_MAX_WEIGHT, give=remedy)
-    remedy = f"1 to {_MAX_ITEMS:_} items, or None for the queue's"
-    check_whole("max_batch_items", max_batch_items, 1, _MAX_ITEMS, remedy, is_optional=True)
-    NUMBER_RULES["max_delay_ms"].check("max_delay_ms", max_delay_ms)
-    if retry is not None and not isinstance(retry, RetryPolicy):
-        raise ConfigError(
-            f"retry is {retry!r}, {a_type(retry)}; give a RetryPolicy, or None for the queue's"
-        )
-    check_switch("replace", replace)
-    check_switch("subclasses", subclasses)
-    return HandlerOptions(
-        weight, max_batch_items, max_delay_ms, retry, dead_letter, replace, subclasses
     )
 
 
@@ -509,9 +518,6 @@ def check_factory(factory: object, partitions: object) -> None:
         raise ConfigError(
             f"factory is {factory!r}; give a function without arguments that returns a handler"
         )
-
-
-# Checks of what a handler is registered for.
 
 
 _TypeAlias: Any = getattr(typing, "TypeAliasType", ())  # of a `type` statement, from 3.12 on
@@ -658,6 +664,6 @@ _core.prepare_for_forks(
         retry=RetryPolicy(),
         balancer=DrainBalancer.throughput_weighted(),
     ),
-    handler_options(),
+    HandlerOptions(),
 )
 os.register_at_fork(after_in_child=partial(_core.forget_parent, in_hook=True))

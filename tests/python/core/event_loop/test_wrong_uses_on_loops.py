@@ -49,14 +49,10 @@ PRODUCERS = [
 ]
 
 HANDLERS = [
-    rejected(
-        lambda queue: queue.handler(int, size=1), "AsyncBatchQueue.handler()", error=TypeError
-    ),
+    rejected(lambda queue: queue.handler(int, size=1), ".handler()", error=TypeError),
     rejected(lambda queue: queue.handler(), "@queue.handler()", "@queue.handler(Order)"),
     rejected(lambda queue: queue.add_handler(list[int], len), "is list[int]", "arguments: list"),
-    rejected(
-        lambda queue: queue.add_handler(int), "AsyncBatchQueue.add_handler()", error=TypeError
-    ),
+    rejected(lambda queue: queue.add_handler(int), ".add_handler()", error=TypeError),
 ]
 
 WRONG = PRODUCERS + HANDLERS
