@@ -16,8 +16,6 @@ import time
 import traceback
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import NamedTuple
 
 from batchqueue._core import Counter
 from batchqueue.base.words import counted
@@ -28,40 +26,7 @@ _MOST_LINES = 1_000
 _LAST_S = 2.0
 """Seconds that the end of the interpreter waits for lines."""
 
-ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
-
-
-class _Line(NamedTuple):
-    """A line as it was left, with what only its own thread knows."""
-
-    logger: logging.Logger
-    level: int
-    text: str
-    arguments: tuple[object, ...]
-    error: ExcInfo | None
-    place: tuple[str, int, str]
-    created: float
-    thread: threading.Thread
-
-    def write(self) -> None:
-        """Hand it to the handlers of its logger."""
-        if not self.logger.isEnabledFor(self.level):
-            return
-        path, number, function = self.place
-        record = self.logger.makeRecord(
-            self.logger.name,
-            self.level,
-            path,
-            number,
-            self.text,
-            self.arguments,
-            self.error,
-            function,
-        )
-        record.relativeCreated += (self.created - record.created) * 1_000
-        record.created, record.msecs = self.created, int(self.created % 1 * 1_000)
-        record.thread, record.threadName = self.thread.ident, self.thread.name
-        self.logger.handle(record)
+_Line = tuple[logging.Logger, logging.LogRecord]
 
 
 class _LineWriter:
@@ -134,20 +99,22 @@ class _LineWriter:
     def _run(self) -> None:
         reported = 0
         while True:
-            line = self._lines.get()
-            self._write(line)
+            self._write(self._lines.get())
             dropped = self.dropped.value
             if dropped > reported and self._lines.empty():
                 reported, new = dropped, dropped - reported
-                _dropped_line(new).write()
+                text = f"{counted(new, 'line')} dropped while the log was held up"
+                logging.getLogger("batchqueue").warning("%s", text)
 
-    def _write(self, line: "_Line | threading.Event") -> None:
+    def _write(self, line: _Line | threading.Event) -> None:
         if isinstance(line, threading.Event):
             line.set()
             return
+        logger, record = line
         self._busy_since = time.monotonic()
         try:
-            line.write()
+            if logger.isEnabledFor(record.levelno):
+                logger.handle(record)
         except BaseException:  # of the program's handler; the next line may succeed
             if logging.raiseExceptions and sys.stderr:
                 traceback.print_exc()
@@ -201,11 +168,19 @@ class BackgroundLog:
         self, level: int, text: str, arguments: tuple[object, ...], with_error: bool = False
     ) -> None:
         caller = sys._getframe(2)
-        place = (caller.f_code.co_filename, caller.f_lineno, caller.f_code.co_name)
-        kind, error, trace = sys.exc_info() if with_error else (None, None, None)
-        raised = None if kind is None or error is None else (kind, error, trace)
-        thread = threading.current_thread()
-        _writer.put(_Line(self._logger, level, text, arguments, raised, place, time.time(), thread))
+        code = caller.f_code
+        error = sys.exception() if with_error else None
+        record = self._logger.makeRecord(
+            self._logger.name,
+            level,
+            code.co_filename,
+            caller.f_lineno,
+            text,
+            arguments,
+            None if error is None else (type(error), error, error.__traceback__),
+            code.co_name,
+        )
+        _writer.put((self._logger, record))
 
 
 @dataclass
@@ -288,14 +263,6 @@ def log_stuck_s() -> float:
 def log_lines_dropped() -> int:
     """Return how many lines were dropped, in this process, because too many waited."""
     return _writer.dropped.value
-
-
-def _dropped_line(count: int) -> _Line:
-    text = f"{counted(count, 'line')} dropped while the log was held up"
-    place = (__file__, 0, "_run")
-    thread = threading.current_thread()
-    logger = logging.getLogger("batchqueue")
-    return _Line(logger, logging.WARNING, text, (), None, place, time.time(), thread)
 
 
 def _forget() -> None:
