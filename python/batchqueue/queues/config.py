@@ -288,16 +288,6 @@ if TYPE_CHECKING:
 else:
     T = TypeVar("T")
 
-_EXAMPLES = {
-    "threads": "ThreadPolicy.fixed(2)",
-    "partitions": "PartitionPolicy.fixed(4)",
-    "selector": "PartitionSelector.round_robin()",
-    "strategy": "BufferStrategy.BLOCKING",
-    "retry": "RetryPolicy(attempts=3)",
-    "balancer": "True",
-}
-"""How to say what is often given in another form."""
-
 _IN_SECONDS = ("warn_after", "shutdown_timeout")
 
 
@@ -493,22 +483,20 @@ class BatchQueueConfig(Generic[T]):
             )
 
     def _check_types(self) -> None:
-        expected: dict[str, type | tuple[type, ...]] = {
-            "threads": (ThreadPolicy, type(None)),
-            "partitions": PartitionPolicy,
-            "selector": (PartitionSelector, type(None)),
-            "strategy": BufferStrategy,
-            "retry": (RetryPolicy, type(None)),
-            "balancer": (DrainBalancer, type(None)),
-        }
-        for name, kind in expected.items():
+        for name, kind, example in (
+            ("threads", ThreadPolicy, "ThreadPolicy.fixed(2)"),
+            ("partitions", PartitionPolicy, "PartitionPolicy.fixed(4)"),
+            ("selector", PartitionSelector, "PartitionSelector.round_robin()"),
+            ("strategy", BufferStrategy, "BufferStrategy.BLOCKING"),
+            ("retry", RetryPolicy, "RetryPolicy(attempts=3)"),
+            ("balancer", DrainBalancer, "True"),
+        ):
             value = getattr(self, name)
-            if not isinstance(value, kind):
-                kinds = kind if isinstance(kind, tuple) else (kind,)
-                names = ["None" if kind is type(None) else kind.__name__ for kind in kinds]
+            is_required = name in ("partitions", "strategy")
+            if not isinstance(value, kind) and (value is not None or is_required):
                 raise ConfigError(
-                    f"{name} is {value!r}, {a_type(value)}; give {' or '.join(names)}, "
-                    f"for instance {_EXAMPLES[name]}"
+                    f"{name} is {value!r}, {a_type(value)}; give {kind.__name__}"
+                    f"{'' if is_required else ' or None'}, for instance {example}"
                 )
 
     def _check_numbers(self) -> None:

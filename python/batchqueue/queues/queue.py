@@ -322,9 +322,14 @@ class RegistersHandlers:
         draw(self.stats(), path)
 
     def _repr_html_(self) -> str:
-        from batchqueue.queues.stats import queue_html
+        from html import escape
 
-        return queue_html(self)
+        from batchqueue.queues.stats import stats_html
+
+        try:
+            return stats_html(self.stats(), repr(self).strip("<>"))
+        except QueueForkedError:
+            return escape(repr(self))
 
 
 class BatchQueue(_core.Queue, RegistersHandlers, Generic[T]):

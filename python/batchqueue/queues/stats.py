@@ -4,9 +4,9 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from html import escape
-from typing import Any, Protocol
+from typing import Any
 
 from batchqueue.base.checks import LocalPath, is_whole, local_path
 from batchqueue.base.words import (
@@ -16,7 +16,7 @@ from batchqueue.base.words import (
     type_name,
     unique_names,
 )
-from batchqueue.exceptions import ConfigError, QueueForkedError
+from batchqueue.exceptions import ConfigError
 
 
 @dataclass(frozen=True)
@@ -105,15 +105,10 @@ class BatchQueueStats:
     @classmethod
     def from_snapshot(cls, snapshot: dict[str, Any]) -> "BatchQueueStats":
         """Build a snapshot from the dict that the core returns."""
+        size = snapshot["buffer_size"]
         partitions = tuple(
             PartitionStats(
-                index,
-                used,
-                _percentage(used, snapshot["buffer_size"]),
-                owner,
-                attempts,
-                busy_s,
-                tuple(types),
+                index, used, _percentage(used, size), owner, attempts, busy_s, tuple(types)
             )
             for index, used, owner, attempts, busy_s, types in snapshot.pop("partitions")
         )
@@ -121,15 +116,14 @@ class BatchQueueStats:
             (item_type, HandlerStats(*counts)) for item_type, *counts in snapshot.pop("handlers")
         )
         threads = tuple(DrainThreadStats(*thread) for thread in snapshot.pop("drain_threads"))
-        identity = snapshot.pop("identity")
         return cls(
+            _identity=snapshot.pop("identity"),
             **snapshot,
             partition_count=len(partitions),
             used_percentage=_percentage(snapshot["total_used"], snapshot["total_capacity"]),
             drain_threads=threads,
             _partitions=partitions,
             _handlers=handlers,
-            _identity=identity,
             _taken_at_s=time.monotonic(),
         )
 
@@ -205,7 +199,8 @@ class BatchQueueStats:
         return unique_names([item_type for item_type, _ in self._handlers])
 
     def __repr__(self) -> str:
-        return stats_text(self)
+        figures = ", ".join(f"{value} {name}" for name, value in figures_of(self))
+        return f"<BatchQueueStats {self.name!r}: {figures}>"
 
     def _repr_html_(self) -> str:
         return stats_html(self)
@@ -274,18 +269,6 @@ class BatchQueueRates:
         return asdict(self)
 
 
-_COUNTS = (
-    "attempts",
-    "produced",
-    "refused",
-    "consumed",
-    "dead_lettered",
-    "failed",
-    "unhandled",
-    "abandoned",
-)
-
-
 def rates_between(earlier: "BatchQueueStats", later: "BatchQueueStats") -> BatchQueueRates:
     """Compare two snapshots of one queue.
 
@@ -307,8 +290,9 @@ def rates_between(earlier: "BatchQueueStats", later: "BatchQueueStats") -> Batch
             f"the interval of the rates of queue {later.name!r} is {interval_s} s; subtract the "
             "earlier snapshot from the later one: later - earlier"
         )
+    counts = [field.name for field in fields(BatchQueueRates)[2:]]
     per_second = {
-        count: (getattr(later, count) - getattr(earlier, count)) / interval_s for count in _COUNTS
+        count: (getattr(later, count) - getattr(earlier, count)) / interval_s for count in counts
     }
     return BatchQueueRates(later.name, interval_s, **per_second)
 
@@ -422,18 +406,6 @@ def stats_html(stats: "BatchQueueStats", title: str | None = None) -> str:
     return "".join(parts)
 
 
-class _HasStats(Protocol):
-    def stats(self) -> "BatchQueueStats": ...
-
-
-def queue_html(queue: _HasStats) -> str:
-    """Return the statistics of a queue below its `repr`; after a fork the `repr` alone."""
-    try:
-        return stats_html(queue.stats(), repr(queue).strip("<>"))
-    except QueueForkedError:
-        return escape(repr(queue))
-
-
 def table_html(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> str:
     """Return a table, of which at most `MOST_ROWS` rows are shown."""
     caption = f"<caption>{escape(title)}</caption>" if title else ""
@@ -461,6 +433,9 @@ _OTHER_FORMATS = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".ti
 
 _COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#F0E442", "#E69F00", "#D55E00", "#CC79A7")
 """Of Okabe and Ito, which colour-blind people can distinguish."""
+
+
+_Loads = list[tuple[PartitionStats, float]]
 
 
 def draw(stats: "BatchQueueStats", path: LocalPath) -> None:
@@ -492,8 +467,12 @@ def picture(stats: "BatchQueueStats") -> str:
     before = [partition.index % stats.thread_count for partition in partitions]
     now = [partition.owner for partition in partitions]
     threads = max(stats.thread_count, max(now, default=0) + 1)
-    panels = [_by_thread(loads, owners, threads) for owners in (before, now)]
-    most = max((sum(thread) for panel in panels for thread in panel), default=0.0) or 1.0
+    panels: list[list[_Loads]] = [[[] for _ in range(threads)] for _ in (before, now)]
+    for panel, owners in zip(panels, (before, now), strict=True):
+        for partition, load, owner in zip(partitions, loads, owners, strict=True):
+            panel[owner].append((partition, load))
+    sums = (sum(load for _, load in mine) for panel in panels for mine in panel)
+    most = max(sums, default=0.0) or 1.0
     unit = "time in handlers" if is_timed else "items"
     height = 2 * (_TOP + _ROW * threads) + 20
     parts = [
@@ -507,31 +486,15 @@ def picture(stats: "BatchQueueStats") -> str:
         f"with {stats.moves:_} moves in {stats.rebalances:_} runs of the balancer",
     )
     top = 0
-    for title, owners in zip(titles, (before, now), strict=True):
+    for title, panel in zip(titles, panels, strict=True):
         parts.append(f'<text x="10" y="{top + 28}" font-weight="bold">{escape(title)}</text>')
-        for thread in range(threads):
-            mine = [
-                (part, loads[part.index]) for part in partitions if owners[part.index] == thread
-            ]
+        for thread, mine in enumerate(panel):
             parts += _bar(thread, mine, top + _TOP + thread * _ROW, _BAR / most, is_timed)
         top += _TOP + _ROW * threads
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _by_thread(loads: list[float], owners: list[int], threads: int) -> list[list[float]]:
-    by_thread: list[list[float]] = [[] for _ in range(threads)]
-    for load, owner in zip(loads, owners, strict=True):
-        by_thread[owner].append(load)
-    return by_thread
-
-
-def _bar(
-    thread: int,
-    mine: "Sequence[tuple[PartitionStats, float]]",
-    y: float,
-    scale: float,
-    is_timed: bool,
-) -> Iterator[str]:
+def _bar(thread: int, mine: _Loads, y: float, scale: float, is_timed: bool) -> Iterator[str]:
     def text(load: float) -> str:
         return duration(load) if is_timed else f"{load:_.0f}"
 
@@ -575,9 +538,3 @@ def figures_of(stats: "BatchQueueStats") -> list[tuple[str, str]]:
     if stats.stuck_handlers:
         figures.append(("stuck", ", ".join(stats.stuck_handlers[:3])))
     return figures
-
-
-def stats_text(stats: "BatchQueueStats") -> str:
-    """Return the main figures in one line."""
-    figures = ", ".join(f"{value} {name}" for name, value in figures_of(stats))
-    return f"<BatchQueueStats {stats.name!r}: {figures}>"
