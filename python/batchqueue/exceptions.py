@@ -1,6 +1,7 @@
 """The errors of `batchqueue`. Each message holds the value, the limit and the remedy."""
 
 from collections.abc import Iterable
+from functools import partial
 from operator import index
 from typing import Any
 
@@ -107,7 +108,12 @@ class BatchFailed(BatchQueueError, RuntimeError):
         super().__init__(f"{count} of the batch failed{because}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _batch_failed, (type(self), self.items, self.indexes, self.cause, self.results)
+        named: dict[str, Any] = {
+            "indexes": self.indexes,
+            "cause": self.cause,
+            "results": self.results,
+        }
+        return partial(type(self), **named), (self.items,)
 
 
 def _position(number: object) -> int:
@@ -118,13 +124,3 @@ def _position(number: object) -> int:
     if position < 0 or isinstance(number, bool):
         raise ConfigError(f"indexes has {number!r}; give ints from 0 up")
     return position
-
-
-def _batch_failed(
-    kind: type[BatchFailed],
-    items: list[Any] | None,
-    indexes: list[int] | None,
-    cause: BaseException | None,
-    results: list[Any] | None = None,
-) -> BatchFailed:
-    return kind(items, indexes=indexes, cause=cause, results=results)

@@ -14,7 +14,12 @@ from typing import Any, TypeVar
 from batchqueue import _core
 from batchqueue.base import threads as _stacks
 from batchqueue.exceptions import BatchQueueError, ConfigError
-from batchqueue.queues.handlers import HandlerMethods, handler_methods, is_coroutine_function
+from batchqueue.queues.handlers import (
+    METHOD_NAMES,
+    HandlerMethods,
+    handler_methods,
+    is_coroutine_function,
+)
 
 _LOOP_CHECK_S = 0.1
 """How often a drain thread that waits for a coroutine checks whether the loop still exists."""
@@ -147,14 +152,8 @@ def methods_on_loop(handler: Any, handler_loops: HandlerLoops) -> HandlerMethods
     def on_loop(method: Callable[..., Any] | None) -> Any:
         return None if method is None else LoopMethod(method, handler_loop)
 
-    return methods._replace(
-        consume=on_loop(methods.consume),
-        on_idle=on_loop(methods.on_idle),
-        on_error=on_loop(methods.on_error),
-        on_close=on_loop(methods.on_close),
-        on_open=on_loop(methods.on_open),
-        works_elsewhere=bool(names),
-    )
+    wrapped = {name: on_loop(getattr(methods, name)) for name in METHOD_NAMES}
+    return methods._replace(works_elsewhere=bool(names), **wrapped)
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

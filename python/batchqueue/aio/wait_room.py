@@ -96,20 +96,17 @@ class WaitRoom:
     def _enter(self, pending: _core.PendingItem, loop: asyncio.AbstractEventLoop) -> "Waiter":
         line = pending.line
         assert line is not None, "a settled item waits in no line"
-        wait_queue = self.wait_queues.get(line)
-        if wait_queue is not None:
-            waiter = Waiter(wait_queue, pending, loop)
-            wait_queue.waiters[waiter] = None
-            return waiter
         if not self.wait_queues:
             self._add_reader(loop)
             self._check_later(loop)
-        wait_queue = self.wait_queues[line] = WaitQueue(self, line)
+        is_new = line not in self.wait_queues
+        wait_queue = self.wait_queues.setdefault(line, WaitQueue(self, line))
         waiter = Waiter(wait_queue, pending, loop)
         wait_queue.waiters[waiter] = None
-        self.notifier.watch(pending)
-        # Room that came before the line was watched causes no notification.
-        wait_queue.call_waiters()
+        if is_new:
+            self.notifier.watch(pending)
+            # Room that came before the line was watched causes no notification.
+            wait_queue.call_waiters()
         return waiter
 
     def _add_reader(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -97,10 +97,7 @@ def stack_of(ident: int) -> str | None:
 
 def _frames_below(frame: FrameType | None) -> list[FrameType]:
     """Return the frames of a thread from the outermost on."""
-    frames = []
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
+    frames = [] if frame is None else [each for each, _ in traceback.walk_stack(frame)]
     return frames[::-1]
 
 

@@ -426,7 +426,8 @@ class BatchQueueConfig(Generic[T]):
             refuse_generator_function(f"{name} {function!r}", function)
 
     def __repr__(self) -> str:
-        return config_text(self)
+        settings = ", ".join(f"{name}={value}" for name, value in settings_of(self))
+        return f"BatchQueueConfig({settings})"
 
     def _repr_html_(self) -> str:
         from batchqueue.queues.stats import table_html
@@ -596,9 +597,3 @@ def settings_of(config: "BatchQueueConfig[Any]") -> list[tuple[str, str]]:
         if setting.default is MISSING or value != setting.default:
             found.append((setting.name, repr(value)))
     return found
-
-
-def config_text(config: "BatchQueueConfig[Any]") -> str:
-    """Return a config as it is written, without the settings that have their defaults."""
-    settings = ", ".join(f"{name}={value}" for name, value in settings_of(config))
-    return f"BatchQueueConfig({settings})"

@@ -117,9 +117,9 @@ class HandlerMethods(NamedTuple):
     protected: Any
     """What at most one thread may be inside: the handler, or the owner of a bound method."""
     consume: Callable[[list[Any]], Any]
-    on_idle: Callable[[], Any] | None
-    on_error: Callable[[list[Any], BaseException], Any] | None
-    on_close: Callable[[], Any] | None
+    on_idle: Callable[[], Any] | None = None
+    on_error: Callable[[list[Any], BaseException], Any] | None = None
+    on_close: Callable[[], Any] | None = None
     works_elsewhere: bool = False
     """Whether the methods run on an event loop while the drain thread waits."""
     on_open: Callable[[], Any] | None = None
@@ -210,22 +210,15 @@ def handler_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) 
     consume = getattr(handler, "consume", None)
     if consume is None and callable(handler) and not isinstance(handler, type):
         refuse_generator_function(repr(handler), handler)
-        return HandlerMethods(handler, _protected(handler), handler, None, None, None)
+        return HandlerMethods(handler, _protected(handler), handler)
     if not callable(consume) or isinstance(handler, type):
         kind = f"the class {handler.__name__}" if isinstance(handler, type) else a_type(handler)
         raise ConfigError(
             f"{kind} cannot be a handler: it has no method consume(batch); "
             "give an instance that defines it, or a function that takes a list"
         )
-    methods = HandlerMethods(
-        handler,
-        handler,
-        consume,
-        _overridden(handler, "on_idle"),
-        _overridden(handler, "on_error"),
-        _overridden(handler, "on_close"),
-        on_open=_overridden(handler, "on_open"),
-    )
+    optional: dict[str, Any] = {name: _overridden(handler, name) for name in METHOD_NAMES[1:]}
+    methods = HandlerMethods(handler, handler, consume, **optional)
     for name in METHOD_NAMES:
         refuse_generator_function(f"{name} of {handler!r}", getattr(methods, name))
     if methods.on_open is not None:
