@@ -70,11 +70,11 @@ demo: require-toolchain ## run the main job; options: make demo DEMO_ARGS="--row
 	$(BIN)/batchqueue demo $(DEMO_ARGS)
 
 test: require-python require-toolchain ## run all tests: the three that follow, with the seconds of each
-	+@MAKE="$(MAKE)" $(PYTHON) scripts/test_run.py
+	+@MAKE="$(MAKE)" $(PYTHON) scripts/stages.py test
 
 .PHONY: test-all
 test-all: require-python require-toolchain ## every case of every matrix, slow tests, loom-full, faults, spark-versions; hours
-	+@MAKE="$(MAKE)" $(PYTHON) scripts/test_run.py --all
+	+@MAKE="$(MAKE)" $(PYTHON) scripts/stages.py test-all
 
 test-rust: require-python require-toolchain ## unit, integration and documentation tests of the core
 	cargo test --locked $(WATCHED) --features arrow

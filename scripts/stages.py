@@ -1,18 +1,92 @@
-"""Commands one after the other, with the seconds of each, and some of them beside the others."""
+"""The stages of `make test`, `make test-all` and `.ci/run`, with the seconds of each.
 
+| command | what runs |
+|---|---|
+| `stages.py test` | all tests; of the matrices, and of the slowest loom models, a part by commit |
+| `stages.py test-all` | every case, slow tests, loom-full, docs, all faults, every pyspark; hours |
+| `stages.py ci` | `make test`, lint, docs, stubs, types, some faults, the oldest pyspark, a demo |
+
+Each runs from a clean clone, where no environment exists yet: Python 3.11 or later, Rust with
+rustfmt and clippy, a C toolchain and make.
+"""
+
+import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, NamedTuple, Self
+
+ROOT = Path(__file__).resolve().parents[1]
+MAKE = os.environ.get("MAKE", "make")
+
+FAULT_PARTS = 24
+"""Into how many parts the faults are cut; all of them take more than an hour."""
+
+CLOSING = re.compile(
+    r"test result:|=+ .*(passed|failed).* =+$|\d+ passed, \d+ failed$|=== make test: all passed"
+)
+"""The last lines of the runners of tests."""
+
+
+def test(everything: bool) -> int:
+    """Run all tests; return 1 if a stage fails.
+
+    The environment of the Python tests, and the binary of the loom models, are made beside the
+    tests of the core, which need neither and wait for most of their time.
+    """
+    if everything:
+        os.environ["BATCHQUEUE_TEST_MATRIX"] = "all"
+        os.environ["PYTEST_ADDOPTS"] = "-m 'slow or not slow'"
+    elif not os.environ.get("BATCHQUEUE_TEST_MATRIX"):
+        os.environ["BATCHQUEUE_TEST_MATRIX"] = str(count_commits() or "all")
+    with Stages("make test-all" if everything else "make test") as stages:
+        environment = stages.begin("environment", MAKE, "--jobs=2", "test-environment")
+        loom_build = stages.begin("loom-build", "nice", MAKE, "loom-build")
+        stages.run("test-rust", MAKE, "test-rust")
+        stages.wait(loom_build)
+        stages.run("loom", MAKE, "loom-full" if everything else "loom")
+        stages.wait(environment)
+        stages.run("test-python", MAKE, "test-python")
+        if everything:
+            stages.run("test-docs", MAKE, "test-docs")
+            stages.run("faults", MAKE, "faults")
+            stages.run("spark-versions", ".venv/bin/python", "scripts/spark_versions.py")
+    return stages.status
+
+
+def ci() -> int:
+    """Run all that must hold before a change is kept; print the closing lines again at the end."""
+    os.chdir(ROOT)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ.setdefault("CI", "true")  # a test that lacks its PostgreSQL server fails
+    part = f"{(count_commits() or 0) % FAULT_PARTS + 1}/{FAULT_PARTS}"
+    closing: list[str] = []
+    with Stages(".ci/run") as stages, tempfile.TemporaryDirectory() as output:
+        # The README's commands.
+        stages.run("test", "make", "test", closing=closing)
+        versions = [".venv/bin/python", "scripts/spark_versions.py", "--versions", "3.5"]
+        environment = stages.begin("versions-environment", *versions, "--prepare")
+        stages.run("lint", "make", "lint")
+        stages.run("docs", "make", "test-docs", closing=closing)
+        stages.run("stubs", "make", "check-stubs")
+        stages.run("types", "make", "types")
+        # Another part with each commit.
+        stages.run("faults", "make", "faults", f"FAULTS_ARGS=--part {part}", closing=closing)
+        stages.wait(environment)
+        # A minute of tests on the oldest pyspark; `make spark-versions` runs more of them on five.
+        stages.run("versions", *versions, "--quick")
+        stages.run("demo", "make", "demo", f"DEMO_ARGS=--rows 20000 --output {output}")
+    print("\n".join(closing), flush=True)
+    return stages.status
 
 
 def count_commits() -> int | None:
     """Return the number of commits of this checkout; `None` for sources without their history."""
-    git = ["git", "-C", Path(__file__).parent, "rev-list", "--count", "HEAD"]
+    git = ["git", "-C", ROOT, "rev-list", "--count", "HEAD"]
     try:
         return int(subprocess.run(git, check=True, capture_output=True, text=True).stdout)
     except (OSError, subprocess.CalledProcessError):
@@ -23,8 +97,7 @@ class StageFailed(Exception):
     """A stage ended with a status other than 0; its output says why."""
 
 
-@dataclass
-class Background:
+class Background(NamedTuple):
     """A stage that runs beside the others, and whose output is shown when it has ended."""
 
     name: str
@@ -33,40 +106,40 @@ class Background:
     began: float
 
 
-@dataclass
 class Stages:
     """Runs stages and prints a table of their seconds at the end; the first failure ends them all.
 
     Attributes:
-        title: Names the whole in the last line.
         status: 0, or 1 after a failure.
     """
 
-    title: str
-    status: int = 0
-    _seconds: dict[str, float] = field(default_factory=dict)
-    _background: list[Background] = field(default_factory=list)
-    _began: float = field(default_factory=time.monotonic)
+    def __init__(self, title: str) -> None:
+        """Begin without stages.
 
-    def run(self, name: str, *command: str) -> None:
-        """Run one stage to its end."""
+        Args:
+            title: Names the whole in the last line.
+        """
+        self.status = 0
+        self._title = title
+        self._seconds: dict[str, float] = {}
+        self._background: list[Background] = []
+        self._began = time.monotonic()
+
+    def run(self, name: str, *command: str, closing: list[str] | None = None) -> None:
+        """Run one stage to its end; add to `closing` the last lines of the tests that it runs."""
         print(f"=== {name}: {' '.join(command)}", flush=True)
         began = time.monotonic()
-        self._ended(name, began, subprocess.call(command))
-
-    def run_and_keep(self, name: str, *command: str) -> list[str]:
-        """Run one stage to its end; return the lines that it printed."""
-        print(f"=== {name}: {' '.join(command)}", flush=True)
-        began = time.monotonic()
-        lines = []
+        if closing is None:
+            self._ended(name, began, subprocess.call(command))
+            return
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         ) as process:
             for line in process.stdout or ():
                 print(line, end="", flush=True)
-                lines.append(line.rstrip("\n"))
+                if CLOSING.match(line.rstrip("\n")):
+                    closing.append(line.rstrip("\n"))
         self._ended(name, began, process.returncode)
-        return lines
 
     def begin(self, name: str, *command: str) -> Background:
         """Start a stage beside those that follow; `wait` for it before its result is needed."""
@@ -106,13 +179,18 @@ class Stages:
             stage.process.terminate()
             stage.process.wait()
         total = time.monotonic() - self._began
-        print(f"=== {self.title}: seconds of each stage")
+        print(f"=== {self._title}: seconds of each stage")
         for name, seconds in [*self._seconds.items(), ("total", total)]:
             print(f"{seconds:7.0f} {name}")
         if isinstance(error, StageFailed):
             self.status = 1
-            print(f"=== {self.title}: {error}, after {total:.0f} s", flush=True)
+            print(f"=== {self._title}: {error}, after {total:.0f} s", flush=True)
             return True
         if error is None:
-            print(f"=== {self.title}: all passed in {total:.0f} s", flush=True)
+            print(f"=== {self._title}: all passed in {total:.0f} s", flush=True)
         return False
+
+
+if __name__ == "__main__":
+    runs = {"test": lambda: test(False), "test-all": lambda: test(True), "ci": ci}
+    sys.exit(runs[sys.argv[1]]())
