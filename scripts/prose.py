@@ -154,26 +154,9 @@ def _blanked(match: re.Match[str]) -> str:
 
 def tracked() -> Iterator[Path]:
     """The files whose prose is checked."""
-    listed = subprocess.run(
-        [
-            "git",
-            "ls-files",
-            "-z",
-            "*.py",
-            "*.pyi",
-            "*.rs",
-            "*.java",
-            "*.md",
-            "*.sh",
-            "*.toml",
-            "Makefile",
-            ".ci/run",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    kinds = ("*.py", "*.pyi", "*.rs", "*.java", "*.md", "*.sh", "*.toml", "Makefile", ".ci/run")
+    command = ["git", "ls-files", "-z", *kinds]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     for name in listed.stdout.split("\0"):
         if name and name not in EXEMPT and (ROOT / name).is_file():
             yield Path(name)
