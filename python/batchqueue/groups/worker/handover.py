@@ -73,8 +73,11 @@ class Handover:
                     self._due.wait()
                 task, partitions = self._next()
                 self._began_ms = self._membership.now_ms()
-            with self._membership.user_code():
-                self._do(task, partitions)
+            try:
+                with self._membership.user_code():
+                    self._do(task, partitions)
+            except BaseException as error:  # it continues: partitions that are lost now have an end
+                self._membership.abort(error)
             self._began_ms = None
 
     def _next(self) -> tuple[Task, list[HeldPartition]]:
@@ -90,7 +93,11 @@ class Handover:
         if task is Task.ASSIGN:
             self._assign(partitions)
         elif task is Task.REVOKE:
-            self._call("on_revoke", settings.on_revoke, partitions)
+            with self._membership.lock:
+                lost = [held for held in partitions if held.is_over]
+            kept = [held for held in partitions if held not in lost]
+            self._call("on_revoke", settings.on_revoke, kept)
+            self._call("on_lost", settings.on_lost, lost)
             for held in partitions:
                 self._close(held)
             with self._membership.lock:
@@ -150,7 +157,7 @@ class Handover:
         function: Callable[[list[Assignment]], Any] | None,
         partitions: list[HeldPartition],
     ) -> None:
-        if function is None:
+        if function is None or not partitions:
             return
         try:
             function(_assignments(partitions))

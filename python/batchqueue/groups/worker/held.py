@@ -13,11 +13,12 @@ the `Membership` takes a step, and one that is not in `STEPS` is an error.
  none ──▶ draining ──nothing runs──▶ revoking ──on_revoke has returned──▶ handed over
 ```
 
-Any life ends as *over*. A partition may be lost in each state. It is released before it is taken if
-its revocation begins then, and otherwise when it was handed over, and all that is done is
-committed. `on_assign` may still run when the revocation begins: the partition is taken, and nothing
-of it is read. After a call of `on_assign`, the user hears of its end: by `on_revoke`, or, if it was
-lost before that was called, by `on_lost`.
+Any life ends as *over*. A partition may be lost in each state. It is released immediately if its
+revocation begins before `on_assign` was called, and otherwise when it was handed over, and all that
+is done is committed. `on_assign` may still run when the revocation begins: the partition is taken,
+or declined, and nothing of it is read. After a call of `on_assign`, also one that raised, the user
+hears of the end once: by `on_revoke`, or, if the partition was lost before that was called, by
+`on_lost`.
 """
 
 import enum

@@ -55,16 +55,11 @@ _PAUSE_S = 0.05
 
 
 def guarded(member: Membership, loop: Callable[[], None]) -> None:
-    """Run a loop. If it fails, the worker stops with the error: without one of them it is blind."""
+    """Run a loop. If it fails, the worker stops with the error."""
     try:
         loop()
     except BaseException as error:
-        if member.is_stopping:
-            return  # its connection was closed during a call
-        _log.exception("worker %s cannot continue", member.control.name)
-        with member.lock:
-            member.fail(error)
-            member.stop_threads()
+        member.abort(error)
 
 
 def control_loop(member: Membership) -> None:

@@ -245,11 +245,16 @@ class Membership:
             self.lanes[held.partition] = lanes
 
     def still_wanted(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
-        """Release those that are to be given up before they were taken, and return those left."""
+        """End those that are to be given up before they were taken, and return those left."""
         for held in partitions:
-            if held.is_draining and not held.is_over:
+            if held.is_over or not held.is_draining:
+                continue
+            if held.life is Life.ANNOUNCED:  # the user hears of its end as well
+                held.step(Life.DECLINED)
+                self.check_drained(held)
+            else:
                 self.release(held)
-        return [held for held in partitions if not held.is_over]
+        return [held for held in partitions if not (held.is_over or held.is_draining)]
 
     def announced(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
         """`on_assign` is about to be called: return for which of these partitions."""
@@ -338,7 +343,7 @@ class Membership:
 
     def check_drained(self, held: HeldPartition) -> None:
         """Take the next step of giving up a partition, if it is due."""
-        if held.life is not Life.TAKEN or not held.is_idle:
+        if held.life not in (Life.DECLINED, Life.TAKEN) or not held.is_idle:
             return
         if held.revocation is Revocation.DRAINING:
             held.step(Revocation.REVOKING)
@@ -370,6 +375,20 @@ class Membership:
         self.control.leave()
         self.control_due.notify()
         self.over.notify_all()
+
+    def abort(self, error: BaseException) -> None:
+        """Give up everything because a thread has failed: without it the worker is blind.
+
+        Without the lock, where the error is handled.
+        """
+        with self.lock:
+            if self.is_stopping:
+                return  # a connection was closed during a call
+            _log.exception("worker %s cannot continue", self.control.name)
+            self.fail(error)
+            self.control.give_up()
+            self.obey(self.control.orders())
+            self.stop_threads()
 
     # What the user asks.
 
@@ -408,7 +427,7 @@ class Membership:
             for lane in self.lanes[held.partition].all if held.partition in self.lanes else ():
                 lane.interrupt(held)
                 lane.resume()
-        if held.life in (Life.GRANTED, Life.POSTPONED, Life.DECLINED):
+        if held.life in (Life.GRANTED, Life.POSTPONED):
             self.release(held)  # nothing is under way that ends as a step
         else:
             call_again(held)
@@ -452,7 +471,7 @@ class Membership:
         self.over.notify_all()
 
     def _assign_again(self, held: HeldPartition) -> None:
-        if not held.is_over:
+        if not (held.is_over or held.is_draining):
             held.step(Life.ANNOUNCED if held.life is Life.DECLINED else Life.OPEN)
             self.handover.put(Task.ASSIGN, held)
 

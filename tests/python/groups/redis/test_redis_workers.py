@@ -4,12 +4,13 @@ import logging
 import threading
 
 import pytest
+import redis
 
 from batchqueue import RetryPolicy
 from batchqueue.base.background_log import flush_log
-from batchqueue.groups import GroupMonitor, OnFailure, RedisStreams
+from batchqueue.groups import GroupMonitor, OnFailure, RedisStreams, Worker
 from core_support.waits import WAIT_S, eventually
-from groups_support.workers import Collected, owns, running, send, worker_of
+from groups_support.workers import LEASE_MS, Collected, owns, running, send, worker_of
 
 
 def all_of(*handlers):
@@ -54,6 +55,26 @@ def test_partitions_move_without_a_repetition(streams):
     assert all_of(first, second) == sorted(numbered(200) + numbered(200, "later "))
     assert first.is_in_order()
     assert second.is_in_order()
+
+
+def test_worker_whose_calls_are_refused_loses_its_partitions(streams, client):
+    class Handler:
+        def consume(self, batch):
+            pass
+
+        def on_close(self):
+            closed.append(self)
+
+    lost, closed = [], []
+    worker = Worker("g", streams, lease_ms=LEASE_MS, on_lost=lost.extend)
+    worker.handler_factory(lambda assignment: Handler())
+    worker.start()
+    owns(worker, 4)
+    client.set("bq:{orders|g}:lease", "of another type")
+    eventually(lambda: len(lost) == len(closed) == 4, "on_lost and on_close were called")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        worker.leave()
+    assert [each.partition for each in lost] == [0, 1, 2, 3]
 
 
 def test_server_that_is_killed_loses_nothing(durable_server):

@@ -8,6 +8,7 @@ from batchqueue import ConfigError, RetryPolicy
 from batchqueue.groups import (
     Worker,
 )
+from batchqueue.groups.control import Phase
 from core_support.waits import WAIT_S, eventually
 from groups_support.backends import committed, on_memory
 from groups_support.workers import (
@@ -26,6 +27,12 @@ QUICK = RetryPolicy(attempts=2, backoff_ms=1, max_backoff_ms=2)
 @pytest.fixture
 def streams(backend):
     return backend.streams(2)
+
+
+def drains(worker, assignments):
+    """Whether all of these partitions are to be given up."""
+    partitions = worker.metrics().partitions
+    return all(partitions[each.partition].phase is Phase.DRAINING for each in assignments)
 
 
 class TestCallbacks:
@@ -63,6 +70,62 @@ class TestCallbacks:
         worker.start()
         assert called.wait(WAIT_S)
         assert worker.leave(WAIT_S).unfinished == {}
+
+    @pytest.mark.parametrize("is_inside", [True, False], ids=["while it runs", "afterwards"])
+    def test_a_partition_whose_on_assign_raised_is_revoked(self, streams, is_inside):
+        called, revoked, lost, declined = [], [], [], threading.Event()
+
+        def on_assign(given):
+            called.extend(each.token for each in given)
+            if is_inside:
+                worker.leave()
+                eventually(lambda: drains(worker, given), "the partitions are to be given up")
+            declined.set()
+            raise ConnectionError("no cache")
+
+        worker = worker_of(
+            streams,
+            Collected(),
+            on_assign=on_assign,
+            on_revoke=lambda given: revoked.extend(each.token for each in given),
+            on_lost=lambda given: lost.extend(each.token for each in given),
+        )
+        worker.start()
+        assert declined.wait(WAIT_S)
+        worker.leave(WAIT_S)
+        assert sorted(revoked) == sorted(set(called))
+        assert not lost
+
+    def test_a_partition_that_is_lost_while_another_is_revoked_is_not_revoked(self, streams):
+        revoking, handling, revoked, lost = Blocker(), Blocker(), [], []
+
+        def on_revoke(given):
+            revoked.extend(each.partition for each in given)
+            revoking()
+
+        def handler(batch):
+            worker.leave()
+            handling()
+
+        worker = worker_of(
+            streams,
+            handler,
+            name="a",
+            on_revoke=on_revoke,
+            on_lost=lambda given: lost.extend(each.partition for each in given),
+        )
+        with running(worker):
+            owns(worker, 2)
+            send(streams, 1, partition=1)
+            assert revoking.entered.wait(WAIT_S)
+            handling.release()
+            eventually(lambda: worker.metrics().in_hand == 0, "partition 1 waits for on_revoke")
+            streams.stall("a")
+            eventually(lambda: worker.metrics().lost == 2, "its lease is over")
+            revoking.release()
+            eventually(lambda: lost, "on_lost was called")
+        assert revoked == [0]
+        assert lost == [1]
 
     @on_memory
     def test_a_partition_that_is_lost_while_its_handler_is_made_is_not_assigned(self, streams):
@@ -196,6 +259,29 @@ class TestCallsFromInside:
 
         with pytest.raises(SystemExit, match="enough"):
             worker_of(streams, Collected(), on_assign=on_assign).run()
+
+    def test_a_callback_that_fails_its_thread_is_followed_by_on_lost_and_on_close(self, streams):
+        class Handler:
+            def __init__(self, assignment):
+                made.append(assignment)
+
+            def consume(self, batch):
+                pass
+
+            def on_close(self):
+                closed.append(self)
+
+        def on_assign(given):
+            assigned.extend(given)
+            raise SystemExit("enough")
+
+        made, assigned, lost, closed = [], [], [], []
+        worker = Worker("g", streams, on_assign=on_assign, on_lost=lost.extend)
+        worker.handler_factory(Handler)
+        with pytest.raises(SystemExit, match="enough"):
+            worker.run()
+        eventually(lambda: len(closed) == len(made), "the handlers are closed")
+        assert lost == assigned
 
     def test_a_server_that_refuses_calls_stops_the_worker_with_its_error(
         self, streams, monkeypatch
