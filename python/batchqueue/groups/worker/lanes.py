@@ -73,19 +73,33 @@ class Lane(ABC):
     Attributes:
         turn: Its turn.
         is_scheduled: Whether the turn is in the local queue or running.
+        entered_ms: When it called the user's code, in which it still is; None outside.
     """
 
-    def __init__(self, membership: "Membership", name: str) -> None:
+    def __init__(self, membership: "Membership", partition: int, name: str) -> None:
         """Begin without a turn.
 
         Args:
             membership: What it belongs to.
+            partition: The number of the partition.
             name: What works there. The local queue knows it by the class of the turns, whose name
                 is in its lines of the log.
         """
         self.membership = membership
-        self.turn = type(name, (Turn,), {"__slots__": ()})(self)
+        self.partition = partition
+        called = f"{name} of {membership.stream}/{partition}"
+        self.turn = type(called, (Turn,), {"__slots__": ()})(self)
         self.is_scheduled = False
+        self.entered_ms: float | None = None
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether it is calling the user's code. Under the lock."""
+        return self.entered_ms is not None
+
+    def stuck_ms(self, now_ms: float) -> float:
+        """Return for how long it has been in the user's code; 0 outside. Under the lock."""
+        return 0.0 if self.entered_ms is None else now_ms - self.entered_ms
 
     def schedule(self) -> None:
         """Have a turn, if there is none and the worker is not ending. Under the lock."""
@@ -101,12 +115,19 @@ class Lane(ABC):
         except BaseException as error:  # not of a handler: of a codec, or of this code
             _log.exception("worker %s cannot continue", member.control.name)
             with member.lock:
+                self.is_scheduled, self.entered_ms = False, None
                 member.fail(error)
-            return  # and the lane has no turn any more
+                if (held := member.held.get(self.partition)) is not None:
+                    member.fenced(held, 0)  # what it was at has no end; the others drain
+            return
         with member.lock:
             self.is_scheduled = False
-            if self.has_work():
-                self.schedule()
+            self.wake()
+
+    def wake(self) -> None:
+        """Have a turn if there is work. Under the lock."""
+        if self.has_work():
+            self.schedule()
 
     @abstractmethod
     def work(self) -> None:
@@ -188,11 +209,7 @@ class Run:
 
 
 class HandlerLane(Lane):
-    """Calls one handler with the records of one partition.
-
-    Attributes:
-        is_inside: Whether its handler is being called.
-    """
+    """Calls one handler with the records of one partition."""
 
     def __init__(self, membership: "Membership", partition: int, route: Route | None) -> None:
         """Begin without work.
@@ -203,20 +220,17 @@ class HandlerLane(Lane):
             route: The handler; None for records that cannot be handled.
         """
         self._route = route
-        super().__init__(membership, f"{self.name} of {membership.stream}/{partition}")
-        self.is_inside = False
+        super().__init__(membership, partition, self.name)
         self._kind = "" if route is None else route.kind
         self._parts: deque[Part] = deque()
         self._run: Run | None = None
         self._due_ms = 0.0
-        self._entered_ms = 0.0
         self._waits_for_lease = False
 
     def put(self, part: Part) -> None:
         """Take records. Under the lock."""
         self._parts.append(part)
-        if self.has_work():
-            self.schedule()
+        self.wake()
 
     def has_work(self) -> bool:
         """Whether a call need not wait."""
@@ -252,16 +266,12 @@ class HandlerLane(Lane):
         run = self._run
         return run is not None and run.held is held and run.attempts.is_blocked
 
-    def stuck_ms(self, now_ms: float) -> float:
-        """Return for how long the handler has been in its call; 0 outside. Under the lock."""
-        return now_ms - self._entered_ms if self.is_inside else 0.0
-
     def interrupt(self, held: HeldPartition) -> None:
         """Leave what waits for another attempt to the next owner. Under the lock."""
         run = self._run
         if run is None or run.held is not held or self.is_inside or run.is_waiting:
             return
-        if self.membership.now_ms() < self._due_ms or self.membership.is_held_up(held):
+        if self.membership.now_ms() < self._due_ms:
             self._give_back(run)
 
     def work(self) -> None:
@@ -272,9 +282,8 @@ class HandlerLane(Lane):
             if run is None:
                 return
             piece = run.attempts.begin()
-            self.is_inside = True
-            self._entered_ms = member.now_ms()
-            member.load.begin(self, run.held.partition, self._entered_ms)
+            self.entered_ms = member.now_ms()
+            member.load.begin(self, self.partition, self.entered_ms)
         batch = run.batch(piece, member, self._kind)
         first, last = batch.first, batch.last  # the handler may change its list
         failure: CallFailure | None = None
@@ -284,7 +293,7 @@ class HandlerLane(Lane):
         except BaseException as error:
             failure = CallFailure.of(error)
         with member.lock:
-            self.is_inside = False
+            self.entered_ms = None
             member.load.end(self, len(piece), member.now_ms())
             if run.held.is_over:  # lost meanwhile: whatever it returned is ignored
                 self._run = None
@@ -362,7 +371,7 @@ class HandlerLane(Lane):
                 self._give_back(run)
             else:
                 self._due_ms = member.now_ms() + pause_ms
-                member.call_at(self._due_ms, self._wake)
+                member.call_at(self._due_ms, self.resume)
             return
         if verdict is Verdict.STOP:
             self._give_back(run)
@@ -395,7 +404,7 @@ class HandlerLane(Lane):
         if not run.attempts.pieces:
             self._run = None
             if self._route is None and not self._parts:
-                self.membership.lanes[run.held.partition].decoding.proceed()
+                self.membership.lanes[self.partition].decoding.proceed()
         self.membership.check_drained(run.held)
 
     def _settle(self, run: Run, piece: RunPiece, outcome: str) -> None:
@@ -421,21 +430,17 @@ class HandlerLane(Lane):
         self._waits_for_lease = not self.membership.may_work(held)
         return not self._waits_for_lease
 
-    def _wake(self) -> None:
-        self._waits_for_lease = False
-        if self.has_work():
-            self.schedule()
-
     def resume(self) -> None:
-        """Have a turn if there is work. Under the lock."""
-        self._wake()
+        """Have a turn if there is work, although the lease was in doubt. Under the lock."""
+        self._waits_for_lease = False
+        self.wake()
 
     def drop(self, held: HeldPartition) -> None:
         """Forget the records of a partition that is gone. Under the lock."""
         self._parts = deque(part for part in self._parts if part.held is not held)
         if self._run is not None and self._run.held is held and not self.is_inside:
             self._run = None
-        self._wake()
+        self.resume()
 
 
 class PartitionLanes:
@@ -502,15 +507,9 @@ class DecodingLane(Lane):
     """
 
     def __init__(self, membership: "Membership", partition: int) -> None:
-        super().__init__(membership, f"the codec of {membership.stream}/{partition}")
-        self._partition = partition
+        super().__init__(membership, partition, "the codec")
         self._chunks: deque[tuple[HeldPartition, Chunk, Entries]] = deque()
         self._waits_for: HeldPartition | None = None
-        self._entered_ms: float | None = None
-
-    def stuck_ms(self, now_ms: float) -> float:
-        """Return for how long it has been decoding a chunk; 0 while it is not. Under the lock."""
-        return 0.0 if self._entered_ms is None else now_ms - self._entered_ms
 
     def drop(self, held: HeldPartition) -> None:
         """Forget the chunks of a partition that is gone. Under the lock."""
@@ -519,12 +518,12 @@ class DecodingLane(Lane):
     def put(self, held: HeldPartition, chunk: Chunk, entries: Entries) -> None:
         """Take a chunk and its entries. Under the lock."""
         self._chunks.append((held, chunk, entries))
-        self._wake()
+        self.wake()
 
     def proceed(self) -> None:
         """Continue after a record that could not be handled. Under the lock."""
         self._waits_for = None
-        self._wake()
+        self.wake()
 
     def has_work(self) -> bool:
         """Whether there are chunks that need not wait."""
@@ -541,10 +540,10 @@ class DecodingLane(Lane):
             held, chunk, entries = self._chunks.popleft()
             if not chunk.waiting:
                 return  # dropped meanwhile
-            self._entered_ms = member.now_ms()
+            self.entered_ms = member.now_ms()
         parts, rest = self._parts(held, chunk, entries)
         with member.lock:
-            self._entered_ms = None
+            self.entered_ms = None
             if chunk.waiting and not held.is_over:
                 self._hand_out(held, chunk, parts, rest)
 
@@ -570,11 +569,7 @@ class DecodingLane(Lane):
                 later = _checked(tracker.split(bad.chunk, len(bad.records), last, rest.first))
                 self._chunks.appendleft((held, later, rest))
         for route, part in parts.items():
-            self.membership.lanes[self._partition].lane(route).put(part)
-
-    def _wake(self) -> None:
-        if self.has_work():
-            self.schedule()
+            self.membership.lanes[self.partition].lane(route).put(part)
 
     def _parts(
         self, held: HeldPartition, chunk: Chunk, entries: Entries
@@ -610,7 +605,7 @@ class DecodingLane(Lane):
     def _routed(self, record: Record[Any]) -> tuple[Route | None, Record[Any]]:
         member = self.membership
         try:
-            return member.routes.find(member.stream, self._partition, record), record
+            return member.routes.find(member.stream, self.partition, record), record
         except UnhandledRecordError as error:
             return None, _bad_record(record, error)
 

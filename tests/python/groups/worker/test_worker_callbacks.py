@@ -5,9 +5,7 @@ import threading
 import pytest
 
 from batchqueue import ConfigError, RetryPolicy
-from batchqueue.groups import (
-    Worker,
-)
+from batchqueue.groups import Codec, Worker
 from batchqueue.groups.control import Phase
 from core_support.waits import WAIT_S, eventually
 from groups_support.backends import committed, on_memory
@@ -282,6 +280,27 @@ class TestCallsFromInside:
             worker.run()
         eventually(lambda: len(closed) == len(made), "the handlers are closed")
         assert lost == assigned
+
+    def test_a_codec_that_fails_its_lane_loses_its_partition_and_the_other_is_revoked(
+        self, streams
+    ):
+        def decode(value):
+            raise SystemExit("enough")
+
+        lost, revoked = [], []
+        worker = worker_of(
+            streams,
+            Collected(),
+            codec=Codec(str.encode, decode),
+            grace=10 * WAIT_S,
+            on_lost=lambda given: lost.extend(each.partition for each in given),
+            on_revoke=lambda given: revoked.extend(each.partition for each in given),
+        )
+        send(streams, 1, partition=0)
+        with running(worker):
+            eventually(lambda: (lost, revoked) == ([0], [1]), "both have had their end")
+            with pytest.raises(SystemExit, match="enough"):
+                worker.leave()
 
     def test_a_server_that_refuses_calls_stops_the_worker_with_its_error(
         self, streams, monkeypatch
