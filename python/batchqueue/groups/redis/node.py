@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from batchqueue._core import ReplyReader
 from batchqueue.base.background_log import BackgroundLog
-from batchqueue.base.checks import require
-from batchqueue.exceptions import ConfigError
+from batchqueue.base.checks import install_command, require
+from batchqueue.exceptions import ConfigError, MissingPackageError
 from batchqueue.groups.record import Entries, parse_id
 
 if TYPE_CHECKING:
@@ -206,6 +206,23 @@ class Connector:
             raise ConfigError(f"RedisStreams: {error}; give options of redis.Redis") from None
 
 
+def check_redis_py() -> None:
+    """Check that redis-py is here and new enough.
+
+    Raises:
+        MissingPackageError: It is not.
+    """
+    require("redis", "RedisStreams", "redis")
+    from redis import __version__
+    from redis.connection import AbstractConnection
+
+    if not hasattr(AbstractConnection, "register_connect_callback"):
+        raise MissingPackageError(
+            f"RedisStreams needs redis-py 5.0.2 or later (here is redis-py {__version__}): "
+            f"{install_command('redis')}"
+        )
+
+
 def is_lost(error: Exception) -> bool:
     """Return whether a server could not be reached, or did not answer in time.
 
@@ -271,10 +288,10 @@ class Server:
             timeout_s: How long connecting may take, and waiting for a reply.
 
         Raises:
-            MissingPackageError: redis-py is not installed.
+            MissingPackageError: redis-py is not installed, or too old.
             ConfigError: The URL is invalid, or the function returned something else.
         """
-        require("redis", "RedisStreams", "redis")
+        check_redis_py()
         from redis.backoff import NoBackoff
         from redis.connection import UnixDomainSocketConnection
         from redis.retry import Retry

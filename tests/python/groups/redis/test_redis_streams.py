@@ -100,6 +100,17 @@ class TestConnecting:
         ):
             RedisStreams(URL, "orders").open_writer()
 
+    def test_old_package_is_named(self, monkeypatch):
+        monkeypatch.setattr(redis.connection, "AbstractConnection", object)
+        monkeypatch.setattr(redis, "__version__", "5.0.1")
+
+        with pytest.raises(MissingPackageError) as raised:
+            RedisStreams(URL, "orders").open_writer()
+        assert str(raised.value) == (
+            "RedisStreams needs redis-py 5.0.2 or later (here is redis-py 5.0.1): "
+            "pip install 'batchqueue-rs[redis]'"
+        )
+
     def test_function_that_makes_a_client(self, redis_server):
         streams = RedisStreams(functools.partial(redis_server.client, decode_responses=True), "s")
 
