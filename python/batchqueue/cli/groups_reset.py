@@ -1,4 +1,4 @@
-"""`groups redrive`: send dead letters back."""
+"""`groups reset` and `groups redrive`: what a group gets again."""
 
 import argparse
 import sys
@@ -27,77 +27,84 @@ from batchqueue.groups.messages import Entry
 from batchqueue.groups.record import parse_id, undecoded
 from batchqueue.groups.worker.routes import PREFIX
 
-_BLOCK = 500
-"""Letters that are sent back with one call of the server."""
-
-_REFUSALS = 5
-"""Calls in a row that send nothing, because the letters are others by then, before it ends."""
+# `groups reset`: let a group continue elsewhere.
 
 
-def add_redrive_arguments(parser: argparse.ArgumentParser) -> None:
+def add_reset_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.description = (
-        "Send dead letters back to their partitions as new records, the oldest first, without the "
-        "headers dead-*. Those that fail again while it runs stay in the dead letters."
+        "Let a group without members continue elsewhere. With an offset, the records after it are "
+        "read to count them, which takes a while if there are many. Dead letters stay. An offset "
+        "of Redis begins with a time, so that the same one suits all partitions."
     )
     add_target(parser)
     add_partition(parser)
     parser.add_argument(
-        "--limit", type=whole_number(1), metavar="N", help="at most N of them (default: all)"
+        "--to",
+        required=True,
+        metavar="earliest|latest|OFFSET",
+        help="before the oldest record that is left, after the newest, or after an offset: a "
+        "number, or an id of Redis",
     )
+    parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
-def run_redrive(arguments: argparse.Namespace) -> int:
-    """Send them back."""
+def run_reset(arguments: argparse.Namespace) -> int:
+    """Reset it."""
+    wanted_offset(arguments.to)
     target = target_of(arguments)
-    sent = wanted = 0
     with target.administration() as administration:
-        partitions = partitions_of(arguments, administration)
-        infos = administration.infos(partitions)
-        try:
-            for partition, info in zip(partitions, infos, strict=True):
-                # No more than there are now: what fails again would come round without an end.
-                left = info.dead
-                if arguments.limit is not None:
-                    left = min(left, arguments.limit - wanted)
-                wanted += left
-                refused = 0
-                while left > 0 and refused < _REFUSALS:
-                    returned = _send_back(administration, partition, min(left, _BLOCK))
-                    if returned is None:
-                        break
-                    refused = 0 if returned else refused + 1
-                    sent, left = sent + returned, left - returned
-        finally:
-            print(f"{counted(sent, 'dead letter')} of {target} sent back")
-    if sent < wanted:
+        partitions = list(partitions_of(arguments, administration))
+        _check_empty(target, administration)
+        positions = Positions(target.source, target.group, administration)
+        places = positions.of(arguments.to, partitions)
         print(
-            f"{counted(wanted - sent, 'dead letter')} less than there were: another redrive or a "
-            "reset is under way; run it again",
-            file=sys.stderr,
+            f"{target}, {counted(len(places), 'partition')}, to {arguments.to}: {_effect(places)}"
         )
-        return FAILED
+        if not (arguments.yes or _is_confirmed()):
+            print("nothing was reset", file=sys.stderr)
+            return FAILED
+        # A worker that joined since then has its commits refused, and opens the partition again.
+        _check_empty(target, administration)
+        for place in places:
+            administration.reset(place.partition, place.offset, place.done)
+    print("reset")
     return OK
 
 
-def _send_back(administration: Administration, partition: int, limit: int) -> int | None:
-    """Return how many were sent, None if there are none."""
-    letters = administration.dead_letters(partition, limit)
-    if not letters:
-        return None
-    return administration.send_back(partition, [_plain(letter) for letter in letters])
+def _check_empty(target: Target, administration: Administration) -> None:
+    names = sorted(each.member.name for each in members_of(administration).values())
+    if names:
+        raise ConfigError(
+            f"{target} has members: {', '.join(names)}; let them leave before, for instance with "
+            "`batchqueue groups drain`"
+        )
 
 
-def _plain(letter: Entry) -> Entry:
-    kept = tuple(pair for pair in letter.headers if not pair[0].startswith(PREFIX))
-    return letter._replace(headers=kept)
+def _effect(places: "list[Position]") -> str:
+    again = sum(place.again for place in places)
+    skipped = sum(place.skipped for place in places)
+    effects = []
+    if again:
+        effects.append(f"{counted(again, 'record')} will be handled again")
+    if skipped:
+        effects.append(f"{counted(skipped, 'record')} will be skipped")
+    return ", ".join(effects) or "no record is skipped or handled again"
 
 
-REDRIVE = Command(
-    name="redrive",
-    help="send dead letters back as new records",
-    add_arguments=add_redrive_arguments,
-    run=run_redrive,
+def _is_confirmed() -> bool:
+    try:
+        return input("Reset? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        print("\nno answer; --yes resets without a question", file=sys.stderr)
+        return False
+
+
+RESET = Command(
+    name="reset",
+    help="let a group without members continue elsewhere",
+    add_arguments=add_reset_arguments,
+    run=run_reset,
 )
 
 
@@ -106,6 +113,7 @@ REDRIVE = Command(
 
 _SEARCHED_ENTRIES = 1_000
 """Records that are read with one call while they are counted."""
+
 
 _LEASE_MS = 60_000
 """Only for the timeouts of the connection that counts: it joins nothing."""
@@ -247,82 +255,79 @@ def _count(connection: Connection, partition: int, after: int, end: int) -> int:
     return total
 
 
-# `groups reset`: let a group continue elsewhere.
+# `groups redrive`: send dead letters back.
 
 
-def add_reset_arguments(parser: argparse.ArgumentParser) -> None:
+_BLOCK = 500
+"""Letters that are sent back with one call of the server."""
+
+
+_REFUSALS = 5
+"""Calls in a row that send nothing, because the letters are others by then, before it ends."""
+
+
+def add_redrive_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.description = (
-        "Let a group without members continue elsewhere. With an offset, the records after it are "
-        "read to count them, which takes a while if there are many. Dead letters stay. An offset "
-        "of Redis begins with a time, so that the same one suits all partitions."
+        "Send dead letters back to their partitions as new records, the oldest first, without the "
+        "headers dead-*. Those that fail again while it runs stay in the dead letters."
     )
     add_target(parser)
     add_partition(parser)
     parser.add_argument(
-        "--to",
-        required=True,
-        metavar="earliest|latest|OFFSET",
-        help="before the oldest record that is left, after the newest, or after an offset: a "
-        "number, or an id of Redis",
+        "--limit", type=whole_number(1), metavar="N", help="at most N of them (default: all)"
     )
-    parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
-def run_reset(arguments: argparse.Namespace) -> int:
-    """Reset it."""
-    wanted_offset(arguments.to)
+def run_redrive(arguments: argparse.Namespace) -> int:
+    """Send them back."""
     target = target_of(arguments)
+    sent = wanted = 0
     with target.administration() as administration:
-        partitions = list(partitions_of(arguments, administration))
-        _check_empty(target, administration)
-        positions = Positions(target.source, target.group, administration)
-        places = positions.of(arguments.to, partitions)
+        partitions = partitions_of(arguments, administration)
+        infos = administration.infos(partitions)
+        try:
+            for partition, info in zip(partitions, infos, strict=True):
+                # No more than there are now: what fails again would come round without an end.
+                left = info.dead
+                if arguments.limit is not None:
+                    left = min(left, arguments.limit - wanted)
+                wanted += left
+                refused = 0
+                while left > 0 and refused < _REFUSALS:
+                    returned = _send_back(administration, partition, min(left, _BLOCK))
+                    if returned is None:
+                        break
+                    refused = 0 if returned else refused + 1
+                    sent, left = sent + returned, left - returned
+        finally:
+            print(f"{counted(sent, 'dead letter')} of {target} sent back")
+    if sent < wanted:
         print(
-            f"{target}, {counted(len(places), 'partition')}, to {arguments.to}: {_effect(places)}"
+            f"{counted(wanted - sent, 'dead letter')} less than there were: another redrive or a "
+            "reset is under way; run it again",
+            file=sys.stderr,
         )
-        if not (arguments.yes or _is_confirmed()):
-            print("nothing was reset", file=sys.stderr)
-            return FAILED
-        # A worker that joined since then has its commits refused, and opens the partition again.
-        _check_empty(target, administration)
-        for place in places:
-            administration.reset(place.partition, place.offset, place.done)
-    print("reset")
+        return FAILED
     return OK
 
 
-def _check_empty(target: Target, administration: Administration) -> None:
-    names = sorted(each.member.name for each in members_of(administration).values())
-    if names:
-        raise ConfigError(
-            f"{target} has members: {', '.join(names)}; let them leave before, for instance with "
-            "`batchqueue groups drain`"
-        )
+def _send_back(administration: Administration, partition: int, limit: int) -> int | None:
+    """Return how many were sent, None if there are none."""
+    letters = administration.dead_letters(partition, limit)
+    if not letters:
+        return None
+    return administration.send_back(partition, [_plain(letter) for letter in letters])
 
 
-def _effect(places: list[Position]) -> str:
-    again = sum(place.again for place in places)
-    skipped = sum(place.skipped for place in places)
-    effects = []
-    if again:
-        effects.append(f"{counted(again, 'record')} will be handled again")
-    if skipped:
-        effects.append(f"{counted(skipped, 'record')} will be skipped")
-    return ", ".join(effects) or "no record is skipped or handled again"
+def _plain(letter: Entry) -> Entry:
+    kept = tuple(pair for pair in letter.headers if not pair[0].startswith(PREFIX))
+    return letter._replace(headers=kept)
 
 
-def _is_confirmed() -> bool:
-    try:
-        return input("Reset? [y/N] ").strip().lower() in ("y", "yes")
-    except EOFError:
-        print("\nno answer; --yes resets without a question", file=sys.stderr)
-        return False
-
-
-RESET = Command(
-    name="reset",
-    help="let a group without members continue elsewhere",
-    add_arguments=add_reset_arguments,
-    run=run_reset,
+REDRIVE = Command(
+    name="redrive",
+    help="send dead letters back as new records",
+    add_arguments=add_redrive_arguments,
+    run=run_redrive,
 )

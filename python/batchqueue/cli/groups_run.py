@@ -23,64 +23,6 @@ from batchqueue.groups.memory import MemoryStreams
 from batchqueue.groups.worker import Worker, WorkerSummary
 from batchqueue.queues.config import RetryPolicy, wait_ms
 
-# The link between the supervisor and a process: a pair of sockets.
-#
-# The process ends in calm when the other end is gone, so no worker outlives a supervisor that was
-# killed. Before it ends, it sends a report.
-
-
-_MOST = 1 << 16
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a process sends before it ends.
-
-    Attributes:
-        handled: Records whose handler returned.
-        dead: Records that were set aside.
-        skipped: Records that failed and were skipped.
-        unfinished: Records that were given up.
-        is_final: Whether another process in its place would end in the same way.
-    """
-
-    handled: int = 0
-    dead: int = 0
-    skipped: int = 0
-    unfinished: int = 0
-    is_final: bool = False
-
-
-def open_link(descriptor: int) -> socket.socket:
-    """Take over the end of a process; SIGTERM is raised here when the supervisor is gone."""
-    link = socket.socket(fileno=descriptor)
-    link.set_inheritable(False)
-
-    def watch() -> None:
-        with suppress(OSError):
-            link.recv(1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, name="supervisor", daemon=True).start()
-    return link
-
-
-def send_report(link: socket.socket, report: Report) -> None:
-    """Send the report, if the supervisor is there."""
-    with suppress(OSError):
-        link.sendall(json.dumps(asdict(report)).encode())
-
-
-def read_report(link: socket.socket) -> Report:
-    """Return the report of a process that has ended, and close the link."""
-    with link:
-        link.setblocking(False)
-        try:
-            return Report(**json.loads(link.recv(_MOST)))
-        except (OSError, ValueError):
-            return Report()  # it died before it could send one
-
-
 _MOST_WORKERS = 1_024
 
 
@@ -130,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         send_report(link, reports[0] if reports else Report())
 
 
-def _work(arguments: argparse.Namespace, reports: list[Report] | None = None) -> int:
+def _work(arguments: argparse.Namespace, reports: "list[Report] | None" = None) -> int:
     worker = load_worker(arguments.worker)
     if reports is not None and isinstance(worker.source, MemoryStreams):
         print(
@@ -174,7 +116,7 @@ def work(
     *,
     max_seconds: float | None,
     until_idle: float | None,
-    reported: Callable[[Report], None] = lambda report: None,
+    reported: "Callable[[Report], None]" = lambda report: None,
 ) -> int:
     """Run a worker, and print a line at its start and its end.
 
@@ -207,7 +149,7 @@ def work(
     return FAILED if summary.unfinished else OK
 
 
-def report_of(summary: WorkerSummary, *, is_final: bool) -> Report:
+def report_of(summary: WorkerSummary, *, is_final: bool) -> "Report":
     """Return what the supervisor needs of a summary."""
     return Report(
         handled=summary.handled,
@@ -218,7 +160,7 @@ def report_of(summary: WorkerSummary, *, is_final: bool) -> Report:
     )
 
 
-def counts(report: Report) -> str:
+def counts(report: "Report") -> str:
     """Return the counts as text; those that are 0 and need no attention are left out."""
     others = (
         (report.dead, "dead letter"),
@@ -234,6 +176,117 @@ def _print_end(worker: Worker, summary: WorkerSummary) -> None:
     done = counts(report_of(summary, is_final=True))
     lost = f", {counted(summary.lost, 'partition')} lost to other workers" if summary.lost else ""
     print(f"worker {worker.name} ended after {duration(summary.seconds)}: {done}{lost}", flush=True)
+
+
+NUMBER_VARIABLE = "BATCHQUEUE_WORKER"
+"""The variable of the environment that holds the number of a process, from 1."""
+
+
+_POLL_S = 0.05
+
+
+class Supervisor:
+    """Runs processes until all have ended.
+
+    A process that dies is started again, after a wait that doubles. One that ends, whether well or
+    because of an error that needs the user, is not; the others continue. If a process is used in an
+    invalid way, all are, so they are ended.
+    """
+
+    def __init__(
+        self, count: int, arguments: Callable[[float | None], Sequence[str]], seconds: float | None
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            count: The number of processes.
+            arguments: Returns the arguments of a process, given the seconds that are left to it.
+            seconds: The time for all processes and their successors; None for no limit.
+        """
+        self._children = [ChildProcess(number) for number in range(1, count + 1)]
+        self._arguments = arguments
+        self._end = None if seconds is None else time.monotonic() + seconds
+        self._signals: list[int] = []
+        self._is_stopping = False
+        self._is_invalid = False
+        self._total = Report()
+
+    def run(self) -> int:
+        """Run them, and return the exit code: 0 if the last end of each one was good."""
+        with self._noting_signals():
+            for child in self._children:
+                self._start(child)
+            seen = 0
+            while any(child.is_running or child.restart_at for child in self._children):
+                if len(self._signals) > seen:
+                    seen = len(self._signals)
+                    name = signal.Signals(self._signals[-1]).name
+                    self._stop(f"{name}: the processes are ending")
+                for child in self._children:
+                    self._attend(child)
+                time.sleep(_POLL_S)
+        print(f"all {len(self._children)} processes ended: {counts(self._total)}", flush=True)
+        if self._is_invalid:
+            return INVALID_USE
+        good = all(child.ended_well(was_stopped=self._is_stopping) for child in self._children)
+        return OK if good else FAILED
+
+    def _start(self, child: "ChildProcess") -> None:
+        left = None if self._end is None else max(0.0, self._end - time.monotonic())
+        child.start(self._arguments(left), {**os.environ, NUMBER_VARIABLE: str(child.number)})
+        assert child.popen is not None
+        print(f"process {child.number} (pid {child.popen.pid}) starts", flush=True)
+
+    def _attend(self, child: "ChildProcess") -> None:
+        if child.poll():
+            self._note_end(child)
+        elif child.restart_at is not None and time.monotonic() >= child.restart_at:
+            self._start(child)
+
+    def _note_end(self, child: "ChildProcess") -> None:
+        report = child.report
+        self._total = Report(
+            handled=self._total.handled + report.handled,
+            dead=self._total.dead + report.dead,
+            skipped=self._total.skipped + report.skipped,
+            unfinished=self._total.unfinished + report.unfinished,
+        )
+        next_ = ""
+        if child.code == INVALID_USE:
+            self._is_invalid = True
+        elif not (child.code == OK or report.is_final or self._is_stopping):
+            wait_s = child.restart_later()
+            if self._end is not None and time.monotonic() + wait_s >= self._end:
+                child.restart_at = None
+                next_ = "; the time is over"
+            else:
+                next_ = f"; it starts again in {wait_s:g} s"
+        print(f"{child.end()}{next_}", flush=True)
+        if self._is_invalid and not self._is_stopping:
+            self._stop("the processes are ending")
+
+    def _stop(self, why: str) -> None:
+        self._is_stopping = True
+        print(why, file=sys.stderr, flush=True)
+        for child in self._children:
+            child.terminate()
+
+    @contextmanager
+    def _noting_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def note(number: int, frame: FrameType | None) -> None:
+            del frame
+            self._signals.append(number)
+
+        before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 _SAID_TO_END = (-signal.SIGTERM, -signal.SIGINT)
@@ -329,120 +382,12 @@ class ChildProcess:
         return f"{who} was ended by {signal.Signals(-self.code).name}"
 
 
-NUMBER_VARIABLE = "BATCHQUEUE_WORKER"
-"""The variable of the environment that holds the number of a process, from 1."""
-
-_POLL_S = 0.05
-
-
-class Supervisor:
-    """Runs processes until all have ended.
-
-    A process that dies is started again, after a wait that doubles. One that ends, whether well or
-    because of an error that needs the user, is not; the others continue. If a process is used in an
-    invalid way, all are, so they are ended.
-    """
-
-    def __init__(
-        self, count: int, arguments: Callable[[float | None], Sequence[str]], seconds: float | None
-    ) -> None:
-        """Start nothing yet.
-
-        Args:
-            count: The number of processes.
-            arguments: Returns the arguments of a process, given the seconds that are left to it.
-            seconds: The time for all processes and their successors; None for no limit.
-        """
-        self._children = [ChildProcess(number) for number in range(1, count + 1)]
-        self._arguments = arguments
-        self._end = None if seconds is None else time.monotonic() + seconds
-        self._signals: list[int] = []
-        self._is_stopping = False
-        self._is_invalid = False
-        self._total = Report()
-
-    def run(self) -> int:
-        """Run them, and return the exit code: 0 if the last end of each one was good."""
-        with self._noting_signals():
-            for child in self._children:
-                self._start(child)
-            seen = 0
-            while any(child.is_running or child.restart_at for child in self._children):
-                if len(self._signals) > seen:
-                    seen = len(self._signals)
-                    name = signal.Signals(self._signals[-1]).name
-                    self._stop(f"{name}: the processes are ending")
-                for child in self._children:
-                    self._attend(child)
-                time.sleep(_POLL_S)
-        print(f"all {len(self._children)} processes ended: {counts(self._total)}", flush=True)
-        if self._is_invalid:
-            return INVALID_USE
-        good = all(child.ended_well(was_stopped=self._is_stopping) for child in self._children)
-        return OK if good else FAILED
-
-    def _start(self, child: ChildProcess) -> None:
-        left = None if self._end is None else max(0.0, self._end - time.monotonic())
-        child.start(self._arguments(left), {**os.environ, NUMBER_VARIABLE: str(child.number)})
-        assert child.popen is not None
-        print(f"process {child.number} (pid {child.popen.pid}) starts", flush=True)
-
-    def _attend(self, child: ChildProcess) -> None:
-        if child.poll():
-            self._note_end(child)
-        elif child.restart_at is not None and time.monotonic() >= child.restart_at:
-            self._start(child)
-
-    def _note_end(self, child: ChildProcess) -> None:
-        report = child.report
-        self._total = Report(
-            handled=self._total.handled + report.handled,
-            dead=self._total.dead + report.dead,
-            skipped=self._total.skipped + report.skipped,
-            unfinished=self._total.unfinished + report.unfinished,
-        )
-        next_ = ""
-        if child.code == INVALID_USE:
-            self._is_invalid = True
-        elif not (child.code == OK or report.is_final or self._is_stopping):
-            wait_s = child.restart_later()
-            if self._end is not None and time.monotonic() + wait_s >= self._end:
-                child.restart_at = None
-                next_ = "; the time is over"
-            else:
-                next_ = f"; it starts again in {wait_s:g} s"
-        print(f"{child.end()}{next_}", flush=True)
-        if self._is_invalid and not self._is_stopping:
-            self._stop("the processes are ending")
-
-    def _stop(self, why: str) -> None:
-        self._is_stopping = True
-        print(why, file=sys.stderr, flush=True)
-        for child in self._children:
-            child.terminate()
-
-    @contextmanager
-    def _noting_signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def note(number: int, frame: FrameType | None) -> None:
-            del frame
-            self._signals.append(number)
-
-        before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
 LONGEST_S = 30.0
 """Each wait is twice the one before, up to this."""
 
+
 _RESTARTS = RetryPolicy(attempts=None, backoff_ms=1_000, max_backoff_ms=LONGEST_S * 1_000)
+
 
 STEADY_S = 60.0
 """A process that ran for this long is sound: the next wait is the first again."""
@@ -470,3 +415,61 @@ class Restarts:
         """
         self._deaths = 1 if ran_s >= STEADY_S else self._deaths + 1
         return wait_ms(_RESTARTS, self._deaths) / 1_000
+
+
+# The link between the supervisor and a process: a pair of sockets.
+#
+# The process ends in calm when the other end is gone, so no worker outlives a supervisor that was
+# killed. Before it ends, it sends a report.
+
+
+_MOST = 1 << 16
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a process sends before it ends.
+
+    Attributes:
+        handled: Records whose handler returned.
+        dead: Records that were set aside.
+        skipped: Records that failed and were skipped.
+        unfinished: Records that were given up.
+        is_final: Whether another process in its place would end in the same way.
+    """
+
+    handled: int = 0
+    dead: int = 0
+    skipped: int = 0
+    unfinished: int = 0
+    is_final: bool = False
+
+
+def open_link(descriptor: int) -> socket.socket:
+    """Take over the end of a process; SIGTERM is raised here when the supervisor is gone."""
+    link = socket.socket(fileno=descriptor)
+    link.set_inheritable(False)
+
+    def watch() -> None:
+        with suppress(OSError):
+            link.recv(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="supervisor", daemon=True).start()
+    return link
+
+
+def send_report(link: socket.socket, report: Report) -> None:
+    """Send the report, if the supervisor is there."""
+    with suppress(OSError):
+        link.sendall(json.dumps(asdict(report)).encode())
+
+
+def read_report(link: socket.socket) -> Report:
+    """Return the report of a process that has ended, and close the link."""
+    with link:
+        link.setblocking(False)
+        try:
+            return Report(**json.loads(link.recv(_MOST)))
+        except (OSError, ValueError):
+            return Report()  # it died before it could send one

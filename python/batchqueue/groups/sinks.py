@@ -28,6 +28,293 @@ if TYPE_CHECKING:
     from batchqueue.outputs import MetricsStore, StoreTransaction
 
 
+class MetricsSink:
+    """A handler that merges records as metrics into a store, so that each counts exactly once.
+
+    L1 merges the metrics of a batch in memory, before the store is locked; L2 merges these partials
+    with what the store has. The results, the offset of the last record and the token of the
+    partition are stored in one transaction per batch. So a record that comes again, after a crash,
+    a retry or a takeover, is left out; and a worker that has lost its partition stores nothing
+    once its successor has been here: the sink raises `StaleTokenError`, and the worker drops the
+    partition.
+
+    It keeps no state between batches. Give it to `Worker.handler`, to `add_handler` for one or more
+    kinds, or return one from `handler_factory`. It pickles if the store and `to_metrics` do.
+
+    A sink id belongs to one group and stream. Others are refused, because their records would count
+    beside those that are stored; so are metrics whose columns have changed.
+
+    Example:
+        >>> from batchqueue.aggregation import CountMetrics, metric_type
+        >>> from batchqueue.groups import MemoryStreams, MetricsSink, Worker
+        >>> from batchqueue.outputs import SqliteStore
+        >>> ORDERS = metric_type("orders", CountMetrics)
+        >>> store = SqliteStore("metrics.db")
+        >>> orders = MemoryStreams("orders", partitions=2)
+        >>> worker = Worker("billing", orders, codec="json")
+        >>> _ = worker.handler(MetricsSink(store, lambda order: [ORDERS(order["city"], 0)]))
+        >>> with orders.producer(codec="json") as producer:
+        ...     _ = producer.send_many([{"city": "rome"}, {"city": "oslo"}, {"city": "rome"}])
+        >>> worker.run(until_idle=0.1).handled
+        3
+        >>> [(found.entity, found.count) for found in store.read(ORDERS)]
+        [('oslo', 1), ('rome', 2)]
+    """
+
+    def __init__(
+        self,
+        store: "MetricsStore",
+        to_metrics: "Callable[[Any], Iterable[Metrics]]",
+        *,
+        sink_id: str = "default",
+    ) -> None:
+        """Make a sink; the store is opened with the first batch.
+
+        Args:
+            store: Where to write, for instance a `SqliteStore`.
+            to_metrics: Gets the value of a record, and returns its metrics, in any number. It is
+                called again for a record that comes again, so the same value must give the same
+                metrics: take their time from the value, not from the clock.
+            sink_id: The sink to write for; "default" by default. Several sinks may share a store.
+
+        Raises:
+            ConfigError: The store is not a store, or `to_metrics` is not callable.
+        """
+        if not hasattr(store, "transaction"):
+            raise ConfigError(
+                f"store is {quoted_value(store)}; give a store of metrics, for instance "
+                'SqliteStore("metrics.db")'
+            )
+        self._store = store
+        self._l1: SinkL1 = ByFunction(to_metrics)
+        self._sink_id = sink_id
+
+    @classmethod
+    def arrow(
+        cls,
+        store: "MetricsStore",
+        aggregation: "Aggregation",
+        metrics: "Callable[[pa.RecordBatch], Iterable[Metrics]]",
+        *,
+        sink_id: str = "default",
+    ) -> Self:
+        """Make a sink for records that are Arrow batches, as with the codec "arrow".
+
+        An `Aggregator` merges the rows of a batch of records in Rust, and only its groups become
+        Python objects.
+
+        Args:
+            store: Where to write.
+            aggregation: What to aggregate. A batch of records may have up to its `max_groups`
+                groups.
+            metrics: Gets a `pyarrow.RecordBatch` with a row for each group, and returns metrics. It
+                is called once for consecutive records with the same schema. L2 combines metrics of
+                the same key across batches, so return what can be combined: a mean as its sum and
+                count, no quantiles.
+            sink_id: The sink to write for; "default" by default.
+
+        Raises:
+            ConfigError: An argument is invalid.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> from batchqueue.aggregation import Aggregation, Count, CountMetrics, metric_type
+            >>> from batchqueue.groups import MemoryStreams, MetricsSink, Worker
+            >>> from batchqueue.outputs import SqliteStore
+            >>> FLIGHTS = metric_type("flights", CountMetrics)
+            >>> by_carrier = Aggregation(keys=["carrier"], measures={"flights": Count()})
+            >>> def metrics(groups):
+            ...     for group in groups.to_pylist():
+            ...         yield FLIGHTS(group["carrier"], 0, group["flights"])
+            >>> store, flights = SqliteStore("flights.db"), MemoryStreams("flights")
+            >>> worker = Worker("statistics", flights, codec="arrow")
+            >>> _ = worker.handler(MetricsSink.arrow(store, by_carrier, metrics))
+            >>> with flights.producer(codec="arrow") as producer:
+            ...     _ = producer.send(pa.record_batch({"carrier": ["UA", "AA", "UA"]}))
+            >>> worker.run(until_idle=0.1).handled
+            1
+            >>> [(found.entity, found.count) for found in store.read(FLIGHTS)]
+            [('AA', 1), ('UA', 2)]
+        """
+        l1 = ByAggregation(aggregation, metrics)
+        sink = cls(store, metrics, sink_id=sink_id)
+        sink._l1 = l1
+        return sink
+
+    def __repr__(self) -> str:
+        return f"MetricsSink({self._store!r}, sink_id={self._sink_id!r})"
+
+    def consume(self, batch: "FencedBatch") -> None:
+        """Merge the records of a batch that are not stored yet, and commit.
+
+        Args:
+            batch: The batch of a worker.
+
+        Raises:
+            StaleTokenError: A newer owner of the partition was here. Nothing was changed.
+            ConfigError: The sink id belongs to another group, stream or job, or a metric has
+                changed its columns. Nothing was changed.
+            TypeError: `to_metrics`, or `metrics`, did not return metrics.
+            StoreError: The store cannot be written, for instance because its disk is full.
+            StoreUnavailableError: It is busy or down; another attempt may succeed.
+        """
+        from batchqueue.outputs.ledger import OwnedSink
+
+        partials = self._merged(batch.records)  # before the lock: other writers need not wait
+        marks = _Marks.of(batch)
+
+        def unstored(transaction: "StoreTransaction", stored: int | None) -> "list[Metrics] | None":
+            _pass_fence(transaction, batch, marks.token)
+            if stored is None or stored < batch.records[0].offset:
+                return partials
+            if stored >= batch.last:
+                return None
+            return self._merged([each for each in batch.records if each.offset > stored])
+
+        owner = {"kind": "group", "group": batch.group, "stream": batch.stream}
+        sink = OwnedSink(self._store, self._sink_id, owner)
+        sink.write_once(marks.offset, batch.last, unstored)
+
+    def _merged(self, records: "Sequence[Record[Any]]") -> "list[Metrics]":
+        """L1: a partial per metric type and key."""
+        from batchqueue.aggregation import MergeBuffer
+
+        buffer = MergeBuffer()
+        buffer.accept_all(self._l1.metrics(records))
+        return buffer.drain()
+
+
+class _Marks(NamedTuple):
+    """The query ids of a partition in the ledger. Names of groups and streams have no bars."""
+
+    token: str
+    offset: str
+
+    @classmethod
+    def of(cls, batch: "FencedBatch") -> Self:
+        """Return those of the partition and the handler of a batch."""
+        place = f"{batch.stream}/{batch.partition}"
+        # All handlers of an owner have its token; one of them may be ahead of the others.
+        return cls(
+            f"token|{batch.group}|{place}",
+            f"offset|{batch.group}|{batch.kind}|{place}",
+        )
+
+
+def _pass_fence(transaction: "StoreTransaction", batch: "FencedBatch", mark: str) -> None:
+    """Refuse a former owner, and note the newest one, even if it has nothing new."""
+    seen = transaction.last_batch(mark)
+    if seen is not None and seen > batch.token:
+        raise StaleTokenError(batch.stream, batch.partition, batch.token, seen)
+    if seen != batch.token:
+        transaction.raise_mark(mark, batch.token)
+
+
+# L1 of a `MetricsSink`: what makes metrics of records, a function or an aggregation of columns.
+#
+# The stores and the aggregations are imported where they are used: they take longer than all of
+# this package.
+
+
+class SinkL1(Protocol):
+    """Makes metrics of records."""
+
+    def metrics(self, records: "Sequence[Record[Any]]") -> "Iterator[Metrics]":
+        """Return the metrics of records, of which there is at least one."""
+        ...
+
+
+@dataclass(frozen=True)
+class ByFunction:
+    """A function makes metrics of each value.
+
+    Attributes:
+        to_metrics: The function.
+
+    Raises:
+        ConfigError: It is not callable.
+    """
+
+    to_metrics: "Callable[[Any], Iterable[Metrics]]"
+
+    def __post_init__(self) -> None:
+        if not callable(self.to_metrics):
+            raise ConfigError(
+                f"to_metrics is {quoted_value(self.to_metrics)}; give a function that takes a "
+                "value and returns a list of metrics"
+            )
+
+    def metrics(self, records: "Sequence[Record[Any]]") -> "Iterator[Metrics]":
+        """Return the metrics of records."""
+        for record in records:
+            made = self.to_metrics(record.value)
+            yield from _checked("to_metrics", made, f"the record at offset {record.offset}")
+
+
+@dataclass(frozen=True)
+class ByAggregation:
+    """An aggregator takes values as Arrow rows, and a function makes metrics of its groups.
+
+    Attributes:
+        aggregation: What to aggregate.
+        to_metrics: The function.
+
+    Raises:
+        ConfigError: One of them is invalid.
+    """
+
+    aggregation: "Aggregation"
+    to_metrics: "Callable[[Any], Iterable[Metrics]]"
+
+    def __post_init__(self) -> None:
+        from batchqueue.aggregation import Aggregation
+
+        if not isinstance(self.aggregation, Aggregation):
+            raise ConfigError(
+                f"aggregation is {quoted_value(self.aggregation)}; give an Aggregation"
+            )
+        if not callable(self.to_metrics):
+            raise ConfigError(
+                f"metrics is {quoted_value(self.to_metrics)}; give a function that takes a "
+                "pyarrow.RecordBatch of groups and returns a list of metrics"
+            )
+
+    def metrics(self, records: "Sequence[Record[Any]]") -> "Iterator[Metrics]":
+        """Return the metrics of records."""
+        from batchqueue.aggregation import Aggregator
+
+        # An aggregator wants the same types in all rows, which those of another producer may lack.
+        for _, run in groupby(records, key=_schema):
+            same = list(run)
+            aggregator = Aggregator(self.aggregation)
+            aggregator.consume([record.value for record in same])
+            groups = aggregator.result()
+            if groups is not None:  # there were rows
+                where = f"the groups of offsets {same[0].offset}..{same[-1].offset}"
+                yield from _checked("metrics", self.to_metrics(groups), where)
+
+
+def _schema(record: Record[Any]) -> object:
+    return getattr(record.value, "schema", None)
+
+
+def _checked(function: str, made: object, where: str) -> "Iterator[Metrics]":
+    from batchqueue.aggregation import Metrics
+
+    if not isinstance(made, Iterable):
+        raise TypeError(
+            f"{function} returned {quoted_value(made)} for {where}; return a list of metrics, an "
+            "empty one for none"
+        )
+    for item in made:
+        if not isinstance(item, Metrics):
+            raise TypeError(
+                f"{function} gave {quoted_value(item)} for {where}; give metrics, which "
+                "metric_type makes classes of"
+            )
+        yield item
+
+
 # `Fence`: the records of a batch that a database has not stored yet, and no writer but the newest.
 #
 # A row per group, stream and partition, and per handler if there are several, holds the token of
@@ -296,290 +583,3 @@ def _quoted_table(table: str) -> str:
 
     schema, dot, name = table.rpartition(".")
     return f"{quoted(schema)}.{quoted(name)}" if dot else quoted(name)
-
-
-class MetricsSink:
-    """A handler that merges records as metrics into a store, so that each counts exactly once.
-
-    L1 merges the metrics of a batch in memory, before the store is locked; L2 merges these partials
-    with what the store has. The results, the offset of the last record and the token of the
-    partition are stored in one transaction per batch. So a record that comes again, after a crash,
-    a retry or a takeover, is left out; and a worker that has lost its partition stores nothing
-    once its successor has been here: the sink raises `StaleTokenError`, and the worker drops the
-    partition.
-
-    It keeps no state between batches. Give it to `Worker.handler`, to `add_handler` for one or more
-    kinds, or return one from `handler_factory`. It pickles if the store and `to_metrics` do.
-
-    A sink id belongs to one group and stream. Others are refused, because their records would count
-    beside those that are stored; so are metrics whose columns have changed.
-
-    Example:
-        >>> from batchqueue.aggregation import CountMetrics, metric_type
-        >>> from batchqueue.groups import MemoryStreams, MetricsSink, Worker
-        >>> from batchqueue.outputs import SqliteStore
-        >>> ORDERS = metric_type("orders", CountMetrics)
-        >>> store = SqliteStore("metrics.db")
-        >>> orders = MemoryStreams("orders", partitions=2)
-        >>> worker = Worker("billing", orders, codec="json")
-        >>> _ = worker.handler(MetricsSink(store, lambda order: [ORDERS(order["city"], 0)]))
-        >>> with orders.producer(codec="json") as producer:
-        ...     _ = producer.send_many([{"city": "rome"}, {"city": "oslo"}, {"city": "rome"}])
-        >>> worker.run(until_idle=0.1).handled
-        3
-        >>> [(found.entity, found.count) for found in store.read(ORDERS)]
-        [('oslo', 1), ('rome', 2)]
-    """
-
-    def __init__(
-        self,
-        store: "MetricsStore",
-        to_metrics: "Callable[[Any], Iterable[Metrics]]",
-        *,
-        sink_id: str = "default",
-    ) -> None:
-        """Make a sink; the store is opened with the first batch.
-
-        Args:
-            store: Where to write, for instance a `SqliteStore`.
-            to_metrics: Gets the value of a record, and returns its metrics, in any number. It is
-                called again for a record that comes again, so the same value must give the same
-                metrics: take their time from the value, not from the clock.
-            sink_id: The sink to write for; "default" by default. Several sinks may share a store.
-
-        Raises:
-            ConfigError: The store is not a store, or `to_metrics` is not callable.
-        """
-        if not hasattr(store, "transaction"):
-            raise ConfigError(
-                f"store is {quoted_value(store)}; give a store of metrics, for instance "
-                'SqliteStore("metrics.db")'
-            )
-        self._store = store
-        self._l1: SinkL1 = ByFunction(to_metrics)
-        self._sink_id = sink_id
-
-    @classmethod
-    def arrow(
-        cls,
-        store: "MetricsStore",
-        aggregation: "Aggregation",
-        metrics: "Callable[[pa.RecordBatch], Iterable[Metrics]]",
-        *,
-        sink_id: str = "default",
-    ) -> Self:
-        """Make a sink for records that are Arrow batches, as with the codec "arrow".
-
-        An `Aggregator` merges the rows of a batch of records in Rust, and only its groups become
-        Python objects.
-
-        Args:
-            store: Where to write.
-            aggregation: What to aggregate. A batch of records may have up to its `max_groups`
-                groups.
-            metrics: Gets a `pyarrow.RecordBatch` with a row for each group, and returns metrics. It
-                is called once for consecutive records with the same schema. L2 combines metrics of
-                the same key across batches, so return what can be combined: a mean as its sum and
-                count, no quantiles.
-            sink_id: The sink to write for; "default" by default.
-
-        Raises:
-            ConfigError: An argument is invalid.
-
-        Example:
-            >>> import pyarrow as pa
-            >>> from batchqueue.aggregation import Aggregation, Count, CountMetrics, metric_type
-            >>> from batchqueue.groups import MemoryStreams, MetricsSink, Worker
-            >>> from batchqueue.outputs import SqliteStore
-            >>> FLIGHTS = metric_type("flights", CountMetrics)
-            >>> by_carrier = Aggregation(keys=["carrier"], measures={"flights": Count()})
-            >>> def metrics(groups):
-            ...     for group in groups.to_pylist():
-            ...         yield FLIGHTS(group["carrier"], 0, group["flights"])
-            >>> store, flights = SqliteStore("flights.db"), MemoryStreams("flights")
-            >>> worker = Worker("statistics", flights, codec="arrow")
-            >>> _ = worker.handler(MetricsSink.arrow(store, by_carrier, metrics))
-            >>> with flights.producer(codec="arrow") as producer:
-            ...     _ = producer.send(pa.record_batch({"carrier": ["UA", "AA", "UA"]}))
-            >>> worker.run(until_idle=0.1).handled
-            1
-            >>> [(found.entity, found.count) for found in store.read(FLIGHTS)]
-            [('AA', 1), ('UA', 2)]
-        """
-        l1 = ByAggregation(aggregation, metrics)
-        sink = cls(store, metrics, sink_id=sink_id)
-        sink._l1 = l1
-        return sink
-
-    def __repr__(self) -> str:
-        return f"MetricsSink({self._store!r}, sink_id={self._sink_id!r})"
-
-    def consume(self, batch: FencedBatch) -> None:
-        """Merge the records of a batch that are not stored yet, and commit.
-
-        Args:
-            batch: The batch of a worker.
-
-        Raises:
-            StaleTokenError: A newer owner of the partition was here. Nothing was changed.
-            ConfigError: The sink id belongs to another group, stream or job, or a metric has
-                changed its columns. Nothing was changed.
-            TypeError: `to_metrics`, or `metrics`, did not return metrics.
-            StoreError: The store cannot be written, for instance because its disk is full.
-            StoreUnavailableError: It is busy or down; another attempt may succeed.
-        """
-        from batchqueue.outputs.ledger import OwnedSink
-
-        partials = self._merged(batch.records)  # before the lock: other writers need not wait
-        marks = _Marks.of(batch)
-
-        def unstored(transaction: "StoreTransaction", stored: int | None) -> "list[Metrics] | None":
-            _pass_fence(transaction, batch, marks.token)
-            if stored is None or stored < batch.records[0].offset:
-                return partials
-            if stored >= batch.last:
-                return None
-            return self._merged([each for each in batch.records if each.offset > stored])
-
-        owner = {"kind": "group", "group": batch.group, "stream": batch.stream}
-        sink = OwnedSink(self._store, self._sink_id, owner)
-        sink.write_once(marks.offset, batch.last, unstored)
-
-    def _merged(self, records: "Sequence[Record[Any]]") -> "list[Metrics]":
-        """L1: a partial per metric type and key."""
-        from batchqueue.aggregation import MergeBuffer
-
-        buffer = MergeBuffer()
-        buffer.accept_all(self._l1.metrics(records))
-        return buffer.drain()
-
-
-class _Marks(NamedTuple):
-    """The query ids of a partition in the ledger. Names of groups and streams have no bars."""
-
-    token: str
-    offset: str
-
-    @classmethod
-    def of(cls, batch: FencedBatch) -> Self:
-        """Return those of the partition and the handler of a batch."""
-        place = f"{batch.stream}/{batch.partition}"
-        # All handlers of an owner have its token; one of them may be ahead of the others.
-        return cls(
-            f"token|{batch.group}|{place}",
-            f"offset|{batch.group}|{batch.kind}|{place}",
-        )
-
-
-def _pass_fence(transaction: "StoreTransaction", batch: FencedBatch, mark: str) -> None:
-    """Refuse a former owner, and note the newest one, even if it has nothing new."""
-    seen = transaction.last_batch(mark)
-    if seen is not None and seen > batch.token:
-        raise StaleTokenError(batch.stream, batch.partition, batch.token, seen)
-    if seen != batch.token:
-        transaction.raise_mark(mark, batch.token)
-
-
-# L1 of a `MetricsSink`: what makes metrics of records, a function or an aggregation of columns.
-#
-# The stores and the aggregations are imported where they are used: they take longer than all of
-# this package.
-
-
-class SinkL1(Protocol):
-    """Makes metrics of records."""
-
-    def metrics(self, records: "Sequence[Record[Any]]") -> "Iterator[Metrics]":
-        """Return the metrics of records, of which there is at least one."""
-        ...
-
-
-@dataclass(frozen=True)
-class ByFunction:
-    """A function makes metrics of each value.
-
-    Attributes:
-        to_metrics: The function.
-
-    Raises:
-        ConfigError: It is not callable.
-    """
-
-    to_metrics: "Callable[[Any], Iterable[Metrics]]"
-
-    def __post_init__(self) -> None:
-        if not callable(self.to_metrics):
-            raise ConfigError(
-                f"to_metrics is {quoted_value(self.to_metrics)}; give a function that takes a "
-                "value and returns a list of metrics"
-            )
-
-    def metrics(self, records: "Sequence[Record[Any]]") -> "Iterator[Metrics]":
-        """Return the metrics of records."""
-        for record in records:
-            made = self.to_metrics(record.value)
-            yield from _checked("to_metrics", made, f"the record at offset {record.offset}")
-
-
-@dataclass(frozen=True)
-class ByAggregation:
-    """An aggregator takes values as Arrow rows, and a function makes metrics of its groups.
-
-    Attributes:
-        aggregation: What to aggregate.
-        to_metrics: The function.
-
-    Raises:
-        ConfigError: One of them is invalid.
-    """
-
-    aggregation: "Aggregation"
-    to_metrics: "Callable[[Any], Iterable[Metrics]]"
-
-    def __post_init__(self) -> None:
-        from batchqueue.aggregation import Aggregation
-
-        if not isinstance(self.aggregation, Aggregation):
-            raise ConfigError(
-                f"aggregation is {quoted_value(self.aggregation)}; give an Aggregation"
-            )
-        if not callable(self.to_metrics):
-            raise ConfigError(
-                f"metrics is {quoted_value(self.to_metrics)}; give a function that takes a "
-                "pyarrow.RecordBatch of groups and returns a list of metrics"
-            )
-
-    def metrics(self, records: "Sequence[Record[Any]]") -> "Iterator[Metrics]":
-        """Return the metrics of records."""
-        from batchqueue.aggregation import Aggregator
-
-        # An aggregator wants the same types in all rows, which those of another producer may lack.
-        for _, run in groupby(records, key=_schema):
-            same = list(run)
-            aggregator = Aggregator(self.aggregation)
-            aggregator.consume([record.value for record in same])
-            groups = aggregator.result()
-            if groups is not None:  # there were rows
-                where = f"the groups of offsets {same[0].offset}..{same[-1].offset}"
-                yield from _checked("metrics", self.to_metrics(groups), where)
-
-
-def _schema(record: Record[Any]) -> object:
-    return getattr(record.value, "schema", None)
-
-
-def _checked(function: str, made: object, where: str) -> "Iterator[Metrics]":
-    from batchqueue.aggregation import Metrics
-
-    if not isinstance(made, Iterable):
-        raise TypeError(
-            f"{function} returned {quoted_value(made)} for {where}; return a list of metrics, an "
-            "empty one for none"
-        )
-    for item in made:
-        if not isinstance(item, Metrics):
-            raise TypeError(
-                f"{function} gave {quoted_value(item)} for {where}; give metrics, which "
-                "metric_type makes classes of"
-            )
-        yield item

@@ -28,104 +28,12 @@ from batchqueue.groups.redis.node import (
     words_of,
 )
 
-# `Library`: the scripts, each one text with what it shares with others before it.
-
-
-_CONTROL = [
-    "time",
-    "join",
-    "beat",
-    "plan",
-    "sync",
-    "release",
-    "resize",
-    "leaving",
-    "leave",
-    "members",
-]
-_PARTITION = [
-    "open",
-    "commit",
-    "set_aside",
-    "position",
-    "reset",
-    "forget",
-    "send_back",
-    "trim",
-    "add",
-]
-_STREAM = ["partitions", "enlarge"]
-
-
-class Script(NamedTuple):
-    """A script.
-
-    Attributes:
-        text: What the server runs.
-        sha: By which the server knows it once it has run.
-    """
-
-    text: str
-    sha: str
-
-
-class ScriptCall(NamedTuple):
-    """A script with what it takes.
-
-    Attributes:
-        script: The script.
-        keys: All keys that it uses.
-        arguments: The rest.
-    """
-
-    script: Script
-    keys: tuple[str, ...]
-    arguments: tuple[bytes | str | int | float, ...]
-
-
-class Library:
-    """The scripts, by the names of their files."""
-
-    def __init__(self, clock: str | None = None) -> None:
-        """Read nothing yet.
-
-        Args:
-            clock: The Lua function `clock_us`. Default: None, the time of the server.
-        """
-        self._clock = clock
-
-    def __getitem__(self, name: str) -> Script:
-        """Return a script."""
-        return self._scripts[name]
-
-    @cached_property
-    def _scripts(self) -> dict[str, Script]:
-        clock = _text("clock") if self._clock is None else self._clock
-        control = [clock, _text("common"), _text("control")]
-        partition = [clock, _text("common"), _text("partition")]
-        parts = {name: [*control, _text(name)] for name in _CONTROL}
-        parts |= {name: [*partition, _text(name)] for name in _PARTITION}
-        parts |= {name: [_text(name)] for name in _STREAM}
-        return {name: _script("\n".join(texts)) for name, texts in parts.items()}
-
-
-def _text(name: str) -> str:
-    return (files("batchqueue.groups.redis") / "scripts" / f"{name}.lua").read_text("utf8")
-
-
-def _script(text: str) -> Script:
-    # The server's own name of a script, not a safeguard.
-    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-
-
-LIBRARY = Library()
-"""The scripts as they are."""
-
-
 T = TypeVar("T")
+
 
 _OF_ALL = {"NoPermissionError", "MovedError", "AskError"}
 """Errors that concern all partitions."""
+
 
 _HINTS = {
     "NoPermissionError": "allow the user the keys and commands that RedisStreams lists",
@@ -218,7 +126,7 @@ class Link:
         """
         return self._tried(self._run(commands, None, Node.receive_entries))
 
-    def call(self, calls: Sequence[ScriptCall], *, replicated: bool = False) -> list[Any]:
+    def call(self, calls: "Sequence[ScriptCall]", *, replicated: bool = False) -> list[Any]:
         """Run scripts, and return their replies.
 
         Args:
@@ -231,7 +139,7 @@ class Link:
         """
         return self._checked(self._called(calls, self.replicas if replicated else None))
 
-    def try_call(self, calls: Sequence[ScriptCall], *, replicated: bool = False) -> list[Any]:
+    def try_call(self, calls: "Sequence[ScriptCall]", *, replicated: bool = False) -> list[Any]:
         """Run scripts, and return their replies, or errors that concern one of them.
 
         That is the `ResponseError` of one that is refused; and the `StreamUnavailableError` of one
@@ -271,7 +179,7 @@ class Link:
         """
         return self._guarded(lambda: self._connected().everywhere(words))
 
-    def _called(self, calls: Sequence[ScriptCall], replicas: Replicas | None) -> list[Any]:
+    def _called(self, calls: "Sequence[ScriptCall]", replicas: Replicas | None) -> list[Any]:
         from redis.exceptions import NoScriptError
 
         commands = [_words("EVALSHA", each.script.sha, each) for each in calls]
@@ -377,14 +285,113 @@ def is_of_one(reply: Any) -> bool:
     return is_error and not is_unavailable(reply) and words_of(reply).isdisjoint(_OF_ALL)
 
 
-def _words(command: str, script: str, call: ScriptCall) -> Words:
+def _words(command: str, script: str, call: "ScriptCall") -> Words:
     return (command, script, len(call.keys), *call.keys, *call.arguments)
+
+
+# `Library`: the scripts, each one text with what it shares with others before it.
+
+
+_CONTROL = [
+    "time",
+    "join",
+    "beat",
+    "plan",
+    "sync",
+    "release",
+    "resize",
+    "leaving",
+    "leave",
+    "members",
+]
+
+
+_PARTITION = [
+    "open",
+    "commit",
+    "set_aside",
+    "position",
+    "reset",
+    "forget",
+    "send_back",
+    "trim",
+    "add",
+]
+
+
+_STREAM = ["partitions", "enlarge"]
+
+
+class Script(NamedTuple):
+    """A script.
+
+    Attributes:
+        text: What the server runs.
+        sha: By which the server knows it once it has run.
+    """
+
+    text: str
+    sha: str
+
+
+class ScriptCall(NamedTuple):
+    """A script with what it takes.
+
+    Attributes:
+        script: The script.
+        keys: All keys that it uses.
+        arguments: The rest.
+    """
+
+    script: Script
+    keys: tuple[str, ...]
+    arguments: tuple[bytes | str | int | float, ...]
+
+
+class Library:
+    """The scripts, by the names of their files."""
+
+    def __init__(self, clock: str | None = None) -> None:
+        """Read nothing yet.
+
+        Args:
+            clock: The Lua function `clock_us`. Default: None, the time of the server.
+        """
+        self._clock = clock
+
+    def __getitem__(self, name: str) -> Script:
+        """Return a script."""
+        return self._scripts[name]
+
+    @cached_property
+    def _scripts(self) -> dict[str, Script]:
+        clock = _text("clock") if self._clock is None else self._clock
+        control = [clock, _text("common"), _text("control")]
+        partition = [clock, _text("common"), _text("partition")]
+        parts = {name: [*control, _text(name)] for name in _CONTROL}
+        parts |= {name: [*partition, _text(name)] for name in _PARTITION}
+        parts |= {name: [_text(name)] for name in _STREAM}
+        return {name: _script("\n".join(texts)) for name, texts in parts.items()}
+
+
+def _text(name: str) -> str:
+    return (files("batchqueue.groups.redis") / "scripts" / f"{name}.lua").read_text("utf8")
+
+
+def _script(text: str) -> Script:
+    # The server's own name of a script, not a safeguard.
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+LIBRARY = Library()
+"""The scripts as they are."""
 
 
 # What Redis servers must be like for groups, and what it had better be.
 
 
 _log = BackgroundLog("batchqueue")
+
 
 OLDEST = (6, 2)
 """The first version of Redis with `XTRIM MINID` and `ZRANGE` as the scripts use them."""

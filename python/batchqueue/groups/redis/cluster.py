@@ -26,6 +26,242 @@ from batchqueue.groups.redis.node import (
     is_unavailable,
 )
 
+_MOST_REDIRECTS = 5
+"""How often a command may be sent on to another node."""
+
+
+_RETRY_S = 0.5
+"""The time between two attempts to reach a node. Commands for other nodes wait for each."""
+
+
+_REFRESH_S = 0.1
+"""The shortest time between two readings of the slots."""
+
+
+class Cluster:
+    """The nodes. One thread at a time."""
+
+    def __init__(
+        self,
+        stream: str,
+        entry: Node,
+        node_at: Callable[[Address], Node],
+        slots: "SlotMap",
+        *,
+        is_pinned: bool,
+    ) -> None:
+        """Connect to the nodes with the first commands for each.
+
+        Args:
+            stream: The stream, for errors.
+            entry: The node that was asked for the slots.
+            node_at: Makes a connection.
+            slots: The slots.
+            is_pinned: Whether a slot fails once when its connection is another one.
+        """
+        self._stream = stream
+        self._entry = entry
+        self._node_at = node_at
+        self._slots = slots
+        self._is_pinned = is_pinned
+        self._is_interrupted = False
+        self._nodes: dict[Address, Node] = {}
+        self._pins: dict[int, tuple[Address, int]] = {}
+        self._unreached: dict[Address, tuple[float, str]] = {}
+        self._is_stale = False
+        self._refresh_at = 0.0
+
+    def exchange(
+        self,
+        commands: Sequence[Words],
+        replicas: Replicas | None = None,
+        receive: Receive = Node.receive,
+    ) -> list[Any]:
+        """Send each command to the node of its key, and return the replies.
+
+        Args:
+            commands: The commands. All keys of one are in one slot.
+            replicas: How many replicas are to confirm what was written. Default: None.
+            receive: How to receive the replies.
+
+        Returns:
+            The replies; the error of a command that was refused or that could not be sent.
+        """
+        self._refresh_slots()
+        slots = [self._slots.slot_of(each) for each in commands]
+        batch = SlotBatch(commands, slots, [None] * len(commands))
+        places = []
+        for index, slot in enumerate(slots):
+            if (owner := self._slots.owner(slot)) is None:
+                self._is_stale = True
+                batch.replies[index] = self._error(f"no node of the cluster has slot {slot}")
+            else:
+                places.append(SlotPlace(index, owner))
+        try:
+            for _ in range(_MOST_REDIRECTS):
+                if places:
+                    places = self._round(batch, places, replicas, receive)
+        except BaseException:
+            self.disconnect()  # replies may be left
+            raise
+        batch.fail(places, self._error("the cluster moves a slot again and again"))
+        return batch.replies
+
+    def everywhere(self, words: Words) -> dict[str, Any]:
+        """Send a command to each node, and return the replies of those that can be reached."""
+        from redis.exceptions import RedisError
+
+        found = {}
+        for address in self._slots.nodes:
+            with suppress(RedisError, OSError):
+                [found[_text(address)]] = self._node(address).ask([words])
+        return found
+
+    def refresh(self) -> None:
+        """Disconnect where the server has ended the connection."""
+        for node in self._nodes.values():
+            node.refresh()
+
+    def disconnect(self) -> None:
+        """End all connections."""
+        for node in (self._entry, *self._nodes.values()):
+            node.disconnect()
+
+    def interrupt(self) -> None:
+        """Let another thread that waits for a reply get an error."""
+        self._is_interrupted = True
+        for node in (self._entry, *self._nodes.copy().values()):
+            node.interrupt()
+
+    def _round(
+        self,
+        batch: "SlotBatch",
+        places: "Sequence[SlotPlace]",
+        replicas: Replicas | None,
+        receive: Receive,
+    ) -> "list[SlotPlace]":
+        """Send commands, take the replies, and return what has to go elsewhere."""
+        sent, elsewhere = [], []
+        after = [] if replicas is None else [replicas.words]
+        for address, chosen in by_node(places).items():
+            with self._failing(batch, address, chosen):
+                node = self._connected(address)
+                kept = self._pinned(batch, (address, node.epoch), chosen)
+                if words := batch.words(kept):
+                    node.send([*words, *after])
+                    sent.append((address, node, kept, len(words) + len(after)))
+        for address, node, chosen, count in sent:
+            with self._failing(batch, address, chosen):
+                found = receive(node, count)
+                if replicas is not None:
+                    replicas.note(found[-1])
+                for place, reply in without_asking(chosen, found):
+                    elsewhere += self._take(batch, place, reply)
+        return elsewhere
+
+    def _take(self, batch: "SlotBatch", place: "SlotPlace", reply: Any) -> "list[SlotPlace]":
+        """Take a reply, or return where the command has to go."""
+        then = redirected(place, reply)
+        if then is None:
+            if isinstance(reply, Exception) and is_unavailable(reply):
+                self._is_stale = True
+                reply = self._error(f"Redis at {_text(place.address)}: {reply}")
+            batch.replies[place.number] = reply
+            return []
+        if then.is_asked:  # the node hands its keys over, and nothing is lost
+            return [then]
+        self._is_stale = True
+        self._slots.move(batch.slots[place.number], then.address)
+        return [then]  # where it fails if it is pinned to this node
+
+    def _pinned(
+        self, batch: "SlotBatch", pin: tuple[Address, int], places: "list[SlotPlace]"
+    ) -> "list[SlotPlace]":
+        """Return the places whose slots have the connection that they had before."""
+        if not self._is_pinned:
+            return places
+        slots = {batch.slots[each.number] for each in places if not each.is_asked}
+        changed = {slot for slot in slots if self._pins.setdefault(slot, pin) != pin}
+        for slot in changed:
+            del self._pins[slot]
+        gone = [each for each in places if batch.slots[each.number] in changed]
+        if gone:
+            batch.fail(gone, self._error(f"Redis at {_text(pin[0])}: another connection"))
+        return [each for each in places if batch.slots[each.number] not in changed]
+
+    @contextmanager
+    def _failing(
+        self, batch: "SlotBatch", address: Address, places: "Sequence[SlotPlace]"
+    ) -> Iterator[None]:
+        """Let commands fail if their node cannot be reached, or ends the connection."""
+        from redis.exceptions import RedisError
+
+        try:
+            yield
+        except (RedisError, OSError) as error:
+            if self._is_interrupted or not is_lost(error):
+                raise
+            self._node(address).disconnect()
+            self._is_stale = True
+            for place in places:
+                self._pins.pop(batch.slots[place.number], None)
+            batch.fail(places, self._error(f"Redis at {_text(address)}: {error}"))
+
+    def _connected(self, address: Address) -> Node:
+        from redis.exceptions import ConnectionError as Lost
+        from redis.exceptions import RedisError
+
+        if time.monotonic() < self._unreached_until(address):
+            raise Lost(self._unreached[address][1])
+        node = self._node(address)
+        try:
+            node.connect()
+        except (RedisError, OSError) as error:
+            self._unreached[address] = (time.monotonic() + _RETRY_S, str(error))
+            raise
+        if self._is_interrupted:
+            raise Lost("interrupted")
+        return node
+
+    def _node(self, address: Address) -> Node:
+        if address not in self._nodes:
+            self._nodes[address] = self._node_at(address)
+        return self._nodes[address]
+
+    def _refresh_slots(self) -> None:
+        """Read the slots, if they are known to have changed, from the first node that answers."""
+        from redis.exceptions import RedisError
+
+        now = time.monotonic()
+        if not self._is_stale or now < self._refresh_at:
+            return
+        self._refresh_at = now + _REFRESH_S
+        tried = [each for each in self._slots.nodes if now >= self._unreached_until(each)]
+        for node in (*map(self._node, tried), self._entry):
+            with suppress(RedisError, OSError):
+                [reply] = node.ask([("CLUSTER", "SLOTS")])
+                if isinstance(reply, list):
+                    self._slots = SlotMap(reply, node.address)
+                    self._is_stale = False
+                    self._forget_nodes()
+                    return
+
+    def _unreached_until(self, address: Address) -> float:
+        return self._unreached.get(address, (0.0, ""))[0]
+
+    def _forget_nodes(self) -> None:
+        for address in self._nodes.keys() - set(self._slots.nodes):
+            self._nodes.pop(address).disconnect()
+            self._unreached.pop(address, None)
+
+    def _error(self, reason: str) -> StreamUnavailableError:
+        return StreamUnavailableError(self._stream, reason)
+
+
+def _text(address: Address) -> str:
+    return "{}:{}".format(*address)
+
+
 # Which node of a cluster has which slot, and where a command goes. Pure.
 
 
@@ -156,240 +392,6 @@ def redirected(place: SlotPlace, reply: Any) -> SlotPlace | None:
         return None
     address = (reply.host or place.address[0], reply.port)
     return SlotPlace(place.number, address, is_asked=not isinstance(reply, MovedError))
-
-
-_MOST_REDIRECTS = 5
-"""How often a command may be sent on to another node."""
-
-_RETRY_S = 0.5
-"""The time between two attempts to reach a node. Commands for other nodes wait for each."""
-
-_REFRESH_S = 0.1
-"""The shortest time between two readings of the slots."""
-
-
-class Cluster:
-    """The nodes. One thread at a time."""
-
-    def __init__(
-        self,
-        stream: str,
-        entry: Node,
-        node_at: Callable[[Address], Node],
-        slots: SlotMap,
-        *,
-        is_pinned: bool,
-    ) -> None:
-        """Connect to the nodes with the first commands for each.
-
-        Args:
-            stream: The stream, for errors.
-            entry: The node that was asked for the slots.
-            node_at: Makes a connection.
-            slots: The slots.
-            is_pinned: Whether a slot fails once when its connection is another one.
-        """
-        self._stream = stream
-        self._entry = entry
-        self._node_at = node_at
-        self._slots = slots
-        self._is_pinned = is_pinned
-        self._is_interrupted = False
-        self._nodes: dict[Address, Node] = {}
-        self._pins: dict[int, tuple[Address, int]] = {}
-        self._unreached: dict[Address, tuple[float, str]] = {}
-        self._is_stale = False
-        self._refresh_at = 0.0
-
-    def exchange(
-        self,
-        commands: Sequence[Words],
-        replicas: Replicas | None = None,
-        receive: Receive = Node.receive,
-    ) -> list[Any]:
-        """Send each command to the node of its key, and return the replies.
-
-        Args:
-            commands: The commands. All keys of one are in one slot.
-            replicas: How many replicas are to confirm what was written. Default: None.
-            receive: How to receive the replies.
-
-        Returns:
-            The replies; the error of a command that was refused or that could not be sent.
-        """
-        self._refresh_slots()
-        slots = [self._slots.slot_of(each) for each in commands]
-        batch = SlotBatch(commands, slots, [None] * len(commands))
-        places = []
-        for index, slot in enumerate(slots):
-            if (owner := self._slots.owner(slot)) is None:
-                self._is_stale = True
-                batch.replies[index] = self._error(f"no node of the cluster has slot {slot}")
-            else:
-                places.append(SlotPlace(index, owner))
-        try:
-            for _ in range(_MOST_REDIRECTS):
-                if places:
-                    places = self._round(batch, places, replicas, receive)
-        except BaseException:
-            self.disconnect()  # replies may be left
-            raise
-        batch.fail(places, self._error("the cluster moves a slot again and again"))
-        return batch.replies
-
-    def everywhere(self, words: Words) -> dict[str, Any]:
-        """Send a command to each node, and return the replies of those that can be reached."""
-        from redis.exceptions import RedisError
-
-        found = {}
-        for address in self._slots.nodes:
-            with suppress(RedisError, OSError):
-                [found[_text(address)]] = self._node(address).ask([words])
-        return found
-
-    def refresh(self) -> None:
-        """Disconnect where the server has ended the connection."""
-        for node in self._nodes.values():
-            node.refresh()
-
-    def disconnect(self) -> None:
-        """End all connections."""
-        for node in (self._entry, *self._nodes.values()):
-            node.disconnect()
-
-    def interrupt(self) -> None:
-        """Let another thread that waits for a reply get an error."""
-        self._is_interrupted = True
-        for node in (self._entry, *self._nodes.copy().values()):
-            node.interrupt()
-
-    def _round(
-        self,
-        batch: SlotBatch,
-        places: Sequence[SlotPlace],
-        replicas: Replicas | None,
-        receive: Receive,
-    ) -> list[SlotPlace]:
-        """Send commands, take the replies, and return what has to go elsewhere."""
-        sent, elsewhere = [], []
-        after = [] if replicas is None else [replicas.words]
-        for address, chosen in by_node(places).items():
-            with self._failing(batch, address, chosen):
-                node = self._connected(address)
-                kept = self._pinned(batch, (address, node.epoch), chosen)
-                if words := batch.words(kept):
-                    node.send([*words, *after])
-                    sent.append((address, node, kept, len(words) + len(after)))
-        for address, node, chosen, count in sent:
-            with self._failing(batch, address, chosen):
-                found = receive(node, count)
-                if replicas is not None:
-                    replicas.note(found[-1])
-                for place, reply in without_asking(chosen, found):
-                    elsewhere += self._take(batch, place, reply)
-        return elsewhere
-
-    def _take(self, batch: SlotBatch, place: SlotPlace, reply: Any) -> list[SlotPlace]:
-        """Take a reply, or return where the command has to go."""
-        then = redirected(place, reply)
-        if then is None:
-            if isinstance(reply, Exception) and is_unavailable(reply):
-                self._is_stale = True
-                reply = self._error(f"Redis at {_text(place.address)}: {reply}")
-            batch.replies[place.number] = reply
-            return []
-        if then.is_asked:  # the node hands its keys over, and nothing is lost
-            return [then]
-        self._is_stale = True
-        self._slots.move(batch.slots[place.number], then.address)
-        return [then]  # where it fails if it is pinned to this node
-
-    def _pinned(
-        self, batch: SlotBatch, pin: tuple[Address, int], places: list[SlotPlace]
-    ) -> list[SlotPlace]:
-        """Return the places whose slots have the connection that they had before."""
-        if not self._is_pinned:
-            return places
-        slots = {batch.slots[each.number] for each in places if not each.is_asked}
-        changed = {slot for slot in slots if self._pins.setdefault(slot, pin) != pin}
-        for slot in changed:
-            del self._pins[slot]
-        gone = [each for each in places if batch.slots[each.number] in changed]
-        if gone:
-            batch.fail(gone, self._error(f"Redis at {_text(pin[0])}: another connection"))
-        return [each for each in places if batch.slots[each.number] not in changed]
-
-    @contextmanager
-    def _failing(
-        self, batch: SlotBatch, address: Address, places: Sequence[SlotPlace]
-    ) -> Iterator[None]:
-        """Let commands fail if their node cannot be reached, or ends the connection."""
-        from redis.exceptions import RedisError
-
-        try:
-            yield
-        except (RedisError, OSError) as error:
-            if self._is_interrupted or not is_lost(error):
-                raise
-            self._node(address).disconnect()
-            self._is_stale = True
-            for place in places:
-                self._pins.pop(batch.slots[place.number], None)
-            batch.fail(places, self._error(f"Redis at {_text(address)}: {error}"))
-
-    def _connected(self, address: Address) -> Node:
-        from redis.exceptions import ConnectionError as Lost
-        from redis.exceptions import RedisError
-
-        if time.monotonic() < self._unreached_until(address):
-            raise Lost(self._unreached[address][1])
-        node = self._node(address)
-        try:
-            node.connect()
-        except (RedisError, OSError) as error:
-            self._unreached[address] = (time.monotonic() + _RETRY_S, str(error))
-            raise
-        if self._is_interrupted:
-            raise Lost("interrupted")
-        return node
-
-    def _node(self, address: Address) -> Node:
-        if address not in self._nodes:
-            self._nodes[address] = self._node_at(address)
-        return self._nodes[address]
-
-    def _refresh_slots(self) -> None:
-        """Read the slots, if they are known to have changed, from the first node that answers."""
-        from redis.exceptions import RedisError
-
-        now = time.monotonic()
-        if not self._is_stale or now < self._refresh_at:
-            return
-        self._refresh_at = now + _REFRESH_S
-        tried = [each for each in self._slots.nodes if now >= self._unreached_until(each)]
-        for node in (*map(self._node, tried), self._entry):
-            with suppress(RedisError, OSError):
-                [reply] = node.ask([("CLUSTER", "SLOTS")])
-                if isinstance(reply, list):
-                    self._slots = SlotMap(reply, node.address)
-                    self._is_stale = False
-                    self._forget_nodes()
-                    return
-
-    def _unreached_until(self, address: Address) -> float:
-        return self._unreached.get(address, (0.0, ""))[0]
-
-    def _forget_nodes(self) -> None:
-        for address in self._nodes.keys() - set(self._slots.nodes):
-            self._nodes.pop(address).disconnect()
-            self._unreached.pop(address, None)
-
-    def _error(self, reason: str) -> StreamUnavailableError:
-        return StreamUnavailableError(self._stream, reason)
-
-
-def _text(address: Address) -> str:
-    return "{}:{}".format(*address)
 
 
 # `Transport`: how commands get to a server. A cluster is one; here is that of a single server.

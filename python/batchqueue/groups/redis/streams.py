@@ -35,165 +35,6 @@ if TYPE_CHECKING:
     from redis import Redis, RedisCluster
 
 
-_TIMEOUT_S = 10.0
-"""How long connecting may take, and waiting for a reply."""
-
-
-class RedisAdministration:
-    """See `backend.Administration`."""
-
-    def __init__(self, server: Server, stream: str, group: str) -> None:
-        """Connect with the first call."""
-        self._stream = stream
-        self._name = group
-        self._link = Link(server, stream, _TIMEOUT_S)
-        self._group = RedisGroup(self._link, stream, group)
-        self._calls = PartitionCalls(stream, group)
-
-    def partitions(self) -> int:
-        """Return the partitions of the stream; 0 if it has none yet."""
-        self._link.refresh()
-        return known_partitions(self._link, self._stream)
-
-    def group(self) -> GroupInfo:
-        """Return who is there, and who owns what."""
-        self._link.refresh()
-        return self._group.info()
-
-    def infos(self, partitions: Sequence[int]) -> list[PartitionInfo]:
-        """Return where partitions are.
-
-        Raises:
-            CallRefusedError: A key of a partition holds a value of another type.
-        """
-        self._link.refresh()
-        replies = self._link.try_call([self._calls.info(each) for each in partitions])
-        for partition, reply in zip(partitions, replies, strict=True):
-            if isinstance(reply, StreamUnavailableError):
-                raise reply
-            if isinstance(reply, Exception):
-                call = "to say where the partition is"
-                raise refused(self._stream, partition, call, reply).error from reply
-        return [info_of(reply) for reply in replies]
-
-    def history(self, after: int) -> list[Event]:
-        """Return the last events."""
-        self._link.refresh()
-        return self._group.history(after)
-
-    def drain(self, session: str) -> bool:
-        """Let a member leave."""
-        self._link.refresh()
-        return self._group.leaving(session) is not Refusal.UNKNOWN
-
-    def trim(self) -> int:
-        """Remove the records that all groups have done."""
-        partitions, groups = self.partitions(), self._readers()
-        calls = [self._calls.trim(each, groups) for each in range(partitions)]
-        return sum(self._link.call(calls))
-
-    def resize(self, partitions: int) -> int:
-        """Raise the number of partitions of the stream and of its groups."""
-        partition_count(partitions)
-        self._link.refresh()
-        count = enlarged_partitions(self._link, self._stream, partitions)
-        for group in self._readers():
-            RedisGroup(self._link, self._stream, group).resize(count)
-        return count
-
-    def reset(self, partition: int, offset: int, done: int) -> None:
-        """Let the group continue after an offset."""
-        self._link.refresh()
-        self._link.call([self._calls.reset(partition, offset, done)])
-
-    def delete(self) -> None:
-        """Forget the group."""
-        partitions = self.partitions()
-        self._link.run([("SREM", readers_key(self._stream), self._name)])
-        self._group.delete()
-        self._link.call([self._calls.forget(each) for each in range(partitions)])
-
-    def dead_letters(self, partition: int, limit: int) -> list[Entry]:
-        """Return the oldest dead letters of a partition."""
-        self._link.refresh()
-        key = PartitionKeys(self._stream, partition).dead(self._name)
-        [items] = self._link.run([("XRANGE", key, "-", "+", "COUNT", limit)])
-        return [letter_of(item) for item in items]
-
-    def send_back(self, partition: int, letters: Sequence[Entry]) -> int:
-        """Add dead letters as new records."""
-        self._link.refresh()
-        [count] = self._link.call([self._calls.send_back(partition, letters)])
-        return int(count)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._link.close()
-
-    def _readers(self) -> list[str]:
-        [names] = self._link.run([("SMEMBERS", readers_key(self._stream))])
-        return sorted(name.decode() for name in names)
-
-
-class RedisWriter:
-    """A producer's connection; see `backend.Writer`."""
-
-    def __init__(self, server: Server, stream: str, *, wait_replicas: int = 0) -> None:
-        """Connect with the first call.
-
-        Args:
-            server: Where Redis is.
-            stream: The stream.
-            wait_replicas: How many replicas are to confirm records. Default: 0.
-        """
-        self._stream = stream
-        replicas = replicas_of(stream, wait_replicas, 10 * LONGEST_WAIT_MS)
-        self._link = Link(server, stream, _TIMEOUT_S, replicas=replicas)
-        self._calls = PartitionCalls(stream, "")
-        self._lock = threading.Lock()
-
-    def partitions(self, given: int | None) -> int:
-        """Return the partitions of the stream, after a check of the server."""
-        with self._lock:
-            check_server(self._link)
-            return fixed_partitions(self._link, self._stream, given)
-
-    def add(self, records: Sequence[NewRecord], max_len: int | None) -> list[int | None]:
-        """Add records."""
-        with self._lock:
-            self._link.refresh()
-            if max_len is None:
-                ids = self._link.run([self._words(each) for each in records], replicated=True)
-                return [parse_id(each) for each in ids]
-            return self._add_bounded(records, max_len)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._link.close()
-
-    def _words(self, record: NewRecord) -> list[bytes | str]:
-        partition, value, key, headers = record
-        stream = PartitionKeys(self._stream, partition).records
-        return ["XADD", stream, "*", *fields_of(value, key, headers)]
-
-    def _add_bounded(self, records: Sequence[NewRecord], max_len: int) -> list[int | None]:
-        # A script for each partition, which ends with the first record that has no place: so a
-        # script that the server had forgotten can be sent again without a change of the order.
-        places: dict[int, list[int]] = {}
-        for place, record in enumerate(records):
-            places.setdefault(record.partition, []).append(place)
-        calls = [
-            self._calls.add(partition, max_len, [records[place] for place in chosen])
-            for partition, chosen in places.items()
-        ]
-        offsets: list[int | None] = [None] * len(records)
-        replies = self._link.call(calls, replicated=True)
-        for chosen, ids in zip(places.values(), replies, strict=True):
-            for place, each in zip(chosen, ids, strict=False):
-                offsets[place] = parse_id(each)
-        return offsets
-
-
 class RedisStreams:
     """A stream on Redis 6.2 or later, with one Redis stream per partition. Needs the extra `redis`.
 
@@ -306,11 +147,11 @@ class RedisStreams:
             wait_replicas=self.wait_replicas,
         )
 
-    def open_writer(self) -> RedisWriter:
+    def open_writer(self) -> "RedisWriter":
         """Connect a producer; it does this on its own."""
         return RedisWriter(self._server, self.stream, wait_replicas=self.wait_replicas)
 
-    def open_administration(self, group: str) -> RedisAdministration:
+    def open_administration(self, group: str) -> "RedisAdministration":
         """Connect a monitor; it does this on its own."""
         return RedisAdministration(self._server, self.stream, check_name("the group", group))
 
@@ -353,3 +194,162 @@ def _streams(
     options: dict[str, Any],
 ) -> RedisStreams:
     return RedisStreams(url, stream, partitions=partitions, wait_replicas=wait_replicas, **options)
+
+
+_TIMEOUT_S = 10.0
+"""How long connecting may take, and waiting for a reply."""
+
+
+class RedisWriter:
+    """A producer's connection; see `backend.Writer`."""
+
+    def __init__(self, server: Server, stream: str, *, wait_replicas: int = 0) -> None:
+        """Connect with the first call.
+
+        Args:
+            server: Where Redis is.
+            stream: The stream.
+            wait_replicas: How many replicas are to confirm records. Default: 0.
+        """
+        self._stream = stream
+        replicas = replicas_of(stream, wait_replicas, 10 * LONGEST_WAIT_MS)
+        self._link = Link(server, stream, _TIMEOUT_S, replicas=replicas)
+        self._calls = PartitionCalls(stream, "")
+        self._lock = threading.Lock()
+
+    def partitions(self, given: int | None) -> int:
+        """Return the partitions of the stream, after a check of the server."""
+        with self._lock:
+            check_server(self._link)
+            return fixed_partitions(self._link, self._stream, given)
+
+    def add(self, records: Sequence[NewRecord], max_len: int | None) -> list[int | None]:
+        """Add records."""
+        with self._lock:
+            self._link.refresh()
+            if max_len is None:
+                ids = self._link.run([self._words(each) for each in records], replicated=True)
+                return [parse_id(each) for each in ids]
+            return self._add_bounded(records, max_len)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._link.close()
+
+    def _words(self, record: NewRecord) -> list[bytes | str]:
+        partition, value, key, headers = record
+        stream = PartitionKeys(self._stream, partition).records
+        return ["XADD", stream, "*", *fields_of(value, key, headers)]
+
+    def _add_bounded(self, records: Sequence[NewRecord], max_len: int) -> list[int | None]:
+        # A script for each partition, which ends with the first record that has no place: so a
+        # script that the server had forgotten can be sent again without a change of the order.
+        places: dict[int, list[int]] = {}
+        for place, record in enumerate(records):
+            places.setdefault(record.partition, []).append(place)
+        calls = [
+            self._calls.add(partition, max_len, [records[place] for place in chosen])
+            for partition, chosen in places.items()
+        ]
+        offsets: list[int | None] = [None] * len(records)
+        replies = self._link.call(calls, replicated=True)
+        for chosen, ids in zip(places.values(), replies, strict=True):
+            for place, each in zip(chosen, ids, strict=False):
+                offsets[place] = parse_id(each)
+        return offsets
+
+
+class RedisAdministration:
+    """See `backend.Administration`."""
+
+    def __init__(self, server: Server, stream: str, group: str) -> None:
+        """Connect with the first call."""
+        self._stream = stream
+        self._name = group
+        self._link = Link(server, stream, _TIMEOUT_S)
+        self._group = RedisGroup(self._link, stream, group)
+        self._calls = PartitionCalls(stream, group)
+
+    def partitions(self) -> int:
+        """Return the partitions of the stream; 0 if it has none yet."""
+        self._link.refresh()
+        return known_partitions(self._link, self._stream)
+
+    def group(self) -> GroupInfo:
+        """Return who is there, and who owns what."""
+        self._link.refresh()
+        return self._group.info()
+
+    def infos(self, partitions: Sequence[int]) -> list[PartitionInfo]:
+        """Return where partitions are.
+
+        Raises:
+            CallRefusedError: A key of a partition holds a value of another type.
+        """
+        self._link.refresh()
+        replies = self._link.try_call([self._calls.info(each) for each in partitions])
+        for partition, reply in zip(partitions, replies, strict=True):
+            if isinstance(reply, StreamUnavailableError):
+                raise reply
+            if isinstance(reply, Exception):
+                call = "to say where the partition is"
+                raise refused(self._stream, partition, call, reply).error from reply
+        return [info_of(reply) for reply in replies]
+
+    def history(self, after: int) -> list[Event]:
+        """Return the last events."""
+        self._link.refresh()
+        return self._group.history(after)
+
+    def drain(self, session: str) -> bool:
+        """Let a member leave."""
+        self._link.refresh()
+        return self._group.leaving(session) is not Refusal.UNKNOWN
+
+    def trim(self) -> int:
+        """Remove the records that all groups have done."""
+        partitions, groups = self.partitions(), self._readers()
+        calls = [self._calls.trim(each, groups) for each in range(partitions)]
+        return sum(self._link.call(calls))
+
+    def resize(self, partitions: int) -> int:
+        """Raise the number of partitions of the stream and of its groups."""
+        partition_count(partitions)
+        self._link.refresh()
+        count = enlarged_partitions(self._link, self._stream, partitions)
+        for group in self._readers():
+            RedisGroup(self._link, self._stream, group).resize(count)
+        return count
+
+    def reset(self, partition: int, offset: int, done: int) -> None:
+        """Let the group continue after an offset."""
+        self._link.refresh()
+        self._link.call([self._calls.reset(partition, offset, done)])
+
+    def delete(self) -> None:
+        """Forget the group."""
+        partitions = self.partitions()
+        self._link.run([("SREM", readers_key(self._stream), self._name)])
+        self._group.delete()
+        self._link.call([self._calls.forget(each) for each in range(partitions)])
+
+    def dead_letters(self, partition: int, limit: int) -> list[Entry]:
+        """Return the oldest dead letters of a partition."""
+        self._link.refresh()
+        key = PartitionKeys(self._stream, partition).dead(self._name)
+        [items] = self._link.run([("XRANGE", key, "-", "+", "COUNT", limit)])
+        return [letter_of(item) for item in items]
+
+    def send_back(self, partition: int, letters: Sequence[Entry]) -> int:
+        """Add dead letters as new records."""
+        self._link.refresh()
+        [count] = self._link.call([self._calls.send_back(partition, letters)])
+        return int(count)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._link.close()
+
+    def _readers(self) -> list[str]:
+        [names] = self._link.run([("SMEMBERS", readers_key(self._stream))])
+        return sorted(name.decode() for name in names)
