@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -131,7 +130,6 @@ def members_of(administration: Administration) -> dict[str, MemberInfo]:
     return {session: each for session, each in members.items() if each.lease_left_ms > 0}
 
 
-_BACKEND = "batchqueue.groups.redis"
 _REDIS_SCHEMES = ("redis", "rediss", "unix")
 
 
@@ -152,10 +150,9 @@ def source_of(url: str, stream: str) -> "StreamSource":
         given = f"begins with {scheme}://" if "://" in url else "is not a URL"
         raise ConfigError(f"--source {given}; give redis://HOST:PORT/DB, rediss:// or unix://")
     require("redis", "--source redis://", "redis")
-    if find_spec(_BACKEND) is None:
-        raise ConfigError("--source: this version of batchqueue has no groups on Redis")
-    source: StreamSource = import_module(_BACKEND).RedisStreams(url, stream)
-    return source
+    from batchqueue.groups.redis import RedisStreams
+
+    return RedisStreams(url, stream)
 
 
 _POLL_S = 0.2

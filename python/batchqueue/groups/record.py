@@ -6,7 +6,7 @@
 import enum
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
@@ -376,7 +376,7 @@ class Codec:
             raise CodecError(self.name, _reason(error), offset) from error
 
 
-def codec_of(codec: str | Codec, max_record_bytes: int | None = None) -> Codec:
+def codec_of(codec: str | Codec) -> Codec:
     """Return a codec by its name, or the given one.
 
     >>> codec_of("json").encoded({"id": 1})
@@ -394,20 +394,19 @@ def codec_of(codec: str | Codec, max_record_bytes: int | None = None) -> Codec:
 
     Args:
         codec: A name, or a codec.
-        max_record_bytes: The most bytes of a record; None leaves it as it is.
 
     Raises:
-        ConfigError: No codec has that name, or `max_record_bytes` is not an int of at least 1.
+        ConfigError: No codec has that name.
         MissingPackageError: The package behind the codec is not installed.
     """
-    if not isinstance(codec, Codec):
-        if codec not in _CODECS:
-            known = ", ".join(f'"{name}"' for name in sorted(_CODECS))
-            raise ConfigError(f"codec is {codec!r}; give {known} or a Codec(encode, decode)")
-        if codec in _PACKAGES:
-            require(*_PACKAGES[codec])
-        codec = _CODECS[codec]
-    return codec if max_record_bytes is None else replace(codec, max_record_bytes=max_record_bytes)
+    if isinstance(codec, Codec):
+        return codec
+    if codec not in _CODECS:
+        known = ", ".join(f'"{name}"' for name in sorted(_CODECS))
+        raise ConfigError(f"codec is {codec!r}; give {known} or a Codec(encode, decode)")
+    if codec in _PACKAGES:
+        require(*_PACKAGES[codec])
+    return _CODECS[codec]
 
 
 def _reason(error: Exception) -> str:

@@ -11,7 +11,7 @@ and left out of every figure; it never counts as 0.
 
 import math
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 
@@ -240,40 +240,13 @@ class SkewDetector:
         )
 
 
-def heavier_than_fair_share(
-    weights: Mapping[int, float | None], capacities: Collection[float]
-) -> frozenset[int]:
-    """Return the partitions that outweigh what the largest member of a group should carry.
-
-    More members cannot help such a partition: it has one owner, and each new member makes the fair
-    share smaller still. More partitions or another key can.
-
-    Args:
-        weights: Weight per partition, as the balancer gets it. None counts as the mean.
-        capacities: The capacity of each member, above 0.
-    """
-    known = {partition: weight for partition, weight in weights.items() if weight is not None}
-    if not known or not capacities:
-        return frozenset()
-    total = fmean(known.values()) * len(weights)
-    share = total * max(capacities) / sum(capacities)
-    # With a partition of equal weight per member, each weight is the share, but for rounding.
-    return frozenset(partition for partition, weight in known.items() if weight > share * 1.000001)
-
-
-def skew_warning(
-    stream: str,
-    report: SkewReport,
-    hot: Sequence[PartitionReading],
-    too_heavy: Collection[int] = (),
-) -> str:
+def skew_warning(stream: str, report: SkewReport, hot: Sequence[PartitionReading]) -> str:
     """Return the line for the log when partitions have become hot.
 
     Args:
         stream: The name of the stream.
         report: The figures of the reading.
         hot: The readings of the hot partitions. Those furthest behind are named.
-        too_heavy: What `heavier_than_fair_share` returned. Default: empty.
     """
     average = "unknown" if report.avg_lag is None else f"{report.avg_lag:.1f}"
     largest = "unknown" if report.max_lag is None else report.max_lag
@@ -285,15 +258,7 @@ def skew_warning(
     parts += map(_described, worst[:_NAMED])
     if len(worst) > _NAMED:
         parts.append(f"{len(worst) - _NAMED} more")
-    heavy = [str(reading.partition) for reading in worst if reading.partition in too_heavy]
-    if len(heavy) < len(worst):
-        parts.append("add workers, or make the handler faster")
-    if heavy:
-        parts.append(
-            f"heavier than a worker's fair share: {', '.join(heavy[:_NAMED])}; more workers cannot "
-            "help there, more partitions or another key can"
-        )
-    return "; ".join(parts)
+    return "; ".join((*parts, "add workers, or make the handler faster"))
 
 
 def _described(reading: PartitionReading) -> str:

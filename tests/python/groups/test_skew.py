@@ -12,7 +12,6 @@ from batchqueue.groups.skew import (
     PartitionReading,
     SkewDetectionConfig,
     SkewDetector,
-    heavier_than_fair_share,
     partition_lag,
     skew_report,
     skew_warning,
@@ -339,29 +338,6 @@ def test_limits_by_default():
     assert (config.min_records, config.min_seconds) == (1_000, 10.0)
 
 
-# Fair share
-
-
-@pytest.mark.parametrize(
-    ("weights", "capacities", "heavy"),
-    [
-        ([9, 1, 1, 1], [1, 1], {0}),
-        ([6, 2, 2, 2], [1, 1], set()),
-        ([6.1, 2, 2, 2], [1, 1], {0}),
-        ([5, 5, 1, 1], [1, 1, 1], {0, 1}),
-        ([9, 1, 1, 1], [1], set()),
-        ([9, 1, 1, 1], [3, 1], set()),
-        ([9, None, 1, 2], [1, 1], {0}),
-        ([7.9, None, 2, 2], [1, 1], set()),
-        ([0.7] * 3, [1] * 3, set()),
-        ([9, 1], [], set()),
-        ([None, None], [1, 1, 1], set()),
-    ],
-)
-def test_partition_heavier_than_the_fair_share_of_the_largest_member(weights, capacities, heavy):
-    assert heavier_than_fair_share(dict(enumerate(weights)), capacities) == heavy
-
-
 # Warning
 
 
@@ -372,17 +348,6 @@ def test_warning_names_figures_partition_time_owner_and_remedy():
         "threshold=2.0; partition 0: lag 12000, 24 s, owner etl-3; "
         "add workers, or make the handler faster"
     )
-
-
-def test_warning_says_when_more_workers_cannot_help():
-    turn = readings(12_000, 9_000, 20, 20, 20)
-    line = skew_warning("orders", skew_report(turn), turn[:2], {0})
-    assert "add workers, or make the handler faster" in line
-    assert line.endswith(
-        "heavier than a worker's fair share: 0; more workers cannot help there, more partitions "
-        "or another key can"
-    )
-    assert "add workers" not in skew_warning("orders", skew_report(turn), turn[:2], {0, 1})
 
 
 def test_warning_has_the_worst_first_and_at_most_ten():

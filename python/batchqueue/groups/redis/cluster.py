@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from batchqueue.groups.errors import StreamUnavailableError
 from batchqueue.groups.redis.node import (
@@ -74,14 +74,14 @@ class Cluster:
     def exchange(
         self,
         commands: Sequence[Words],
-        replicas: Replicas | None = None,
-        receive: Receive = Node.receive,
+        replicas: Replicas | None,
+        receive: Receive,
     ) -> list[Any]:
         """Send each command to the node of its key, and return the replies.
 
         Args:
             commands: The commands. All keys of one are in one slot.
-            replicas: How many replicas are to confirm what was written. Default: None.
+            replicas: How many replicas are to confirm what was written, or None.
             receive: How to receive the replies.
 
         Returns:
@@ -394,35 +394,6 @@ def redirected(place: SlotPlace, reply: Any) -> SlotPlace | None:
     return SlotPlace(place.number, address, is_asked=not isinstance(reply, MovedError))
 
 
-# `Transport`: how commands get to a server. A cluster is one; here is that of a single server.
-
-
-class Transport(Protocol):
-    """What takes commands to a server, or to the nodes of a cluster."""
-
-    def exchange(
-        self, commands: Sequence[Words], replicas: Replicas | None, receive: Receive
-    ) -> list[Any]:
-        """Send commands, and return their replies; for one that was refused, the error."""
-        ...
-
-    def everywhere(self, words: Words) -> dict[str, Any]:
-        """Send a command to each node, and return the replies, by place."""
-        ...
-
-    def refresh(self) -> None:
-        """Disconnect where the server has ended the connection."""
-        ...
-
-    def disconnect(self) -> None:
-        """End all connections. The next commands connect again."""
-        ...
-
-    def interrupt(self) -> None:
-        """Let another thread that waits for a reply get an error."""
-        ...
-
-
 class SingleServer:
     """A server outside of clusters. One thread at a time."""
 
@@ -437,8 +408,8 @@ class SingleServer:
     def exchange(
         self,
         commands: Sequence[Words],
-        replicas: Replicas | None = None,
-        receive: Receive = Node.receive,
+        replicas: Replicas | None,
+        receive: Receive,
     ) -> list[Any]:
         """Send commands, and return their replies; for one that was refused, the error."""
         if replicas is None:
@@ -450,3 +421,7 @@ class SingleServer:
     def everywhere(self, words: Words) -> dict[str, Any]:
         """Send a command, and return its reply, by place."""
         return {self._place: self._node.ask([words])[0]}
+
+
+Transport = Cluster | SingleServer
+"""What takes commands to a server, or to the nodes of a cluster."""

@@ -5,6 +5,7 @@ import itertools
 import socket
 import threading
 import weakref
+from dataclasses import replace
 
 import pytest
 
@@ -58,7 +59,7 @@ class TestEntries:
         assert (str(error), error.offset) == (str(expected), expected.offset)
 
     def test_only_longer_values_than_the_plain_ones_are_decoded(self, pair):
-        codec = codec_of("bytes", 5)
+        codec = replace(codec_of("bytes"), max_record_bytes=5)
         (ours, error), (model, expected) = (
             entries.records(codec.decoded, codec.plain) for entries in pair
         )
