@@ -6,6 +6,7 @@ may reach another process.
 """
 
 import pickle
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,15 @@ _LONGEST_QUOTE = 200
 _REFUSED_REMEDY = "repair the key, or fix the command"
 
 
-class StaleTokenError(BatchQueueError, RuntimeError):
+class _ErrorOfFields(BatchQueueError):
+    """An error whose class is a dataclass: its fields are its arguments, so that it pickles."""
+
+    def __post_init__(self) -> None:
+        super().__init__(*vars(self).values())
+
+
+@dataclass(eq=False, repr=False)
+class StaleTokenError(_ErrorOfFields, RuntimeError):
     """A newer owner of the partition was here first, so the sink refused an older token.
 
     A worker handles it: it drops the partition, and its records go to the newer owner.
@@ -30,15 +39,11 @@ class StaleTokenError(BatchQueueError, RuntimeError):
         owner: The name of the worker that holds the newer token, or None if it is not known.
     """
 
-    def __init__(
-        self, stream: str, partition: int, token: int, seen: int, owner: str | None = None
-    ) -> None:
-        super().__init__(stream, partition, token, seen, owner)
-        self.stream = stream
-        self.partition = partition
-        self.token = token
-        self.seen = seen
-        self.owner = owner
+    stream: str
+    partition: int
+    token: int
+    seen: int
+    owner: str | None = None
 
     def __str__(self) -> str:
         owner = "" if self.owner is None else f" of worker {self.owner}"
@@ -48,7 +53,8 @@ class StaleTokenError(BatchQueueError, RuntimeError):
         )
 
 
-class ReplacedError(BatchQueueError, RuntimeError):
+@dataclass(eq=False, repr=False)
+class ReplacedError(_ErrorOfFields, RuntimeError):
     """Another process joined the group under the name of this worker.
 
     Attributes:
@@ -57,11 +63,9 @@ class ReplacedError(BatchQueueError, RuntimeError):
         pid: The process id of the other process, or None if it is not known.
     """
 
-    def __init__(self, name: str, host: str | None = None, pid: int | None = None) -> None:
-        super().__init__(name, host, pid)
-        self.name = name
-        self.host = host
-        self.pid = pid
+    name: str
+    host: str | None = None
+    pid: int | None = None
 
     def __str__(self) -> str:
         known = [
@@ -76,7 +80,8 @@ class ReplacedError(BatchQueueError, RuntimeError):
         )
 
 
-class CallRefusedError(BatchQueueError, RuntimeError):
+@dataclass(eq=False, repr=False)
+class CallRefusedError(_ErrorOfFields, RuntimeError):
     """The server refused a call for one partition, for instance a command of `commit_with`.
 
     A worker handles it: the partition waits, and the call is made again. Under `OnFailure.STOP` a
@@ -89,12 +94,10 @@ class CallRefusedError(BatchQueueError, RuntimeError):
         reason: What the server said.
     """
 
-    def __init__(self, stream: str, partition: int, call: str, reason: str) -> None:
-        super().__init__(stream, partition, call, reason)
-        self.stream = stream
-        self.partition = partition
-        self.call = call
-        self.reason = reason
+    stream: str
+    partition: int
+    call: str
+    reason: str
 
     def __str__(self) -> str:
         return (
@@ -152,7 +155,8 @@ class HandlerFailedError(BatchQueueError, RuntimeError):
         return partial(type(self), self.stream, self.partition, cause=cause, **fields), ()
 
 
-class UnhandledRecordError(BatchQueueError, RuntimeError):
+@dataclass(eq=False, repr=False)
+class UnhandledRecordError(_ErrorOfFields, RuntimeError):
     """No handler of the worker takes a record. It is treated like one whose handler raised.
 
     Attributes:
@@ -162,12 +166,10 @@ class UnhandledRecordError(BatchQueueError, RuntimeError):
         kind: The name of the class of its value.
     """
 
-    def __init__(self, stream: str, partition: int, offset: int, kind: str) -> None:
-        super().__init__(stream, partition, offset, kind)
-        self.stream = stream
-        self.partition = partition
-        self.offset = offset
-        self.kind = kind
+    stream: str
+    partition: int
+    offset: int
+    kind: str
 
     def __str__(self) -> str:
         return (
@@ -176,7 +178,8 @@ class UnhandledRecordError(BatchQueueError, RuntimeError):
         )
 
 
-class TruncatedError(BatchQueueError, RuntimeError):
+@dataclass(eq=False, repr=False)
+class TruncatedError(_ErrorOfFields, RuntimeError):
     """Records were trimmed from the stream before the group had read them.
 
     Attributes:
@@ -186,12 +189,10 @@ class TruncatedError(BatchQueueError, RuntimeError):
         lost: The number of records that are missing.
     """
 
-    def __init__(self, stream: str, partition: int, offset: int, lost: int) -> None:
-        super().__init__(stream, partition, offset, lost)
-        self.stream = stream
-        self.partition = partition
-        self.offset = offset
-        self.lost = lost
+    stream: str
+    partition: int
+    offset: int
+    lost: int
 
     def __str__(self) -> str:
         read = "was trimmed before it was" if self.lost == 1 else "were trimmed before they were"
@@ -202,7 +203,8 @@ class TruncatedError(BatchQueueError, RuntimeError):
         )
 
 
-class StreamFullError(BatchQueueError, RuntimeError):
+@dataclass(eq=False, repr=False)
+class StreamFullError(_ErrorOfFields, RuntimeError):
     """A partition of the stream holds as many unread records as its producers allow.
 
     Attributes:
@@ -212,12 +214,10 @@ class StreamFullError(BatchQueueError, RuntimeError):
         accepted: Records that `send_many` had added before; 0 for `send`.
     """
 
-    def __init__(self, stream: str, partition: int, max_len: int, accepted: int = 0) -> None:
-        super().__init__(stream, partition, max_len, accepted)
-        self.stream = stream
-        self.partition = partition
-        self.max_len = max_len
-        self.accepted = accepted
+    stream: str
+    partition: int
+    max_len: int
+    accepted: int = 0
 
     def __str__(self) -> str:
         return (
@@ -226,7 +226,8 @@ class StreamFullError(BatchQueueError, RuntimeError):
         )
 
 
-class StreamUnavailableError(BatchQueueError, ConnectionError):
+@dataclass(eq=False, repr=False)
+class StreamUnavailableError(_ErrorOfFields, ConnectionError):
     """The server of a stream cannot be reached, or did not answer in time.
 
     A worker handles it: it waits until the server is back. A producer raises it, and the records of
@@ -238,17 +239,16 @@ class StreamUnavailableError(BatchQueueError, ConnectionError):
         partitions: Those of the call that it concerns, if the others can be reached; None for all.
     """
 
-    def __init__(self, stream: str, reason: str, partitions: tuple[int, ...] | None = None) -> None:
-        super().__init__(stream, reason, partitions)
-        self.stream = stream
-        self.reason = reason
-        self.partitions = partitions
+    stream: str
+    reason: str
+    partitions: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         return f"stream {self.stream}: {self.reason}: check whether its server runs"
 
 
-class OffsetError(BatchQueueError, ValueError):
+@dataclass(eq=False, repr=False)
+class OffsetError(_ErrorOfFields, ValueError):
     """An id of a record cannot be written as an offset, or an offset not as an id.
 
     Attributes:
@@ -256,17 +256,16 @@ class OffsetError(BatchQueueError, ValueError):
         problem: What is wrong with it, and what to do.
     """
 
-    def __init__(self, value: bytes | str | int, problem: str) -> None:
-        super().__init__(value, problem)
-        self.value = value
-        self.problem = problem
+    value: bytes | str | int
+    problem: str
 
     def __str__(self) -> str:
         kind = "offset" if isinstance(self.value, int) else "record id"
         return f"{kind} {quoted_value(self.value)} {self.problem}"
 
 
-class CodecError(BatchQueueError, ValueError):
+@dataclass(eq=False, repr=False)
+class CodecError(_ErrorOfFields, ValueError):
     """A codec cannot decode a record, or cannot encode a value. Its cause is what the codec raised.
 
     Attributes:
@@ -276,14 +275,10 @@ class CodecError(BatchQueueError, ValueError):
         encoding: Whether a value was to be encoded.
     """
 
-    def __init__(
-        self, codec: str, reason: str, offset: int | None = None, encoding: bool = False
-    ) -> None:
-        super().__init__(codec, reason, offset, encoding)
-        self.codec = codec
-        self.reason = reason
-        self.offset = offset
-        self.encoding = encoding
+    codec: str
+    reason: str
+    offset: int | None = None
+    encoding: bool = False
 
     def __str__(self) -> str:
         if self.encoding:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from batchqueue.exceptions import ConfigError
-from batchqueue.groups.backend import GroupInfo, PartitionInfo
+from batchqueue.groups.backend import GroupInfo
 from batchqueue.groups.messages import Event, EventKind
 from batchqueue.groups.record import check_name
 from batchqueue.groups.skew import (
@@ -20,8 +20,6 @@ from batchqueue.groups.skew import (
 
 if TYPE_CHECKING:
     from batchqueue.groups.backend import StreamSource
-
-_REBALANCES = (EventKind.PLAN,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +164,7 @@ class GroupMonitor:
         administration = self._administration
         group = administration.group()
         numbers = range(administration.partitions())
-        infos = dict(zip(numbers, administration.infos(numbers), strict=True))
+        infos = administration.infos(numbers)
         stats = {session: _parsed(each.stats) for session, each in group.members.items()}
         rates = _by_partition(stats, "rates")
         names = {session: each.member.name for session, each in group.members.items()}
@@ -175,23 +173,30 @@ class GroupMonitor:
             PartitionReading(
                 partition=each, lag=info.lag, rate_per_s=rates.get(each), owner=owners.get(each)
             )
-            for each, info in infos.items()
+            for each, info in zip(numbers, infos, strict=True)
         ]
         hot = self._hot(readings)
         blocked = {each for stat in stats.values() for each in stat.get("blocked", ())}
-        plans = [event for event in administration.history(0) if event.kind in _REBALANCES]
+        plans = [event for event in administration.history(0) if event.kind is EventKind.PLAN]
         return GroupMetrics(
             group=self.group,
             stream=self.stream,
             members=_members(group, stats),
             partitions={
-                reading.partition: _partition(
-                    infos[reading.partition],
-                    reading,
-                    is_blocked=reading.partition in blocked,
-                    is_hot=reading.partition in hot,
+                each.partition: StreamPartition(
+                    partition=each.partition,
+                    owner=each.owner,
+                    token=info.token,
+                    done=info.offset,
+                    end=info.end,
+                    lag=each.lag,
+                    rate=each.rate_per_s,
+                    time_lag_s=each.time_lag_s,
+                    dead=info.dead,
+                    is_blocked=each.partition in blocked,
+                    is_hot=each.partition in hot,
                 )
-                for reading in readings
+                for each, info in zip(readings, infos, strict=True)
             },
             lag=sum(reading.lag or 0 for reading in readings),
             rebalances=len(plans),
@@ -289,24 +294,6 @@ def _members(group: GroupInfo, stats: Mapping[str, Mapping[str, Any]]) -> dict[s
             },
         )
     return dict(sorted(members.items()))
-
-
-def _partition(
-    info: PartitionInfo, reading: PartitionReading, *, is_blocked: bool, is_hot: bool
-) -> StreamPartition:
-    return StreamPartition(
-        partition=reading.partition,
-        owner=reading.owner,
-        token=info.token,
-        done=info.offset,
-        end=info.end,
-        lag=reading.lag,
-        rate=reading.rate_per_s,
-        time_lag_s=reading.time_lag_s,
-        dead=info.dead,
-        is_blocked=is_blocked,
-        is_hot=is_hot,
-    )
 
 
 def _parsed(stats: str) -> dict[str, Any]:

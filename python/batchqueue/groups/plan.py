@@ -424,22 +424,14 @@ class _BoundedFunction:
         self._timeout_s = timeout_s
         self._result: Future[Mapping[int, str] | None] | None = None
 
-    def __call__(
-        self,
-        weights: dict[int, float | None],
-        last_owner: dict[int, str | None],
-        capacity: dict[str, float],
-        /,
-        *,
-        force: bool,
-    ) -> Mapping[int, str] | None:
+    def __call__(self, *given: Any, force: bool) -> Mapping[int, str] | None:
         if self._result is not None and not self._result.done():
             raise TimeoutError("its last call has not returned yet")
         result: Future[Mapping[int, str] | None] = Future()
 
         def call() -> None:
             try:
-                result.set_result(self._function(weights, last_owner, capacity, force=force))
+                result.set_result(self._function(*given, force=force))
             except BaseException as error:
                 result.set_exception(error)
 

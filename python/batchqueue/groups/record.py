@@ -5,7 +5,7 @@
 
 import enum
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -484,7 +484,7 @@ def _encode_arrow(value: Any) -> bytes:
 
 def _decode_arrow(data: bytes) -> Any:
     pyarrow = _package("arrow")
-    messages = list(_ipc_messages(data))
+    messages = list(pyarrow.ipc.MessageReader.open_stream(data))
     batches = sum(message.type == "record batch" for message in messages)
     if batches != 1:
         raise ValueError(f"the IPC stream has {batches} record batches, not 1")
@@ -497,15 +497,6 @@ def _decode_arrow(data: bytes) -> Any:
     # Offsets in the record could point outside of its buffers, and end the process when used.
     batch.validate(full=True)
     return batch
-
-
-def _ipc_messages(data: bytes) -> Iterator[Any]:
-    reader = _package("arrow").ipc.MessageReader.open_stream(data)
-    while True:
-        try:
-            yield reader.read_next_message()
-        except StopIteration:
-            return
 
 
 def _is_compressed(message: Any) -> bool:

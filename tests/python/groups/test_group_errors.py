@@ -137,8 +137,10 @@ def test_error_keeps_its_class_its_fields_and_its_message_when_pickled(error, tr
 def test_every_error_of_groups_has_an_example_and_derives_from_the_base_of_the_package():
     defined = {
         value
-        for value in vars(errors).values()
-        if inspect.isclass(value) and value.__module__ == errors.__name__
+        for name, value in vars(errors).items()
+        if not name.startswith("_")
+        and inspect.isclass(value)
+        and value.__module__ == errors.__name__
     }
     assert defined == {type(error) for error, _ in EXAMPLES}
     assert all(issubclass(kind, BatchQueueError) for kind in defined)

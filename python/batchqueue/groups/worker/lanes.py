@@ -12,7 +12,7 @@ back while a handler still runs has its new records behind that call.
 """
 
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -155,19 +155,6 @@ class Part:
     records: list[Record[Any]]
 
 
-class BadValue:
-    """The value of a record that cannot be handled.
-
-    Attributes:
-        error: Why.
-    """
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-
 @dataclass(slots=True, eq=False)
 class Run:
     """Records of one assignment that a handler gets together, and what is left to do of them."""
@@ -307,7 +294,7 @@ class HandlerLane(Lane):
 
     def _call(self, held: HeldPartition, batch: Batch) -> None:
         if self._route is None:
-            raise batch.records[0].value.error
+            raise batch.records[0].value  # why it cannot be handled
         consume = self._route.consume
         if consume is None:
             assert held.handler is not None
@@ -579,26 +566,25 @@ class DecodingLane(Lane):
         It ends after the first records that cannot be handled.
         """
         codec, routes = self.membership.codec, self.membership.routes
-        parts: dict[Route | None, Part] = {}
+        parts: dict[Route | None, Part] = defaultdict(lambda: Part(held, chunk, entries, []))
         place, count = 0, len(entries)
         while place < count:
             # After a record that cannot be handled, the first good one ends it.
             several = 1 if None in parts else _DECODED_TOGETHER
             records, error = entries[place : place + several].records(codec.decoded, codec.plain)
             if routes.only is not None and None not in parts:
-                _part(parts, routes.only, held, chunk, entries).records.extend(records)
+                parts[routes.only].records.extend(records)
                 place += len(records)
             else:
                 for record in records:
                     route, routed = self._routed(record)
                     if route is not None and None in parts:
                         return parts, entries[place:]
-                    _part(parts, route, held, chunk, entries).records.append(routed)
+                    parts[route].records.append(routed)
                     place += 1
             if error is not None:
                 [record], _ = entries[place : place + 1].records(undecoded)
-                bad = _bad_record(record, error)
-                _part(parts, None, held, chunk, entries).records.append(bad)
+                parts[None].records.append(record._replace(value=error))
                 place += 1
         return parts, None
 
@@ -607,29 +593,12 @@ class DecodingLane(Lane):
         try:
             return member.routes.find(member.stream, self.partition, record), record
         except UnhandledRecordError as error:
-            return None, _bad_record(record, error)
-
-
-def _part(
-    parts: dict[Route | None, Part],
-    route: Route | None,
-    held: HeldPartition,
-    chunk: Chunk,
-    entries: Entries,
-) -> Part:
-    part = parts.get(route)
-    if part is None:
-        part = parts[route] = Part(held, chunk, entries, [])
-    return part
+            return None, record._replace(value=error)
 
 
 def _checked(chunk: Chunk | None) -> Chunk:
     assert chunk is not None  # its partition is not over, and none of its records was started
     return chunk
-
-
-def _bad_record(record: Record[Any], error: BaseException) -> Record[Any]:
-    return record._replace(value=BadValue(error))
 
 
 # What the log says when a handler raised, and what `run` raises. Under the lock.

@@ -7,6 +7,7 @@ second for all else, so that partitions with little to do count alike.
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -68,16 +69,6 @@ class Load(NamedTuple):
         )
 
 
-class _LoadSum:
-    """What was counted of a partition since the last measurement."""
-
-    __slots__ = ("busy_ms", "records")
-
-    def __init__(self) -> None:
-        self.busy_ms = 0.0
-        self.records = 0
-
-
 class LoadMeter:
     """The load per partition: a moving average with exponential weights.
 
@@ -87,7 +78,9 @@ class LoadMeter:
 
     def __init__(self) -> None:
         self._calls: dict[object, tuple[int, float]] = {}
-        self._new: dict[int, _LoadSum] = {}
+        # Since the last measurement, by partition.
+        self._busy_ms: defaultdict[int, float] = defaultdict(float)
+        self._records: defaultdict[int, int] = defaultdict(int)
         self._loads: dict[int, Load] = {}
         self._since_ms = -math.inf
 
@@ -110,9 +103,8 @@ class LoadMeter:
             now_ms: The time.
         """
         partition, since_ms = self._calls.pop(call)
-        new = self._new.setdefault(partition, _LoadSum())
-        new.busy_ms += now_ms - since_ms
-        new.records += records
+        self._busy_ms[partition] += now_ms - since_ms
+        self._records[partition] += records
 
     def measure(self, partitions: Iterable[int], now_ms: float) -> Mapping[int, Load]:
         """Return the load of partitions, without those that are new since the last measurement.
@@ -125,22 +117,23 @@ class LoadMeter:
         if seconds >= _SHORTEST_S:
             self._since_ms = now_ms
             self._count_running(now_ms)
-            new, self._new = self._new, {}
             before, self._loads = self._loads, {}
             for partition in partitions:
                 load = before.get(partition)
-                if load is None:
-                    self._loads[partition] = Load(0.0, 0.0, 0.0)
-                else:
-                    counted = new.get(partition, _LoadSum())
-                    self._loads[partition] = load.averaged(
-                        counted.busy_ms / 1_000, counted.records, seconds
+                self._loads[partition] = (
+                    Load(0.0, 0.0, 0.0)
+                    if load is None
+                    else load.averaged(
+                        self._busy_ms[partition] / 1_000, self._records[partition], seconds
                     )
+                )
+            self._busy_ms.clear()
+            self._records.clear()
         return {each: load for each, load in self._loads.items() if load.seconds > 0}
 
     def _count_running(self, now_ms: float) -> None:
         for call, (partition, since_ms) in self._calls.items():
-            self._new.setdefault(partition, _LoadSum()).busy_ms += now_ms - since_ms
+            self._busy_ms[partition] += now_ms - since_ms
             self._calls[call] = partition, now_ms
 
 

@@ -8,6 +8,7 @@ from batchqueue.groups.control import Phase, Seat
 from batchqueue.groups.worker.held import HeldPartition
 from batchqueue.groups.worker.load import Load
 from batchqueue.groups.worker.membership import Membership
+from batchqueue.groups.worker.tracker import RecordCounts
 
 # What a worker says about itself: `WorkerSummary` at its end, `WorkerMetrics` at any time.
 
@@ -155,11 +156,7 @@ def metrics_of(member: Membership) -> WorkerMetrics:
             name=member.control.name,
             seat=member.control.seat,
             partitions=partitions,
-            fetched=counts.fetched,
-            handled=counts.handled,
-            dead=counts.dead,
-            skipped=counts.skipped,
-            dropped=counts.dropped,
+            **asdict(counts),
             in_hand=counts.in_hand,
             lost_records=notes.lost_records,
             failed_attempts=notes.failed,
@@ -182,11 +179,7 @@ def summary_of(member: Membership) -> WorkerSummary:
     with member.lock:
         counts, notes = member.counts, member.notes
         return WorkerSummary(
-            fetched=counts.fetched,
-            handled=counts.handled,
-            dead=counts.dead,
-            skipped=counts.skipped,
-            dropped=counts.dropped,
+            **asdict(counts),
             lost_records=notes.lost_records,
             assigned=notes.assigned,
             lost=notes.lost,
@@ -233,22 +226,21 @@ def _partition(
 ) -> WorkerPartitionMetrics:
     tracker, now = held.tracker, member.now_ms()
     lanes = member.lanes.get(held.partition)
-    stuck_ms = [] if lanes is None else [lanes.decoding.stuck_ms(now)]
-    stuck_ms += [] if lanes is None else [lane.stuck_ms(now) for lane in lanes.all]
-    counts = None if tracker is None else tracker.counts
+    inside = () if lanes is None else (lanes.decoding, *lanes.all)
+    counts = RecordCounts() if tracker is None else tracker.counts
     return WorkerPartitionMetrics(
         partition=held.partition,
         token=held.token,
         phase=member.control.holdings[held.partition].phase,
         done=None if tracker is None else tracker.mark.offset,
-        in_hand=0 if counts is None else counts.in_hand,
-        handled=0 if counts is None else counts.handled,
-        dead=0 if counts is None else counts.dead,
-        skipped=0 if counts is None else counts.skipped,
+        in_hand=counts.in_hand,
+        handled=counts.handled,
+        dead=counts.dead,
+        skipped=counts.skipped,
         lag=member.lags.get(held.partition),
         busy=None if load is None else load.busy,
         rate=None if load is None else load.rate,
         is_paused=held.partition in member.paused,
         is_blocked=_is_blocked(member, held),
-        stuck_s=max(stuck_ms, default=0.0) / 1_000,
+        stuck_s=max((lane.stuck_ms(now) for lane in inside), default=0.0) / 1_000,
     )
