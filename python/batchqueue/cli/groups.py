@@ -151,7 +151,8 @@ def add_top_arguments(parser: argparse.ArgumentParser) -> None:
 def run_top(arguments: argparse.Namespace) -> int:
     """Show them."""
     target = target_of(arguments)
-    _check_exists(target)
+    with target.administration():
+        pass  # it raises for a stream that does not exist
     with GroupMonitor(target.group, target.source) as monitor:
         if arguments.json:
             print(as_json(monitor.metrics()))
@@ -226,11 +227,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def _check_exists(target: Target) -> None:
-    with target.administration():
-        pass
 
 
 TOP = Command(
@@ -394,7 +390,6 @@ def run_resize(arguments: argparse.Namespace) -> int:
             )
         if wanted == before:
             print(f"{stream} has {counted(before, 'partition')} already")
-            old: Sequence[int] = range(before)
         else:
             now = administration.resize(wanted)
             print(f"{stream} has {counted(now, 'partition')}, {before} before. {EXPLANATION}")
@@ -402,8 +397,9 @@ def run_resize(arguments: argparse.Namespace) -> int:
                 f"Programs that give partitions={before} must give {now}, or leave it out.",
                 flush=True,
             )
-            old = range(before)
-        return _drained(arguments, target, administration, old) if arguments.wait else OK
+        if arguments.wait:
+            return _drained(arguments, target, administration, range(before))
+    return OK
 
 
 def _drained(

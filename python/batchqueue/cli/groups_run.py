@@ -62,29 +62,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Run one worker here, or several in processes."""
     if arguments.workers > 1:
         return _supervise(arguments)
-    if arguments.supervisor_link is None:
-        return _work(arguments)
-    link = open_link(arguments.supervisor_link)
     reports: list[Report] = []
+    if arguments.supervisor_link is None:
+        return _work(arguments, reports)
+    link = open_link(arguments.supervisor_link)
     try:
         return _work(arguments, reports)
     finally:
         send_report(link, reports[0] if reports else Report())
-
-
-def _work(arguments: argparse.Namespace, reports: "list[Report] | None" = None) -> int:
-    worker = load_worker(arguments.worker)
-    if reports is not None and isinstance(worker.source, MemoryStreams):
-        print(
-            f"stream {worker.source.stream} is in memory, where each process has another one",
-            file=sys.stderr,
-        )
-    return work(
-        worker,
-        max_seconds=arguments.max_seconds,
-        until_idle=arguments.until_idle,
-        reported=(lambda report: None) if reports is None else reports.append,
-    )
 
 
 def _supervise(arguments: argparse.Namespace) -> int:
@@ -111,41 +96,31 @@ _FINAL = (HandlerFailedError, ReplacedError, TruncatedError)
 """Errors that need the user: another process would only get them again."""
 
 
-def work(
-    worker: Worker,
-    *,
-    max_seconds: float | None,
-    until_idle: float | None,
-    reported: "Callable[[Report], None]" = lambda report: None,
-) -> int:
-    """Run a worker, and print a line at its start and its end.
+def _work(arguments: argparse.Namespace, reports: "list[Report]") -> int:
+    """Run a worker, and print a line at its start and its end; add the report for the supervisor.
 
-    Args:
-        worker: The worker.
-        max_seconds: As in `Worker.run`.
-        until_idle: As in `Worker.run`.
-        reported: Gets the report.
-
-    Returns:
-        0; 1 if records in hand were given up.
-
-    Raises:
-        BatchQueueError: As `Worker.run`.
+    Returns 1 if records in hand were given up, else 0.
     """
+    worker = load_worker(arguments.worker)
+    if arguments.supervisor_link is not None and isinstance(worker.source, MemoryStreams):
+        print(
+            f"stream {worker.source.stream} is in memory, where each process has another one",
+            file=sys.stderr,
+        )
     where = f"group {worker.settings.group}, stream {worker.source.stream}, pid {os.getpid()}"
     print(f"worker {worker.name} starts: {where}", flush=True)
     try:
-        summary = worker.run(max_seconds=max_seconds, until_idle=until_idle)
+        summary = worker.run(max_seconds=arguments.max_seconds, until_idle=arguments.until_idle)
     except ConfigError:
         raise
     except BatchQueueError as error:
         # The summary of a worker that failed; what it did counts as well.
         summary = worker.leave()
         _print_end(worker, summary)
-        reported(report_of(summary, is_final=isinstance(error, _FINAL)))
+        reports.append(report_of(summary, is_final=isinstance(error, _FINAL)))
         raise
     _print_end(worker, summary)
-    reported(report_of(summary, is_final=True))
+    reports.append(report_of(summary, is_final=True))
     return FAILED if summary.unfinished else OK
 
 

@@ -86,7 +86,10 @@ def _process(reading: ProcessReading, earlier: ProcessReading | None) -> list[st
     if not reading.queues:
         return parts
     columns = ("QUEUE", "IN/S", "OUT/S", "IN USE", "OLDEST", "REFUSED", "LOST", "STUCK")
-    rows = [_queue(queue, _rates(reading, earlier, number)) for number, queue in _each(reading)]
+    rows = [
+        _queue(queue, _rates(reading, earlier, number))
+        for number, queue in enumerate(reading.queues)
+    ]
     parts.append(table("<>>>>>><", columns, rows))
     handlers = [
         (queue["name"], kind, handler)
@@ -99,10 +102,6 @@ def _process(reading: ProcessReading, earlier: ProcessReading | None) -> list[st
         shown = [_handler(*each) for each in handlers[:_MOST_HANDLERS]]
         parts.append(table("<<>>>>>>", columns, shown))
     return parts
-
-
-def _each(reading: ProcessReading) -> list[tuple[int, dict[str, Any]]]:
-    return list(enumerate(reading.queues))
 
 
 def _rates(reading: ProcessReading, earlier: ProcessReading | None, number: int) -> list[str]:

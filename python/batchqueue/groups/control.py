@@ -132,6 +132,7 @@ class Control:
         lease_ms: The time after which the group gives up a worker that is silent.
         deadline_ms: The end of the lease as this worker sees it; handlers start before it only.
         replaced_by: The session that has the name now, or None.
+        stats: Returns what a beat reports.
         plan_error: Why the balancer made no plan when it was last asked, or None. The partitions
             were planned as by `GroupBalancer.load_weighted()` instead, so that each has an owner.
     """
@@ -176,7 +177,7 @@ class Control:
         self._about = (capacity, host, pid)
         self._balancer = balancer or GroupBalancer.load_weighted()
         self._weigh = weigh
-        self._stats = stats
+        self.stats = stats
         self._process: int | None = None
         self._asked_us: int | None = None
         self._sessions = 0
@@ -203,10 +204,6 @@ class Control:
     def is_leaving(self) -> bool:
         """Whether it gives up its partitions, or was asked to."""
         return self._leaving
-
-    def stats(self) -> str:
-        """Return what a beat reports."""
-        return self._stats()
 
     def next_call(self, now_ms: float) -> Call | None:
         """Return the call to make now; None if one is under way, or nothing is due.

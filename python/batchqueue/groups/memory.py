@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
-from batchqueue.base.words import counted
-from batchqueue.exceptions import BatchQueueError, ConfigError
+from batchqueue.exceptions import BatchQueueError
 from batchqueue.groups.backend import (
     CommitRequest,
     Fetch,
@@ -53,6 +52,7 @@ from batchqueue.groups.record import (
     Record,
     Start,
     check_name,
+    check_partitions,
     partition_count,
 )
 
@@ -800,15 +800,11 @@ class MemoryConnection:
         self._scripts = scripts
         self._name = name
         self._closed = False
-
-    @property
-    def longest_wait_s(self) -> float:
-        """The longest that a thread may wait before it reads the clock again, in seconds."""
-        return self._streams.longest_wait_s
+        self.longest_wait_s = streams.clock.longest_wait_s
 
     def now_ms(self) -> float:
         """Return the time of the stream's clock."""
-        return self._streams.now_us() / 1_000
+        return self._streams.clock.now_us() / 1_000
 
     def partitions(self, given: int | None) -> int:
         """Return the partitions of the stream."""
@@ -900,9 +896,7 @@ class MemoryWriter:
         full: set[int] = set()
         offsets: list[int | None] = []
         for record in records:
-            offset = None
-            if record.partition not in full:
-                offset = self._streams.add(record, max_len)
+            offset = None if record.partition in full else self._streams.add(record, max_len)
             if offset is None:
                 full.add(record.partition)
             offsets.append(offset)
@@ -1041,6 +1035,7 @@ class MemoryStreams:
     Attributes:
         stream: The name of the stream.
         partition_count: Its partitions.
+        clock: Its clock.
         commands: What `Batch.commit_with` was given in committed batches, by partition.
 
     Example:
@@ -1073,11 +1068,13 @@ class MemoryStreams:
         """
         self.stream = check_name("the stream", stream)
         self.partition_count = partition_count(partitions)
-        self._clock = clock or SystemClock()
-        self._scripts = [PartitionScripts(self._clock.now_us) for _ in range(partitions)]
+        self.clock = clock or SystemClock()
+        self._scripts = [PartitionScripts(self.clock.now_us) for _ in range(partitions)]
         self._groups: dict[str, GroupScripts] = {}
         self._arrived = threading.Condition()
-        self._faults = Faults(stream)
+        self._crashed: set[str] = set()
+        self._stalled: set[str] = set()
+        self._reached = threading.Condition()
 
     @property
     def commands(self) -> dict[int, list[Sequence[bytes | str | int]]]:
@@ -1104,15 +1101,21 @@ class MemoryStreams:
 
     def crash(self, name: str) -> None:
         """Cut a worker off for ever: for the group it is a process that was killed."""
-        self._faults.crash(name)
+        with self._reached:
+            self._crashed.add(name)
+            self._stalled.discard(name)
+            self._reached.notify_all()
 
     def stall(self, name: str) -> None:
         """Let all calls of a worker time out until `wake`, as if its network had been cut."""
-        self._faults.stall(name)
+        with self._reached:
+            self._stalled.add(name)
 
     def wake(self, name: str) -> None:
         """End the stall of a worker."""
-        self._faults.wake(name)
+        with self._reached:
+            self._stalled.discard(name)
+            self._reached.notify_all()
 
     def connect(self, group: str, *, lease_ms: int, name: str) -> MemoryConnection:
         """Connect a worker, which calls this when it starts."""
@@ -1129,12 +1132,7 @@ class MemoryStreams:
 
     def partitions(self, given: int | None) -> int:
         """Return the number of partitions; raise ConfigError if another one is given."""
-        if given not in (None, self.partition_count):
-            raise ConfigError(
-                f'stream "{self.stream}" has '
-                f"{counted(self.partition_count, 'partition')}, partitions={given} was given: "
-                "leave it out, or use another stream"
-            )
+        check_partitions(self.stream, self.partition_count, given)
         return self.partition_count
 
     def read(
@@ -1177,7 +1175,7 @@ class MemoryStreams:
     def _group(self, name: str) -> GroupScripts:
         with self._arrived:
             if name not in self._groups:
-                self._groups[name] = GroupScripts(self._clock.now_us)
+                self._groups[name] = GroupScripts(self.clock.now_us)
             return self._groups[name]
 
     def notify(self) -> None:
@@ -1190,7 +1188,7 @@ class MemoryStreams:
         partition_count(partitions)
         with self._arrived:
             while len(self._scripts) < partitions:
-                self._scripts.append(PartitionScripts(self._clock.now_us))
+                self._scripts.append(PartitionScripts(self.clock.now_us))
             self.partition_count = len(self._scripts)
             groups = list(self._groups.values())
         for group in groups:
@@ -1212,18 +1210,16 @@ class MemoryStreams:
         """Return the scripts of a partition."""
         return self._scripts[partition]
 
-    def now_us(self) -> int:
-        """Return the time of the stream's clock."""
-        return self._clock.now_us()
-
-    @property
-    def longest_wait_s(self) -> float:
-        """The longest that a thread may wait before it reads the clock again, in seconds."""
-        return self._clock.longest_wait_s
-
     def check(self, name: str, timeout_s: float) -> None:
         """Raise StreamUnavailableError if a worker has crashed, or is stalled for so long."""
-        self._faults.check(name, timeout_s)
+        if not (self._crashed or self._stalled):
+            return
+        with self._reached:
+            if not self._reached.wait_for(lambda: name not in self._stalled, timeout_s):
+                reason = f"worker {name} is stalled, so no call returned in {timeout_s:g} s"
+                raise StreamUnavailableError(self.stream, reason)
+            if name in self._crashed:
+                raise StreamUnavailableError(self.stream, f"worker {name} has crashed")
 
 
 def _size(entry: Entry) -> int:
@@ -1273,50 +1269,3 @@ class MemoryEntries:
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self._entries)
-
-
-class Faults:
-    """Which workers of a stream are cut off, by name."""
-
-    def __init__(self, stream: str) -> None:
-        self._stream = stream
-        self._crashed: set[str] = set()
-        self._stalled: set[str] = set()
-        self._changed = threading.Condition()
-
-    def crash(self, name: str) -> None:
-        """Let every call of a worker fail from now on."""
-        with self._changed:
-            self._crashed.add(name)
-            self._stalled.discard(name)
-            self._changed.notify_all()
-
-    def stall(self, name: str) -> None:
-        """Let every call of a worker wait until `wake`, and time out before."""
-        with self._changed:
-            self._stalled.add(name)
-
-    def wake(self, name: str) -> None:
-        """End the stall of a worker."""
-        with self._changed:
-            self._stalled.discard(name)
-            self._changed.notify_all()
-
-    def check(self, name: str, timeout_s: float) -> None:
-        """Wait while a worker is stalled.
-
-        Args:
-            name: The name of the worker.
-            timeout_s: The longest wait.
-
-        Raises:
-            StreamUnavailableError: The worker has crashed, or is stalled for longer.
-        """
-        if not (self._crashed or self._stalled):
-            return
-        with self._changed:
-            if not self._changed.wait_for(lambda: name not in self._stalled, timeout_s):
-                reason = f"worker {name} is stalled, so no call returned in {timeout_s:g} s"
-                raise StreamUnavailableError(self._stream, reason)
-            if name in self._crashed:
-                raise StreamUnavailableError(self._stream, f"worker {name} has crashed")

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from batchqueue import _core
@@ -144,12 +143,7 @@ class Producer:
         """Return the producer."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         """Close the connection."""
         self.close()
 

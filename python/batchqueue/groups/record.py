@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from batchqueue.base.checks import check_whole, is_whole, require
-from batchqueue.base.words import a_type
+from batchqueue.base.words import a_type, counted
 from batchqueue.exceptions import BatchQueueError, ConfigError
 from batchqueue.groups.errors import CodecError, OffsetError, RecordTooLargeError, shortened
 
@@ -234,6 +234,15 @@ def partition_count(partition_count: int | None = None, max_workers: int = 1) ->
             "leave it out for one per worker"
         )
     return partition_count
+
+
+def check_partitions(stream: str, count: int, given: int | None) -> None:
+    """Raise ConfigError if a user gave another number of partitions than the stream has."""
+    if given not in (None, count):
+        raise ConfigError(
+            f'stream "{stream}" has {counted(count, "partition")}, partitions={given} was given: '
+            "leave it out, or use another stream"
+        )
 
 
 def group_id(job: str, stage: str) -> str:

@@ -86,7 +86,7 @@ class MetricsSink:
                 'SqliteStore("metrics.db")'
             )
         self._store = store
-        self._l1: SinkL1 = ByFunction(to_metrics)
+        self._l1: ByFunction | ByAggregation = ByFunction(to_metrics)
         self._sink_id = sink_id
 
     @classmethod
@@ -214,14 +214,6 @@ def _pass_fence(transaction: "StoreTransaction", batch: "FencedBatch", mark: str
 #
 # The stores and the aggregations are imported where they are used: they take longer than all of
 # this package.
-
-
-class SinkL1(Protocol):
-    """Makes metrics of records."""
-
-    def metrics(self, records: "Sequence[Record[Any]]") -> "Iterator[Metrics]":
-        """Return the metrics of records, of which there is at least one."""
-        ...
 
 
 @dataclass(frozen=True)

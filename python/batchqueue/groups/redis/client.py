@@ -62,6 +62,7 @@ class Link:
         *,
         is_pinned: bool = False,
         replicas: Replicas | None = None,
+        may_idle: bool = False,
     ) -> None:
         """Connect with the first command.
 
@@ -72,6 +73,8 @@ class Link:
             is_pinned: Whether a slot of a cluster fails once when its connection is another one;
                 see `cluster.py`. That of a single server fails in any case.
             replicas: How many replicas are to confirm what is written. Default: None.
+            may_idle: Whether a connection that the server has ended meanwhile is made again with
+                the next call, and the call does not fail. Default: False.
         """
         self.stream = stream
         self._place = server.place
@@ -80,6 +83,7 @@ class Link:
         self._transport: Transport | None = None
         self._is_pinned = is_pinned
         self.replicas = replicas
+        self._may_idle = may_idle
         self._is_closed = False
         self._lock = threading.Lock()
 
@@ -192,10 +196,6 @@ class Link:
                 replies[at] = reply
         return replies
 
-    def refresh(self) -> None:
-        """Connect again, with the next command, where the server has ended the connection."""
-        (self._transport or self._entry).refresh()
-
     def close(self) -> None:
         """End the connection. Another thread that waits for a reply gets an error."""
         self._is_closed = True
@@ -230,6 +230,8 @@ class Link:
     def _connected(self) -> Transport:
         """Return what takes commands; at first, ask the server what it is."""
         if self._transport is not None:
+            if self._may_idle:
+                self._transport.refresh()
             return self._transport
         [reply] = self._entry.ask([("CLUSTER", "SLOTS")])
         if isinstance(reply, list):

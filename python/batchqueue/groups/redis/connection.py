@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from batchqueue.base.background_log import BackgroundLog
-from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.backend import (
     CommitRequest,
@@ -19,7 +18,7 @@ from batchqueue.groups.backend import (
 from batchqueue.groups.control import BEATS_PER_LEASE, Control, perform
 from batchqueue.groups.errors import StreamUnavailableError
 from batchqueue.groups.messages import Call, Commit, Failed, Fenced, Opened, Reply
-from batchqueue.groups.record import Start, format_id
+from batchqueue.groups.record import Start, check_partitions, format_id
 from batchqueue.groups.redis.client import LIBRARY, Link, ScriptCall, check_server, is_of_one
 from batchqueue.groups.redis.node import Found, Server, replicas_of
 from batchqueue.groups.redis.scripts import (
@@ -93,7 +92,7 @@ class RedisConnection:
         self._keys: dict[int, str] = {}
         self._partitions: dict[bytes, int] = {}
         self._pause_s = _SHORTEST_PAUSE_S
-        self._unreached = Unreached()
+        self._unreached_log_at = 0.0
         self._is_closed = False
 
     def now_ms(self) -> float:
@@ -141,7 +140,8 @@ class RedisConnection:
             self._reply(each.partition, "to open the partition", opened, reply)
             for each, reply in zip(openings, found, strict=True)
         ]
-        self._unreached.pause(replies)
+        if Fenced(0) in replies:
+            time.sleep(_PAUSE_S)  # before what could not be opened is granted and opened again
         return replies
 
     def commit(self, commits: Sequence[CommitRequest]) -> list[Commit | Fenced | Failed]:
@@ -292,8 +292,16 @@ class RedisConnection:
         self, partition: int, call: str, parse: Callable[[Any], T], reply: Any
     ) -> T | Fenced | Failed:
         if isinstance(reply, StreamUnavailableError):
-            return self._unreached.fenced(reply)
+            return self._begins_anew(reply)
         return self._parsed(partition, call, parse, reply)
+
+    def _begins_anew(self, error: StreamUnavailableError) -> Fenced:
+        """Return the reply for a partition whose node of a cluster cannot be reached (R14)."""
+        now = time.monotonic()
+        if now >= self._unreached_log_at:
+            self._unreached_log_at = now + _REPEATED_LOG_S
+            _log.warning("%s: its partitions begin anew, the others continue", error)
+        return Fenced(0)
 
     def _parsed(
         self, partition: int, call: str, parse: Callable[[Any], T], reply: Any
@@ -336,27 +344,6 @@ def check_reached(stream: str, fetches: Sequence[Fetch], replies: Sequence[Any])
         raise StreamUnavailableError(stream, reason, tuple(failed))
 
 
-class Unreached:
-    """Makes replies of those of a cluster. One thread at a time."""
-
-    def __init__(self) -> None:
-        """Log the first one."""
-        self._log_at = 0.0
-
-    def pause(self, replies: list[Any]) -> None:
-        """Wait before what could not be opened is granted and opened again."""
-        if Fenced(0) in replies:
-            time.sleep(_PAUSE_S)
-
-    def fenced(self, error: StreamUnavailableError) -> Fenced:
-        """Return the reply for a partition that could not be reached: it begins anew (R14)."""
-        now = time.monotonic()
-        if now >= self._log_at:
-            self._log_at = now + _REPEATED_LOG_S
-            _log.warning("%s: its partitions begin anew, the others continue", error)
-        return Fenced(0)
-
-
 # How many partitions a stream on Redis has: its first user decides.
 
 
@@ -377,12 +364,7 @@ def fixed_partitions(link: Link, stream: str, given: int | None) -> int:
     [(count, created)] = link.call([call])
     if created:
         _log.info("Created topic %s with %d partition(s)", stream, count)
-    if given not in (None, count):
-        raise ConfigError(
-            f'stream "{stream}" has '
-            f"{counted(count, 'partition')}, partitions={given} was given: "
-            "leave it out, or use another stream"
-        )
+    check_partitions(stream, count, given)
     return int(count)
 
 

@@ -264,7 +264,7 @@ class Server:
     """
 
     address: "str | Callable[[], Redis | RedisCluster]" = field(repr=False)
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
 
     @property
     def place(self) -> str:

@@ -336,23 +336,14 @@ class PartitionCalls:
         """
         keys = PartitionKeys(self._stream, request.partition)
         words = [word for command in request.commands for word in _counted(_encoded(command))]
-        call = self._call(
-            "commit",
-            request.partition,
-            self._group,
-            request.token,
-            request.session,
-            format_id(request.offset),
-            request.done,
-            *words,
-        )
+        mark = (format_id(request.offset), request.done)
+        call = self._call("commit", request.partition, *self._fence(request), *mark, *words)
         return call._replace(keys=call.keys + _keys_of(request.commands, keys.tag))
 
     def set_aside(self, request: SetAside) -> ScriptCall:
         """Return the call that stores dead letters."""
         words = [word for letter in request.letters for word in _letter(letter)]
-        fence = (self._group, request.token, request.session)
-        return self._call("set_aside", request.partition, *fence, *words)
+        return self._call("set_aside", request.partition, *self._fence(request), *words)
 
     def info(self, partition: int) -> ScriptCall:
         """Return the call that says where a partition is."""
@@ -385,6 +376,9 @@ class PartitionCalls:
             for word in _counted(fields_of(each.value, each.key, each.headers))
         ]
         return self._call("add", partition, max_len, *words)
+
+    def _fence(self, request: CommitRequest | SetAside) -> tuple[str, int, str]:
+        return self._group, request.token, request.session
 
     def _call(self, name: str, partition: int, *arguments: Any) -> ScriptCall:
         keys = PartitionKeys(self._stream, partition).all(self._group)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from batchqueue.base.checks import is_whole
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from redis import Redis, RedisCluster
 
 
+@dataclass(init=False, repr=False, unsafe_hash=True)
 class RedisStreams:
     """A stream on Redis 6.2 or later, with one Redis stream per partition. Needs the extra `redis`.
 
@@ -63,8 +65,6 @@ class RedisStreams:
         >>> RedisStreams("redis://:secret@localhost", "orders", partitions=64)
         RedisStreams(localhost:6379/0, stream='orders', partitions=64)
     """
-
-    __slots__ = ("_server", "partition_count", "stream", "wait_replicas")
 
     _server: Server
     stream: str
@@ -160,14 +160,6 @@ class RedisStreams:
         given = "" if self.partition_count is None else f", partitions={self.partition_count}"
         return f"RedisStreams({self._server.place}, stream={self.stream!r}{given})"
 
-    def __eq__(self, other: object) -> bool:
-        """Return whether both are the same stream, with the same options."""
-        return isinstance(other, RedisStreams) and self._state == other._state
-
-    def __hash__(self) -> int:
-        """Return a hash; options do not count."""
-        return hash((self._server.address, self.stream, self.partition_count))
-
     def __setattr__(self, name: str, value: object) -> NoReturn:
         """Refuse it.
 
@@ -175,25 +167,6 @@ class RedisStreams:
             AttributeError: Always.
         """
         raise AttributeError(f"RedisStreams cannot be changed: {name}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _streams, self._state
-
-    @property
-    def _state(self) -> tuple[Any, ...]:
-        server = self._server
-        settings = (self.partition_count, self.wait_replicas)
-        return server.address, self.stream, *settings, dict(server.options)
-
-
-def _streams(
-    url: "str | Callable[[], Redis | RedisCluster]",
-    stream: str,
-    partitions: int | None,
-    wait_replicas: int,
-    options: dict[str, Any],
-) -> RedisStreams:
-    return RedisStreams(url, stream, partitions=partitions, wait_replicas=wait_replicas, **options)
 
 
 _TIMEOUT_S = 10.0
@@ -213,7 +186,7 @@ class RedisWriter:
         """
         self._stream = stream
         replicas = replicas_of(stream, wait_replicas, 10 * LONGEST_WAIT_MS)
-        self._link = Link(server, stream, _TIMEOUT_S, replicas=replicas)
+        self._link = Link(server, stream, _TIMEOUT_S, replicas=replicas, may_idle=True)
         self._calls = PartitionCalls(stream, "")
         self._lock = threading.Lock()
 
@@ -226,7 +199,6 @@ class RedisWriter:
     def add(self, records: Sequence[NewRecord], max_len: int | None) -> list[int | None]:
         """Add records."""
         with self._lock:
-            self._link.refresh()
             if max_len is None:
                 ids = self._link.run([self._words(each) for each in records], replicated=True)
                 return [parse_id(each) for each in ids]
@@ -266,18 +238,16 @@ class RedisAdministration:
         """Connect with the first call."""
         self._stream = stream
         self._name = group
-        self._link = Link(server, stream, _TIMEOUT_S)
+        self._link = Link(server, stream, _TIMEOUT_S, may_idle=True)
         self._group = RedisGroup(self._link, stream, group)
         self._calls = PartitionCalls(stream, group)
 
     def partitions(self) -> int:
         """Return the partitions of the stream; 0 if it has none yet."""
-        self._link.refresh()
         return known_partitions(self._link, self._stream)
 
     def group(self) -> GroupInfo:
         """Return who is there, and who owns what."""
-        self._link.refresh()
         return self._group.info()
 
     def infos(self, partitions: Sequence[int]) -> list[PartitionInfo]:
@@ -286,7 +256,6 @@ class RedisAdministration:
         Raises:
             CallRefusedError: A key of a partition holds a value of another type.
         """
-        self._link.refresh()
         replies = self._link.try_call([self._calls.info(each) for each in partitions])
         for partition, reply in zip(partitions, replies, strict=True):
             if isinstance(reply, StreamUnavailableError):
@@ -298,12 +267,10 @@ class RedisAdministration:
 
     def history(self, after: int) -> list[Event]:
         """Return the last events."""
-        self._link.refresh()
         return self._group.history(after)
 
     def drain(self, session: str) -> bool:
         """Let a member leave."""
-        self._link.refresh()
         return self._group.leaving(session) is not Refusal.UNKNOWN
 
     def trim(self) -> int:
@@ -315,7 +282,6 @@ class RedisAdministration:
     def resize(self, partitions: int) -> int:
         """Raise the number of partitions of the stream and of its groups."""
         partition_count(partitions)
-        self._link.refresh()
         count = enlarged_partitions(self._link, self._stream, partitions)
         for group in self._readers():
             RedisGroup(self._link, self._stream, group).resize(count)
@@ -323,7 +289,6 @@ class RedisAdministration:
 
     def reset(self, partition: int, offset: int, done: int) -> None:
         """Let the group continue after an offset."""
-        self._link.refresh()
         self._link.call([self._calls.reset(partition, offset, done)])
 
     def delete(self) -> None:
@@ -335,14 +300,12 @@ class RedisAdministration:
 
     def dead_letters(self, partition: int, limit: int) -> list[Entry]:
         """Return the oldest dead letters of a partition."""
-        self._link.refresh()
         key = PartitionKeys(self._stream, partition).dead(self._name)
         [items] = self._link.run([("XRANGE", key, "-", "+", "COUNT", limit)])
         return [letter_of(item) for item in items]
 
     def send_back(self, partition: int, letters: Sequence[Entry]) -> int:
         """Add dead letters as new records."""
-        self._link.refresh()
         [count] = self._link.call([self._calls.send_back(partition, letters)])
         return int(count)
 

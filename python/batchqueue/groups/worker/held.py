@@ -296,6 +296,10 @@ class HeldPartition:
         return self.tracker.drained or (self.committing is Committing.GIVEN_UP and self.is_idle)
 
 
+_REPEATED_LOG_MS = 60_000.0
+"""The time between two lines of a kind."""
+
+
 class Notes:
     """Counts of one worker. All of it is used under the lock of the membership.
 
@@ -312,8 +316,9 @@ class Notes:
         unfinished: Records in hand when a partition was given up at the end, by partition.
     """
 
-    def __init__(self, now_ms: float) -> None:
-        self.started_ms = now_ms
+    def __init__(self, now_ms: Callable[[], float]) -> None:
+        self._now_ms = now_ms
+        self.started_ms = now_ms()
         self._active_at = time.monotonic()
         self.started_at = time.time()
         self.ended = RecordCounts()
@@ -331,16 +336,14 @@ class Notes:
         """Seconds since the last `touch`, whatever the clock of the worker is."""
         return time.monotonic() - self._active_at
 
-    def may_log(self, key: str, now_ms: float, every_s: float) -> int | None:
+    def may_log(self, key: str) -> int | None:
         """Return how many lines of a kind were left out before this one; None to leave it out.
 
-        Args:
-            key: The kind.
-            now_ms: The time.
-            every_s: Seconds between two lines of the kind.
+        There is a line of each kind per minute.
         """
+        now_ms = self._now_ms()
         last_ms, left_out = self._logged.get(key, (float("-inf"), 0))
-        if now_ms - last_ms < every_s * 1_000:
+        if now_ms - last_ms < _REPEATED_LOG_MS:
             self._logged[key] = (last_ms, left_out + 1)
             return None
         self._logged[key] = (now_ms, 0)

@@ -322,7 +322,9 @@ class HandlerLane(Lane):
         while self._parts:
             part = self._parts[0]
             held, size = part.held, len(part.records)
-            if parts and (held is not parts[0].held or count + size > member.max_batch_items):
+            if parts and (
+                held is not parts[0].held or count + size > member.settings.max_batch_items
+            ):
                 break
             if not held.is_over and (self.membership.is_held_up(held) or not self._may_work(held)):
                 break
@@ -435,11 +437,12 @@ class PartitionLanes:
 
     Attributes:
         decoding: The lane that decodes.
+        by_route: Those of the handlers; that of None has records which cannot be handled.
     """
 
     def __init__(self, membership: "Membership", partition: int) -> None:
         self.decoding = DecodingLane(membership, partition)
-        self._lanes: dict[Route | None, HandlerLane] = {
+        self.by_route: dict[Route | None, HandlerLane] = {
             route: HandlerLane(membership, partition, route)
             for route in (*membership.routes.all, None)
         }
@@ -447,11 +450,7 @@ class PartitionLanes:
     @property
     def all(self) -> list[HandlerLane]:
         """The lanes of the handlers."""
-        return list(self._lanes.values())
-
-    def lane(self, route: Route | None) -> HandlerLane:
-        """Return the lane of a handler; of None, that of records which cannot be handled."""
-        return self._lanes[route]
+        return list(self.by_route.values())
 
     def register(self, add: Callable[[type, Desk], None], desks: dict[Route, Desk]) -> None:
         """Register the lanes with the local queue.
@@ -461,7 +460,7 @@ class PartitionLanes:
             desks: The desks of the handlers that all partitions share.
         """
         add(type(self.decoding.turn), Desk())
-        for route, lane in self._lanes.items():
+        for route, lane in self.by_route.items():
             shared = desks.get(route) if route is not None else None
             add(type(lane.turn), shared or Desk())
 
@@ -556,7 +555,7 @@ class DecodingLane(Lane):
                 later = _checked(tracker.split(bad.chunk, len(bad.records), last, rest.first))
                 self._chunks.appendleft((held, later, rest))
         for route, part in parts.items():
-            self.membership.lanes[self.partition].lane(route).put(part)
+            self.membership.lanes[self.partition].by_route[route].put(part)
 
     def _parts(
         self, held: HeldPartition, chunk: Chunk, entries: Entries
@@ -604,8 +603,6 @@ def _checked(chunk: Chunk | None) -> Chunk:
 # What the log says when a handler raised, and what `run` raises. Under the lock.
 
 
-_REPEATED_LOG_S = 60.0
-
 _REFUSED = RetryPolicy(attempts=None, backoff_ms=100, max_backoff_ms=5_000)
 """When a partition that its sink refuses again gets another token."""
 
@@ -623,8 +620,7 @@ def note_failure(member: "Membership", batch: Batch, verdict: Verdict, text: str
     member.notes.failed += 1
     if verdict is Verdict.HALVED:
         return
-    key, now = f"{batch.partition}:{verdict.name}", member.now_ms()
-    skipped = member.notes.may_log(key, now, _REPEATED_LOG_S)
+    skipped = member.notes.may_log(f"{batch.partition}:{verdict.name}")
     if skipped is None:
         return
     tries = "once" if batch.attempt == 1 else f"{batch.attempt} times"
@@ -665,7 +661,7 @@ def refused_by_sink(member: "Membership", held: HeldPartition, error: StaleToken
     if refusals == 0:
         member.fenced(held, error.seen)
         return
-    now = member.now_ms()
-    if member.notes.may_log(f"{held.partition}:stale", now, _REPEATED_LOG_S) is not None:
+    if member.notes.may_log(f"{held.partition}:stale") is not None:
         _log.warning("%s; refused %d times in a row", error, refusals + 1)
-    member.call_at(now + wait_ms(_REFUSED, refusals), lambda: member.fenced(held, error.seen))
+    due_ms = member.now_ms() + wait_ms(_REFUSED, refusals)
+    member.call_at(due_ms, lambda: member.fenced(held, error.seen))

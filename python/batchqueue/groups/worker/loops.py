@@ -91,7 +91,7 @@ def control_loop(member: Membership) -> None:
             reply = connection.perform(control, control.planned(call))
         except StreamUnavailableError as error:
             with member.lock:
-                if member.notes.may_log("control", member.now_ms(), 60.0) is not None:
+                if member.notes.may_log("control") is not None:
                     _log.warning("group %s: %s", member.settings.group, error)
                 control.failed(call, member.now_ms())
         else:
@@ -142,8 +142,7 @@ def read_loop(member: Membership) -> None:
             fetched = member.connection.read([fetch for _, fetch in chosen], wait_ms)
         except StreamUnavailableError as error:
             with member.lock:
-                if not member.is_stopping:
-                    member.disconnected(error)
+                member.disconnected(error)
             time.sleep(_PAUSE_S)
             continue
         with member.lock:
@@ -170,8 +169,7 @@ def commit_loop(member: Membership) -> None:
                 _commit(member, commits)
         except StreamUnavailableError as error:
             with member.lock:
-                if not member.is_stopping:
-                    member.disconnected(error)
+                member.disconnected(error)
             time.sleep(_PAUSE_S)
 
 
@@ -195,7 +193,7 @@ def _read_lags(member: Membership) -> None:
 def _note_plan_error(member: Membership) -> None:
     """Log that the balancer made no plan, so that partitions are planned by load."""
     error = member.control.plan_error
-    if error is not None and member.notes.may_log("plan", member.now_ms(), 60.0) is not None:
+    if error is not None and member.notes.may_log("plan") is not None:
         _log.error("%s: %s; the partitions are spread by load instead", member.stream, error)
 
 
@@ -203,19 +201,16 @@ def _note_stuck(member: Membership) -> None:
     """Log what a handover waits for."""
     now, notes = member.now_ms(), member.notes
     for held in member.held.values():
-        lanes = member.lanes.get(held.partition)
-        if not held.is_draining or lanes is None:
-            continue
-        for lane in lanes.all:
+        for lane in member.lanes_of(held) if held.is_draining else ():
             stuck_s = lane.stuck_ms(now) / 1_000
             key = f"{held.partition}:handover"
-            if stuck_s >= _STUCK_S and notes.may_log(key, now, 60.0) is not None:
+            if stuck_s >= _STUCK_S and notes.may_log(key) is not None:
                 _log.warning(
                     "%s/%d: handover waits %.0f s for %s",
                     *(member.stream, held.partition, stuck_s, lane.name),
                 )
     stuck_s = member.handover.stuck_ms(now) / 1_000
-    if stuck_s >= _STUCK_S and notes.may_log("callback", now, 60.0) is not None:
+    if stuck_s >= _STUCK_S and notes.may_log("callback") is not None:
         _log.warning("%s: a callback has been running for %.0f s", member.stream, stuck_s)
 
 
@@ -224,7 +219,7 @@ def _note_beat(member: Membership, since_ms: float) -> None:
     lease_ms = member.settings.lease_ms
     if since_ms > lease_ms / 2:
         member.notes.late_beats += 1
-        if member.notes.may_log("late", member.now_ms(), 60.0) is not None:
+        if member.notes.may_log("late") is not None:
             _log.warning(
                 "heartbeat %.1f s late, lease %g s: a handler holds the GIL, or the host is "
                 "overloaded",

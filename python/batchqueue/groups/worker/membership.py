@@ -45,7 +45,7 @@ from batchqueue.groups.worker.held import (
     ReadState,
     Revocation,
 )
-from batchqueue.groups.worker.lanes import PartitionLanes, desks_of
+from batchqueue.groups.worker.lanes import HandlerLane, PartitionLanes, desks_of
 from batchqueue.groups.worker.load import LoadMeter
 from batchqueue.groups.worker.routes import Described, Routes, described
 from batchqueue.groups.worker.settings import (
@@ -60,8 +60,6 @@ from batchqueue.queues.config import RetryPolicy, wait_ms
 from batchqueue.queues.queue import BatchQueue
 
 _log = BackgroundLog("batchqueue")
-
-_REPEATED_LOG_S = 60.0
 
 _POSTPONED = RetryPolicy(attempts=None, backoff_ms=1_000, max_backoff_ms=30_000)
 """When a partition whose `on_assign` or factory raised is taken again."""
@@ -123,7 +121,6 @@ class Membership:
         self.queue = queue
         self.now_ms = connection.now_ms
         self.codec = codec_of(settings.codec)
-        self.max_batch_items = settings.max_batch_items
         self.lock = threading.RLock()
         self.control_due = threading.Condition(self.lock)
         self.reader_due = threading.Condition(self.lock)
@@ -143,7 +140,7 @@ class Membership:
         self._calls = threading.local()
         self._is_in_doubt = False
         self.refusals: dict[int, int] = {}
-        self.notes = Notes(self.now_ms())
+        self.notes = Notes(self.now_ms)
         self.handover = Handover(self)
         self._desks = desks_of(routes)
         self._timers: list[tuple[float, int, Callable[[], object]]] = []
@@ -223,7 +220,9 @@ class Membership:
 
     def disconnected(self, error: StreamUnavailableError) -> None:
         """The connection to partitions ended, so they come with fresh tokens (R14)."""
-        if self.notes.may_log("disconnected", self.now_ms(), _REPEATED_LOG_S) is not None:
+        if self.is_stopping:
+            return
+        if self.notes.may_log("disconnected") is not None:
             which = "of this worker" if error.partitions is None else "of that node"
             _log.warning("%s: the partitions %s begin anew", error, which)
         for held in list(self.held.values()):
@@ -243,6 +242,10 @@ class Membership:
         lanes.register(self.queue.add_handler, self._desks)
         with self.lock:
             self.lanes[held.partition] = lanes
+
+    def lanes_of(self, held: HeldPartition) -> list[HandlerLane]:
+        """Return the lanes of the handlers of a partition, as soon as it has some."""
+        return self.lanes[held.partition].all if held.partition in self.lanes else []
 
     def still_wanted(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
         """End those that are to be given up before they were taken, and return those left."""
@@ -314,7 +317,7 @@ class Membership:
         self._is_in_doubt = False
         for held in self.held.values():
             self.dirty[held] = None
-            for lane in self.lanes[held.partition].all if held.partition in self.lanes else ():
+            for lane in self.lanes_of(held):
                 lane.resume()
         self.commits_due.notify()
         self.reader_due.notify()
@@ -338,8 +341,7 @@ class Membership:
 
     def is_inside(self, held: HeldPartition) -> bool:
         """Return whether a handler is being called for a partition."""
-        lanes = self.lanes.get(held.partition)
-        return lanes is not None and any(lane.is_inside and lane.is_of(held) for lane in lanes.all)
+        return any(lane.is_inside and lane.is_of(held) for lane in self.lanes_of(held))
 
     def check_drained(self, held: HeldPartition) -> None:
         """Take the next step of giving up a partition, if it is due."""
@@ -410,10 +412,9 @@ class Membership:
 
     def resume(self, held: HeldPartition) -> None:
         """Continue a partition that was held up."""
-        if held.partition in self.lanes:
-            for lane in self.lanes[held.partition].all:
-                lane.resume()
-            self.reader_due.notify()
+        for lane in self.lanes_of(held):
+            lane.resume()
+        self.reader_due.notify()
 
     def open(self, held: HeldPartition) -> None:
         """Open a partition that was granted."""
@@ -424,7 +425,7 @@ class Membership:
         held.step(Revocation.DRAINING)
         if held.tracker is not None:
             held.tracker.revoke()
-            for lane in self.lanes[held.partition].all if held.partition in self.lanes else ():
+            for lane in self.lanes_of(held):
                 lane.interrupt(held)
                 lane.resume()
         if held.life in (Life.GRANTED, Life.POSTPONED):
@@ -493,7 +494,7 @@ def to_fetch(member: Membership) -> list[tuple[HeldPartition, Fetch]]:
             held.reading = ReadState.FULL  # until half of it is free: no trickle of tiny chunks
             continue
         if member.may_work(held):
-            limit = min(room, member.max_batch_items, _fitting(held))
+            limit = min(room, member.settings.max_batch_items, _fitting(held))
             found.append((held, Fetch(held.partition, tracker.position, limit)))
     return found
 
@@ -707,7 +708,7 @@ def _begin_anew(member: Membership, held: HeldPartition) -> None:
 
 def _note(member: Membership, held: HeldPartition, error: Exception) -> None:
     key = f"{held.partition}:{'given up' if held.is_draining else 'refused'}"
-    skipped = member.notes.may_log(key, member.now_ms(), _REPEATED_LOG_S)
+    skipped = member.notes.may_log(key)
     if skipped is None:
         return
     _log.warning(

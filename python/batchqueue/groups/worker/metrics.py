@@ -217,8 +217,7 @@ def stats_of(member: Membership) -> str:
 def _is_blocked(member: Membership, held: HeldPartition) -> bool:
     if held.refused is not None and held.refused.is_blocked:
         return True
-    lanes = member.lanes.get(held.partition)
-    return lanes is not None and any(lane.is_blocked(held) for lane in lanes.all)
+    return any(lane.is_blocked(held) for lane in member.lanes_of(held))
 
 
 def _partition(

@@ -1,6 +1,7 @@
 """`Routes`: which handler gets a record."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -15,6 +16,7 @@ from batchqueue.queues.handlers import HandlerMethods, HandlerOpening, blocking_
 # `Batch`: what a handler gets.
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Batch:
     """Records of one partition, in the order of their offsets.
 
@@ -29,35 +31,14 @@ class Batch:
         attempt: 1 in the first attempt at these records.
     """
 
-    __slots__ = (
-        "_commands",
-        "_values",
-        "assignment",
-        "attempt",
-        "group",
-        "kind",
-        "records",
-        "stream",
-    )
-
-    def __init__(
-        self,
-        group: str,
-        stream: str,
-        assignment: Assignment,
-        records: list[Record[Any]],
-        *,
-        attempt: int = 1,
-        kind: str = "",
-    ) -> None:
-        self.group = group
-        self.stream = stream
-        self.assignment = assignment
-        self.records = records
-        self.attempt = attempt
-        self.kind = kind
-        self._values: list[Any] | None = None
-        self._commands: list[Command] = []
+    group: str
+    stream: str
+    assignment: Assignment
+    records: list[Record[Any]]
+    attempt: int = field(default=1, kw_only=True)
+    kind: str = field(default="", kw_only=True)
+    _values: list[Any] | None = field(default=None, init=False)
+    _commands: list[Command] = field(default_factory=list, init=False)
 
     @property
     def partition(self) -> int:

@@ -9,7 +9,6 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from batchqueue._core import PartitionPolicy, ThreadPolicy
@@ -373,12 +372,7 @@ class Worker:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         """Leave."""
         if os.getpid() == self._pid:
             self.leave()
