@@ -366,16 +366,3 @@ def fixed_partitions(link: Link, stream: str, given: int | None) -> int:
         _log.info("Created topic %s with %d partition(s)", stream, count)
     check_partitions(stream, count, given)
     return int(count)
-
-
-def known_partitions(link: Link, stream: str) -> int:
-    """Return the partitions of a stream; 0 if it has none yet."""
-    [count] = link.run([("HGET", stream_key(stream), "p")])
-    return int(count or 0)
-
-
-def enlarged_partitions(link: Link, stream: str, partitions: int) -> int:
-    """Raise the number of partitions of a stream, and return the number from now on."""
-    call = ScriptCall(LIBRARY["enlarge"], (stream_key(stream),), (partitions,))
-    [count] = link.call([call])
-    return int(count)

@@ -13,13 +13,8 @@ from batchqueue.groups.errors import StreamUnavailableError
 from batchqueue.groups.messages import Entry, Event, Refusal
 from batchqueue.groups.producer import Key, Producer
 from batchqueue.groups.record import check_name, parse_id, partition_count
-from batchqueue.groups.redis.client import Link, check_server
-from batchqueue.groups.redis.connection import (
-    RedisConnection,
-    enlarged_partitions,
-    fixed_partitions,
-    known_partitions,
-)
+from batchqueue.groups.redis.client import LIBRARY, Link, ScriptCall, check_server
+from batchqueue.groups.redis.connection import RedisConnection, fixed_partitions
 from batchqueue.groups.redis.node import LONGEST_WAIT_MS, Server, replicas_of
 from batchqueue.groups.redis.scripts import (
     PartitionCalls,
@@ -30,6 +25,7 @@ from batchqueue.groups.redis.scripts import (
     letter_of,
     readers_key,
     refused,
+    stream_key,
 )
 
 if TYPE_CHECKING:
@@ -244,7 +240,8 @@ class RedisAdministration:
 
     def partitions(self) -> int:
         """Return the partitions of the stream; 0 if it has none yet."""
-        return known_partitions(self._link, self._stream)
+        [count] = self._link.run([("HGET", stream_key(self._stream), "p")])
+        return int(count or 0)
 
     def group(self) -> GroupInfo:
         """Return who is there, and who owns what."""
@@ -282,10 +279,11 @@ class RedisAdministration:
     def resize(self, partitions: int) -> int:
         """Raise the number of partitions of the stream and of its groups."""
         partition_count(partitions)
-        count = enlarged_partitions(self._link, self._stream, partitions)
+        call = ScriptCall(LIBRARY["enlarge"], (stream_key(self._stream),), (partitions,))
+        [count] = self._link.call([call])
         for group in self._readers():
             RedisGroup(self._link, self._stream, group).resize(count)
-        return count
+        return int(count)
 
     def reset(self, partition: int, offset: int, done: int) -> None:
         """Let the group continue after an offset."""

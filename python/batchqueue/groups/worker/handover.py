@@ -129,7 +129,10 @@ class Handover:
         member = self._membership
         try:
             if member.routes.factory is not None and held.handler is None:
-                held.handler = _made(member.routes.factory, held)
+                assert held.assignment is not None
+                held.handler = HandlerOpening(
+                    called_methods(member.routes.factory(held.assignment))
+                )
             member.prepare(held)
         except Exception as error:
             if isinstance(error, ConfigError):  # another attempt would fail as well
@@ -178,11 +181,6 @@ class Handover:
                 held.partition,
                 described(error),
             )
-
-
-def _made(factory: Callable[[Assignment], Any], held: HeldPartition) -> HandlerOpening:
-    assert held.assignment is not None
-    return HandlerOpening(called_methods(factory(held.assignment)))
 
 
 def _assignments(partitions: list[HeldPartition]) -> list[Assignment]:

@@ -153,7 +153,7 @@ def commit_loop(member: Membership) -> None:
     """Open partitions, and commit what is done."""
     while True:
         with member.lock:
-            while not (_has_to_send(member) or member.is_stopping):
+            while not (member.to_open or member.to_set_aside or member.dirty or member.is_stopping):
                 member.commits_due.wait()
             if member.is_stopping:
                 return
@@ -226,10 +226,6 @@ def _note_beat(member: Membership, since_ms: float) -> None:
                 (since_ms - lease_ms / 4) / 1_000,
                 lease_ms / 1_000,
             )
-
-
-def _has_to_send(member: Membership) -> bool:
-    return bool(member.to_open or member.to_set_aside or member.dirty)
 
 
 def _to_commit(member: Membership) -> list[tuple[HeldPartition, Any]]:
