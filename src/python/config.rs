@@ -22,7 +22,6 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyList, PyString, PyTuple};
 use crate::config;
 use crate::config::{Assign, BufferStrategy, Config, DrainBalancer, RetryPolicy, Selector};
 use crate::python::errors::ConfigError;
-use crate::python::handler::CommonCallbacks;
 use crate::python::interpreter::{GuardedRef, describe_error, guarded_call, release};
 use crate::python::item::PyItem;
 use crate::queue::BatchQueue;
@@ -110,6 +109,14 @@ pub(crate) struct CoreSettings {
     pub(crate) common: CommonCallbacks,
     /// The custom balancer in the settings, for the garbage collector.
     pub(crate) assign: Option<Arc<PyAssign>>,
+}
+
+/// What all handlers of a queue share.
+pub(crate) struct CommonCallbacks {
+    /// For handlers without `on_error`.
+    pub(crate) error_handler: Option<Py<PyAny>>,
+    /// The exceptions that the retry policy applies to, as a tuple.
+    pub(crate) retry_on: Option<Py<PyAny>>,
 }
 
 impl Settings<'_> {

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use pyo3::exceptions::{PyKeyboardInterrupt, PyOSError};
 use pyo3::inspect::PyStaticExpr;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyFloat, PyTuple};
 use pyo3::{PyTypeInfo, ffi, type_hint_identifier, type_hint_union};
 use rustix::process::{Resource, getrlimit};
@@ -301,6 +302,15 @@ pub(crate) fn ask_of_thread(function: &str, number: u64) -> Option<String> {
             None
         })
     })?
+}
+
+/// Whether the interpreter runs one thread at a time; found out when the package is imported.
+pub(crate) fn has_gil(py: Python<'_>) -> bool {
+    static HAS_GIL: PyOnceLock<bool> = PyOnceLock::new();
+    let is_enabled =
+        || py.import("sys").and_then(|sys| sys.getattr("_is_gil_enabled")?.call0()?.extract());
+    // A Python without `sys._is_gil_enabled` always has a GIL.
+    *HAS_GIL.get_or_init(py, || is_enabled().unwrap_or(true))
 }
 
 // How a native thread becomes one of Python's: its work runs inside a call of

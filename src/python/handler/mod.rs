@@ -13,5 +13,5 @@ pub(crate) mod registry;
 pub(crate) use crate::python::handler::host::Interpreter;
 pub(crate) use crate::python::handler::py_handler::coroutine_type;
 pub(crate) use crate::python::handler::registry::{
-    CommonCallbacks, HandlerMethods, HandlerOptions, HandlerRegistry, forget_locks,
+    HandlerMethods, HandlerOptions, HandlerRegistry, forget_locks,
 };

@@ -17,7 +17,7 @@ use crate::flow::handler::lock::HandlerLock;
 use crate::flow::handler::{HandlerRef, Handlers};
 use crate::item::{HandledType, TypeKey};
 use crate::python::aggregator::{Aggregating, aggregating_of};
-use crate::python::config::{RetrySettings, millis};
+use crate::python::config::{CommonCallbacks, RetrySettings, millis};
 use crate::python::errors::{ConfigError, QueueClosedError};
 use crate::python::future::Submissions;
 use crate::python::handler::py_handler::{Opening, PyHandler, RetryOn};
@@ -25,14 +25,6 @@ use crate::python::interpreter::{GuardedRef, InterpreterPause, NoPause};
 use crate::python::item::{ItemType, PyItem};
 use crate::queue::BatchQueue;
 use crate::threads::waits::Pause;
-
-/// What all handlers of a queue share.
-pub(crate) struct CommonCallbacks {
-    /// For handlers without `on_error`.
-    pub(crate) error_handler: Option<Py<PyAny>>,
-    /// The exceptions that the retry policy applies to, as a tuple.
-    pub(crate) retry_on: Option<Py<PyAny>>,
-}
 
 /// The types and handlers of one queue, for identity and for the garbage collector.
 pub(crate) struct HandlerRegistry {

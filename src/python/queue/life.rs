@@ -28,11 +28,10 @@ use crate::python::handler::{
     HandlerMethods, HandlerOptions, HandlerRegistry, Interpreter, coroutine_type, forget_locks,
 };
 use crate::python::interpreter::{
-    InterpreterPause, Timeout, deadline_of, generation, prepare_threads, run_fork_hooks,
+    InterpreterPause, Timeout, deadline_of, generation, has_gil, prepare_threads, run_fork_hooks,
     settle_in_child, use_stacks_of_python, watch_forks,
 };
 use crate::python::item::{ItemType, PyItem, prepare_arrow_data, refused};
-use crate::python::queue::sequence::has_gil;
 use crate::queue::{BatchQueue, WeakQueue};
 use crate::threads::agenda::{
     forget_helpers, forget_supervisor, wait_helpers_ended, wait_supervisor_ended,

@@ -3,14 +3,13 @@
 use std::time::Instant;
 
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple};
 
 use crate::flow::produce::many::Source;
 use crate::flow::produce::pending::{Line, TryProduceError};
 use crate::python::errors::after_some;
 use crate::python::handler::HandlerRegistry;
-use crate::python::interpreter::InterpreterPause;
+use crate::python::interpreter::{InterpreterPause, has_gil};
 use crate::python::item::{PyItem, refused};
 use crate::python::queue::life::run_inline;
 use crate::queue::BatchQueue;
@@ -163,15 +162,6 @@ fn try_put(
     } else {
         queue.flow.try_produce_many(items)
     }
-}
-
-/// Whether the interpreter runs one thread at a time; found out when the package is imported.
-pub(crate) fn has_gil(py: Python<'_>) -> bool {
-    static HAS_GIL: PyOnceLock<bool> = PyOnceLock::new();
-    let is_enabled =
-        || py.import("sys").and_then(|sys| sys.getattr("_is_gil_enabled")?.call0()?.extract());
-    // A Python without `sys._is_gil_enabled` always has a GIL.
-    *HAS_GIL.get_or_init(py, || is_enabled().unwrap_or(true))
 }
 
 /// The items of a list or a tuple, by index: another thread may change a list while this one waits
