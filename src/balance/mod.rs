@@ -2,15 +2,13 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `strategy` | [`DrainBalancer`](crate::DrainBalancer): whether to plan now |
-//! | `repair` | moves and swaps between the most and the least loaded thread |
+//! | `strategy` | [`DrainBalancer`](crate::DrainBalancer): whether to plan now, and by repair of what is |
 //! | `plan` | longest processing time first, from scratch; plans compared and validated |
 //! | `simulation` | tests: what all this does to the work that gets done, minute after minute |
 //!
 //! `control/meter.rs` measures the loads, and `control/rebalancer.rs` carries the plans out.
 
 pub(crate) mod plan;
-pub(crate) mod repair;
 #[cfg(all(test, not(loom)))]
 mod simulation;
 pub(crate) mod strategy;

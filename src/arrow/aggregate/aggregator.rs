@@ -8,7 +8,7 @@ use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StructArray}
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 use arrow_select::take::{TakeOptions, take};
 
-use crate::arrow::aggregate::column::{Column, Values};
+use crate::arrow::aggregate::column::{Column, Input, State, Values};
 use crate::arrow::aggregate::description::{AggregateError, Aggregation, Measure};
 use crate::arrow::aggregate::extremes::{Extreme, FirstLast, TopN};
 use crate::arrow::aggregate::groups::{Groups, Mark};
@@ -17,9 +17,7 @@ use crate::arrow::aggregate::schema::{
     Bucketing, ColumnIndices, MeasureIndices, Types, in_partials, in_rows, type_error,
 };
 use crate::arrow::aggregate::sketches::{Distinct, QuantileBuckets, Quantiles};
-use crate::arrow::aggregate::state::EXACT;
-use crate::arrow::aggregate::state::{Input, State};
-use crate::arrow::aggregate::sums::{Counts, DecimalSums, FloatSums, IntegerSums};
+use crate::arrow::aggregate::sums::{Counts, DecimalSums, EXACT, FloatSums, IntegerSums};
 use crate::arrow::time::{BucketFinder, ClockReader};
 
 /// Aggregates record batches. The columns that it reads must have the same types in all of them.

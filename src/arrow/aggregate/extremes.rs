@@ -8,10 +8,9 @@ use arrow_array::{ArrayRef, ListArray, StructArray};
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Fields};
 
-use crate::arrow::aggregate::column::{Column, OwnedValue, Value, to_array};
+use crate::arrow::aggregate::column::{Column, Input, OwnedValue, State, Value, to_array};
 use crate::arrow::aggregate::description::AggregateError;
 use crate::arrow::aggregate::partials::column_of;
-use crate::arrow::aggregate::state::{Input, State};
 
 /// The minimum or maximum of each group.
 pub(super) struct Extreme {

@@ -17,7 +17,6 @@ pub(crate) mod groups;
 pub(crate) mod partials;
 pub(crate) mod schema;
 pub(crate) mod sketches;
-pub(crate) mod state;
 pub(crate) mod sums;
 
 pub use crate::arrow::aggregate::aggregator::Aggregator;

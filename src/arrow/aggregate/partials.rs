@@ -10,8 +10,7 @@ use arrow_schema::{DataType, Field, Fields, Schema};
 use crate::arrow::aggregate::column::{Column, value_type};
 use crate::arrow::aggregate::description::{AggregateError, Aggregation, Measure};
 use crate::arrow::aggregate::sketches;
-use crate::arrow::aggregate::state::EXACT;
-use crate::arrow::aggregate::sums::{kept_sum_type, sum_type};
+use crate::arrow::aggregate::sums::{EXACT, kept_sum_type, sum_type};
 
 /// The metadata key of the description.
 const DESCRIPTION: &str = "batchqueue.aggregation";

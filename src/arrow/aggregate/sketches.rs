@@ -16,9 +16,8 @@ use datasketches::hll::{HllSketch, HllType, HllUnion};
 use rustc_hash::FxHashMap;
 use sketches_ddsketch::{Config, DDSketch};
 
-use crate::arrow::aggregate::column::{Value, bytes_of};
+use crate::arrow::aggregate::column::{Input, State, Value, bytes_of};
 use crate::arrow::aggregate::description::AggregateError;
-use crate::arrow::aggregate::state::{Input, State};
 use crate::arrow::aggregate::sums::to_floats;
 
 /// One sketch per group, with a relative error of 1 % and at most 2,048 buckets per sign.

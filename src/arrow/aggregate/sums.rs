@@ -14,8 +14,11 @@ use arrow_array::{
 use arrow_buffer::i256;
 use arrow_schema::{DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION, DataType};
 
+use crate::arrow::aggregate::column::{Input, State};
 use crate::arrow::aggregate::description::AggregateError;
-use crate::arrow::aggregate::state::{EXACT, Input, State};
+
+/// The type of an exact sum of integers: wide enough for 2^63 of the largest.
+pub(super) const EXACT: DataType = DataType::Decimal128(38, 0);
 
 /// The number of rows, or of rows with a value.
 #[derive(Clone, Default)]
