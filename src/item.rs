@@ -1,6 +1,7 @@
 //! What a queue holds: items, and the types that handlers are registered for.
 
 use crate::config::RetryPolicy;
+use crate::error::ConfigError;
 use crate::sync::Duration;
 
 /// The type of an item: items with the same key go to the same handler.
@@ -48,6 +49,40 @@ pub struct HandledType {
     /// How a failed batch is retried. `None`: as for the queue,
     /// [`Config::retry`](crate::config::Config::retry).
     pub retry: Option<RetryPolicy>,
+}
+
+/// The most partitions that one type may have or ask for.
+pub(crate) const MOST_PARTITIONS_OF_TYPE: usize = 1_024;
+
+/// The largest weight of a handler. As many would be a typing error.
+const MOST_WEIGHT: f64 = 1_000.0;
+
+impl HandledType {
+    /// Checks the weight of a type with this number of handlers.
+    #[allow(clippy::cast_precision_loss)] // small numbers
+    pub(crate) fn validate(&self, handlers: usize) -> Result<(), ConfigError> {
+        let Self { name, weight, .. } = self;
+        if !(1..=MOST_PARTITIONS_OF_TYPE).contains(&handlers) {
+            return Err(ConfigError(format!(
+                "{name} has {handlers} handlers; give 1 to {MOST_PARTITIONS_OF_TYPE}, one per \
+                 partition"
+            )));
+        }
+        if !(*weight > 0.0 && *weight <= MOST_WEIGHT) {
+            return Err(ConfigError(format!(
+                "{name}: weight is {weight}; give a number above 0, at most {MOST_WEIGHT}"
+            )));
+        }
+        let (total, most) = (weight * handlers as f64, MOST_PARTITIONS_OF_TYPE as f64);
+        if total > most {
+            return Err(ConfigError(format!(
+                "{name}: {handlers} handlers of weight {weight} ask for {total} partitions; one \
+                 type may ask for {most}: give a weight of at most {}",
+                most / handlers as f64
+            )));
+        }
+        Ok(())
+    }
 }
 
 impl From<TypeKey> for HandledType {

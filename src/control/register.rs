@@ -8,7 +8,7 @@ mod tests;
 
 use crate::config::{PartitionPolicy, Selector};
 use crate::control::state::{Control, ControlState, Knowledge};
-use crate::control::types::{Goals, KnownType, MOST_PARTITIONS_OF_TYPE, Weight};
+use crate::control::types::{Goals, KnownType, Weight};
 use crate::error::{AddHandlerError, Closed, ConfigError};
 use crate::flow::handler::dead_letters::DeadLetterBox;
 use crate::flow::handler::{HandlerRef, Handlers};
@@ -19,33 +19,6 @@ use crate::flow::route::type_handlers::{CallSettings, Partitions, TypeHandlers};
 use crate::item::{HandledType, Item, TypeKey};
 use crate::sync::Arc;
 
-/// The largest weight of a handler. As many would be a typing error.
-const MOST_WEIGHT: f64 = 1_000.0;
-
-#[allow(clippy::cast_precision_loss)] // small numbers
-fn check_numbers(item_type: &HandledType, handlers: usize) -> Result<(), ConfigError> {
-    let HandledType { name, weight, .. } = item_type;
-    if !(1..=MOST_PARTITIONS_OF_TYPE).contains(&handlers) {
-        return Err(ConfigError(format!(
-            "{name} has {handlers} handlers; give 1 to {MOST_PARTITIONS_OF_TYPE}, one per partition"
-        )));
-    }
-    if !(*weight > 0.0 && *weight <= MOST_WEIGHT) {
-        return Err(ConfigError(format!(
-            "{name}: weight is {weight}; give a number above 0, at most {MOST_WEIGHT}"
-        )));
-    }
-    let (total, most) = (weight * handlers as f64, MOST_PARTITIONS_OF_TYPE as f64);
-    if total > most {
-        return Err(ConfigError(format!(
-            "{name}: {handlers} handlers of weight {weight} ask for {total} partitions; one type \
-             may ask for {most}: give a weight of at most {}",
-            most / handlers as f64
-        )));
-    }
-    Ok(())
-}
-
 impl<T: Item> Control<T> {
     /// Gives a type its handler, or its handlers, one for each of as many partitions. Returns the
     /// end of the previous handlers' retirement, if there were any.
@@ -54,7 +27,7 @@ impl<T: Item> Control<T> {
         item_type: &HandledType,
         handlers: Handlers<T>,
     ) -> Result<Option<Arc<Retired>>, AddHandlerError<E>> {
-        check_numbers(item_type, handlers.instances.len()).map_err(AddHandlerError::Config)?;
+        item_type.validate(handlers.instances.len()).map_err(AddHandlerError::Config)?;
         let settings =
             CallSettings::of_type(&self.flow.config, item_type).map_err(AddHandlerError::Config)?;
         let mut state = self.state.lock();

@@ -20,7 +20,7 @@ use crate::config::{Config, PartitionPolicy, Selector};
 use crate::flow::route::Route;
 use crate::flow::route::type_handlers::{Partitions, TypeHandlers};
 use crate::flow::route::type_table::TableUse;
-use crate::item::TypeKey;
+use crate::item::{MOST_PARTITIONS_OF_TYPE, TypeKey};
 
 /// Up to which position each partition is to be settled.
 pub(crate) type Goals = SmallVec<[(usize, u64); 1]>;
@@ -227,9 +227,6 @@ impl Whereabouts {
 // A new type gets partitions for as long as the queue knows it: its own while the policy allows as
 // many, else the one with the fewest types. Partitions are never freed: one whose types have gone
 // is the first to get another.
-
-/// The most partitions that one type may have or ask for.
-pub(crate) const MOST_PARTITIONS_OF_TYPE: usize = 1_024;
 
 /// What growth keeps, under the control lock.
 #[derive(Debug, Default)]
