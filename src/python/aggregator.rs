@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use arrow_array::{RecordBatch, RecordBatchReader};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyString, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyString};
 
 use crate::arrow::aggregate::{
     AggregateError, Aggregation, Aggregator, LG_REGISTERS, Measure, Window, sketches,
@@ -417,10 +417,8 @@ impl Aggregating {
         next_worker: &GuardedRef,
         partials: &RecordBatch,
     ) -> PyResult<usize> {
-        let args = PyTuple::new(py, [to_pyarrow(py, partials.clone(), self.pyarrow)?])?;
-        let result = guarded_call(next_worker.bind(py), &args);
-        release(args.into_any());
-        let answer = result?;
+        let batch = to_pyarrow(py, partials.clone(), self.pyarrow)?;
+        let answer = guarded_call(next_worker.bind(py), (batch,))?;
         let all = partials.num_rows();
         // A bool is an int in Python, but it is not a number of groups.
         let is_bool = answer.is_instance_of::<PyBool>();

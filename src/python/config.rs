@@ -17,12 +17,12 @@ use std::time::Duration;
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyList, PyString, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyString, PyTuple};
 
 use crate::config;
 use crate::config::{Assign, BufferStrategy, Config, DrainBalancer, RetryPolicy, Selector};
 use crate::python::errors::ConfigError;
-use crate::python::interpreter::{GuardedRef, describe_error, guarded_call, release};
+use crate::python::interpreter::{CALLBACKS, GuardedRef, call_in, describe_error, release};
 use crate::python::item::PyItem;
 use crate::queue::BatchQueue;
 
@@ -240,26 +240,12 @@ impl Assign for PyAssign {
             if self.is_over.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            let prepare = || {
-                let assign = py.import("batchqueue.queues.callbacks")?.getattr("assign")?;
-                let (load, owner) = (PyList::new(py, load)?, PyList::new(py, owner)?);
-                let threads = threads.into_pyobject(py)?;
-                Ok((
-                    assign,
-                    PyTuple::new(py, [&function, load.as_any(), owner.as_any(), threads.as_any()])?,
-                ))
-            };
-            let (assign, args) = prepare().map_err(|memory: PyErr| memory.to_string())?;
             // Guarded: the function is the user's code, and the conversion of its result may be.
-            let result = guarded_call(&assign, &args);
-            release(args.into_any());
+            let result = call_in(py, CALLBACKS, "assign", (&function, load, owner, threads));
             release(function);
             let plan = result.map_err(|error| {
                 keep_interrupt(py, &error);
-                format!(
-                    "the custom balancer raised {}",
-                    describe_error(py, error.into_value(py).into_bound(py).into_any())
-                )
+                format!("the custom balancer raised {}", describe_error(py, error))
             })?;
             if let Ok(problem) = plan.extract::<String>() {
                 return Err(problem);

@@ -183,10 +183,10 @@ impl<'a, 'py> RecordMaker<'a, 'py> {
         let value = if self.plain.is_some_and(|most| value.len() <= most) {
             data.into_any()
         } else {
-            guarded_call(self.decode, &(data, offset).into_pyobject(py)?)?
+            guarded_call(self.decode, (data, offset))?
         };
         let fields = (value, key, offset, entries.milliseconds(place), headers);
-        guarded_call(&self.make, &(&self.class, fields).into_pyobject(py)?)
+        guarded_call(&self.make, (&self.class, fields))
     }
 }
 

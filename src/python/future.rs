@@ -23,8 +23,8 @@ use crate::python::errors::{
     BatchQueueError, CancelledError, InvalidStateError, QueueClosedError, submitted_before_fork,
 };
 use crate::python::interpreter::{
-    GuardedRef, InterpreterPause, Timeout, deadline_of, describe_error, generation, guarded_call,
-    log, release,
+    GuardedRef, InterpreterPause, Timeout, deadline_of, describe_error, error_value, generation,
+    guarded_call, log, release,
 };
 use crate::sync::{Condvar, Duration, locks, wait_for};
 use crate::threads::context::{drained_log, drained_queue, on_drain_thread};
@@ -672,10 +672,8 @@ impl<'py> Settler<'py> {
             }
         }
         for (mailbox, letters) in std::mem::take(&mut self.mail) {
-            let delivered = mailbox
-                .bind(self.py)
-                .getattr("deliver")
-                .and_then(|deliver| guarded_call(&deliver, &PyTuple::new(self.py, [letters])?));
+            let deliver = mailbox.bind(self.py).getattr("deliver");
+            let delivered = deliver.and_then(|deliver| guarded_call(&deliver, (letters,)));
             match delivered {
                 Ok(nothing) => release(nothing),
                 Err(error) => log_error(self.py, "a result found no event loop", error),
@@ -708,22 +706,22 @@ impl<'py> Settler<'py> {
         ending: Ending,
     ) -> PyResult<()> {
         let py = self.py;
-        let (condition, nothing) = (standard.condition.bind(py), PyTuple::empty(py));
+        let condition = standard.condition.bind(py);
         let add = match ending {
             Ending::Cancelled => "add_cancelled",
             Ending::Result(_) => "add_result",
             Ending::Error(..) => "add_exception",
         };
-        guarded_call(&condition.getattr("acquire")?, &nothing)?;
+        guarded_call(&condition.getattr("acquire")?, ())?;
         let told = (|| {
             let Ended::Now(watch) = future.get().end_held(ending) else { return Ok(()) };
             self.watched.extend(watch.map(|watch| (future.clone(), *watch)));
             for waiter in standard.waiters.bind(py).try_iter()? {
-                guarded_call(&waiter?.getattr(add)?, &PyTuple::new(py, [future])?)?;
+                guarded_call(&waiter?.getattr(add)?, (future,))?;
             }
-            guarded_call(&condition.getattr("notify_all")?, &nothing).map(release)
+            guarded_call(&condition.getattr("notify_all")?, ()).map(release)
         })();
-        guarded_call(&condition.getattr("release")?, &nothing)?;
+        guarded_call(&condition.getattr("release")?, ())?;
         told
     }
 }
@@ -746,26 +744,19 @@ enum Ended {
 
 /// Calls a callback. What it raises is logged.
 fn call_back(future: &Bound<'_, FutureBase>, callback: &Bound<'_, PyAny>) {
-    let py = future.py();
-    let called =
-        PyTuple::new(py, [future]).and_then(|args| guarded_call(callback, &args).map(release));
-    if let Err(error) = called {
-        log_error(py, "a callback of a future failed", error);
+    match guarded_call(callback, (future,)) {
+        Ok(nothing) => release(nothing),
+        Err(error) => log_error(future.py(), "a callback of a future failed", error),
     }
 }
 
 fn log_error(py: Python<'_>, what: &str, error: PyErr) {
-    let error = describe_error(py, error_value(py, error));
-    let line = format!("{what}: {error}");
+    let line = format!("{what}: {}", describe_error(py, error));
     match drained_log() {
         // A drain thread must not wait for the log.
         Some(of_queue) => of_queue.warn(line),
         None => log("warn", &line),
     }
-}
-
-pub(crate) fn error_value(py: Python<'_>, error: PyErr) -> Bound<'_, PyAny> {
-    error.into_value(py).into_bound(py).into_any()
 }
 
 // The futures of a queue that are not done: a shutdown that runs out of time ends them, wherever

@@ -184,11 +184,23 @@ impl Drop for HangThread {
     }
 }
 
+/// Arguments of a call: a tuple, of Rust or of Python.
+pub(crate) trait Args<'py>:
+    IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>, Error: Into<PyErr>>
+{
+}
+
+impl<'py, A> Args<'py> for A where
+    A: IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>, Error: Into<PyErr>>
+{
+}
+
 /// Calls `callable(*args)`.
 pub(crate) fn guarded_call<'py>(
     callable: &Bound<'py, PyAny>,
-    args: &Bound<'py, PyTuple>,
+    args: impl Args<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let args = args.into_pyobject(callable.py()).map_err(Into::into)?;
     let guard = HangThread;
     // SAFETY: `CALL` is a static function pointer. `callable` and `args` are live objects of this
     // interpreter and `args` is a tuple, for as long as the borrows last; the thread is attached,
@@ -200,7 +212,9 @@ pub(crate) fn guarded_call<'py>(
     // Before anything that may panic: the guard is for a forced unwind out of the call only.
     std::mem::forget(guard);
     // SAFETY: the result is a new reference, or null with an exception set.
-    unsafe { Bound::from_owned_ptr_or_err(callable.py(), result) }
+    let result = unsafe { Bound::from_owned_ptr_or_err(callable.py(), result) };
+    release(args.into_any());
+    result
 }
 
 /// Drops a reference, perhaps the last one.
@@ -250,15 +264,25 @@ impl Drop for GuardedRef {
 // All of it goes through the guarded call, because log handlers, `__str__` and `__repr__` are the
 // user's code.
 
+pub(crate) const CALLBACKS: &str = "batchqueue.queues.callbacks";
+
+const THREADS: &str = "batchqueue.base.threads";
+
+/// Calls a function of a module of the package.
+pub(crate) fn call_in<'py>(
+    py: Python<'py>,
+    module: &str,
+    function: &str,
+    args: impl Args<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    guarded_call(&py.import(module)?.getattr(function)?, args)
+}
+
 /// Logs a line to the logger `batchqueue` with `function`, `warn` or `inform`. What its handlers
 /// raise is shown on stderr and not passed on.
 pub(crate) fn log(function: &str, line: &str) {
     Python::try_attach(|py| {
-        let result = py.import("batchqueue.queues.callbacks").and_then(|module| {
-            let args = PyTuple::new(py, [line])?;
-            guarded_call(&module.getattr(function)?, &args).map(release)
-        });
-        match result {
+        match call_in(py, CALLBACKS, function, (line,)).map(release) {
             // Ctrl-C came while the line was written. It is for the caller, who checks for signals.
             Err(error) if error.is_instance_of::<PyKeyboardInterrupt>(py) => {
                 // SAFETY: any thread may call it, and this one is attached.
@@ -270,14 +294,16 @@ pub(crate) fn log(function: &str, line: &str) {
     });
 }
 
+/// The object of an exception.
+pub(crate) fn error_value(py: Python<'_>, error: PyErr) -> Bound<'_, PyAny> {
+    error.into_value(py).into_bound(py).into_any()
+}
+
 /// The exception with its traceback, as Python would print it.
-pub(crate) fn describe_error(py: Python<'_>, error: Bound<'_, PyAny>) -> String {
-    let text = py.import("batchqueue.queues.callbacks").and_then(|module| {
-        let args = PyTuple::new(py, [&error])?;
-        let text = guarded_call(&module.getattr("describe_error")?, &args)?;
-        release(args.into_any());
-        text.extract()
-    });
+pub(crate) fn describe_error(py: Python<'_>, error: PyErr) -> String {
+    let error = error_value(py, error);
+    let text = call_in(py, CALLBACKS, "describe_error", (&error,));
+    let text = text.and_then(|text| text.extract());
     release(error);
     text.unwrap_or_else(|cause| format!("an exception that cannot be shown: {cause}"))
 }
@@ -291,13 +317,9 @@ pub(crate) fn thread_number() -> u64 {
 /// What `function` of `batchqueue.base.threads`, `name_of` or `stack_of`, returns about the thread
 /// that Python knows by this number. What it raises is shown on stderr.
 pub(crate) fn ask_of_thread(function: &str, number: u64) -> Option<String> {
-    let ask = |py: Python<'_>| {
-        let args = PyTuple::new(py, [number])?;
-        let function = py.import("batchqueue.base.threads")?.getattr(function)?;
-        guarded_call(&function, &args)?.extract::<Option<String>>()
-    };
     Python::try_attach(|py| {
-        ask(py).unwrap_or_else(|error| {
+        let answer = call_in(py, THREADS, function, (number,)).and_then(|answer| answer.extract());
+        answer.unwrap_or_else(|error: PyErr| {
             error.write_unraisable(py, None);
             None
         })
@@ -344,20 +366,9 @@ pub(crate) fn run_thread(body: ThreadBody) {
     let work = Arc::new(Work { body: Mutex::new(Some(body)), panic: Mutex::new(None) });
     Python::try_attach(|py| {
         let name = std::thread::current().name().unwrap_or("batchqueue").to_owned();
-        let ran = py.import("batchqueue.base.threads").and_then(|module| {
-            let args = PyTuple::new(
-                py,
-                [
-                    name.into_pyobject(py)?.into_any(),
-                    Bound::new(py, ThreadWork(work.clone()))?.into_any(),
-                ],
-            )?;
-            let ran = guarded_call(&module.getattr("run")?, &args);
-            release(args.into_any());
-            ran.map(release)
-        });
-        if let Err(error) = ran {
-            error.write_unraisable(py, None);
+        match call_in(py, THREADS, "run", (name, ThreadWork(work.clone()))) {
+            Ok(nothing) => release(nothing),
+            Err(error) => error.write_unraisable(py, None),
         }
         // A hook of the user raised, or there is no memory: the work is done all the same.
         py.detach(|| work.run());

@@ -31,8 +31,8 @@ use crate::item::{Item, TypeKey};
 use crate::python::errors::{
     ConfigError, ProduceTimeoutError, QueueClosedError, ReentrantProduceError, type_with_article,
 };
-use crate::python::future::{Ending, Settler, Ticket, error_value};
-use crate::python::interpreter::{GuardedRef, guarded_call, release};
+use crate::python::future::{Ending, Settler, Ticket};
+use crate::python::interpreter::{GuardedRef, error_value, guarded_call, release};
 
 // A block of rows in a queue: a piece of a record batch, which becomes a Python object when a
 // handler gets it.
@@ -78,8 +78,8 @@ impl RowBlock {
     /// `__arrow_c_array__`.
     pub(crate) fn to_record_batch(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         if self.source.pyarrow {
-            let args = (self.rows.start, self.rows.len()).into_pyobject(py)?;
-            return Ok(guarded_call(self.source.slice(py)?.bind(py), &args)?.unbind());
+            let args = (self.rows.start, self.rows.len());
+            return Ok(guarded_call(self.source.slice(py)?.bind(py), args)?.unbind());
         }
         Ok(to_pyarrow(py, self.batch(), false)?.unbind())
     }

@@ -489,7 +489,7 @@ pub(crate) fn stats_of<'py>(py: Python<'py>, queue: &Queue) -> PyResult<Bound<'p
 #[pyfunction]
 #[pyo3(signature = (queue: "Queue"))]
 pub(crate) fn unhandled_types(queue: &Queue) -> PyResult<Vec<String>> {
-    Ok(queue.life()?.registry.lock().unhandled())
+    Ok(queue.life()?.registry.entries.lock().unhandled.clone())
 }
 
 /// Return the histograms of each type: waits, items and times of calls.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple, PyType};
+use pyo3::types::PyType;
 
 use crate::flow::batch::Batch;
 use crate::flow::handler::Host;
@@ -13,7 +13,9 @@ use crate::item::TypeKey;
 use crate::python::future::Submissions;
 use crate::python::handler::py_handler::end_unhandled;
 use crate::python::handler::registry::Entries;
-use crate::python::interpreter::{ask_of_thread, guarded_call, log, run_thread, thread_number};
+use crate::python::interpreter::{
+    CALLBACKS, ask_of_thread, call_in, log, run_thread, thread_number,
+};
 use crate::python::item::PyItem;
 use crate::threads::pool::ThreadBody;
 
@@ -41,10 +43,8 @@ impl Interpreter {
     fn virtual_base(&self, class: &Bound<'_, PyType>) -> Option<String> {
         let py = class.py();
         let handled = self.entries.lock().handled_classes(py);
-        let args = PyTuple::new(py, [class.as_any(), PyList::new(py, handled).ok()?.as_any()]);
-        let find = py.import("batchqueue.queues.callbacks").ok()?.getattr("virtual_base").ok()?;
         // A hook of the user that raises knows no base either.
-        guarded_call(&find, &args.ok()?).ok()?.extract().ok()?
+        call_in(py, CALLBACKS, "virtual_base", (class, handled)).ok()?.extract().ok()?
     }
 }
 

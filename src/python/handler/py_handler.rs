@@ -16,8 +16,10 @@ use crate::flow::handler::lock::HandlerLock;
 use crate::item::{Item, TypeKey};
 use crate::python::aggregator::Aggregating;
 use crate::python::errors::{BatchFailed, BatchQueueError, ConfigError};
-use crate::python::future::{Ending, Settler, Submissions, error_value};
-use crate::python::interpreter::{GuardedRef, describe_error, guarded_call, release};
+use crate::python::future::{Ending, Settler, Submissions};
+use crate::python::interpreter::{
+    CALLBACKS, GuardedRef, call_in, describe_error, error_value, guarded_call, release,
+};
 use crate::python::item::{Content, PyItem, RowBlock};
 use crate::threads::context::{AssumedContext, ThreadContext};
 
@@ -39,8 +41,6 @@ pub(crate) struct PyHandler {
     /// The queue's `error_handler`, for handlers without `on_error`.
     pub(crate) error_handler: Option<GuardedRef>,
     pub(crate) retry_on: RetryOn,
-    /// The name of the queue.
-    pub(crate) queue: Arc<str>,
     /// Whether the handler runs on an event loop while the drain thread waits.
     pub(crate) works_elsewhere: bool,
     pub(crate) name: String,
@@ -62,66 +62,38 @@ impl PyHandler {
         self.retry_on.traverse(visit)
     }
 
-    /// The batches of a type are tried again after these exceptions, a tuple; `None`: after those
-    /// of the queue's policy. Returns those before.
-    pub(crate) fn set_retry_on(
-        &self,
-        key: TypeKey,
-        kinds: Option<Arc<GuardedRef>>,
-    ) -> Option<Arc<GuardedRef>> {
-        self.retry_on.set(key, kinds)
-    }
-
     fn call0(method: Option<&GuardedRef>) -> Result<(), Failure> {
         let Some(method) = method else { return Ok(()) };
         Python::attach(|py| {
-            let result =
-                guarded_call(method.bind(py), &PyTuple::empty(py)).and_then(refuse_coroutine);
-            result.map_err(|error| {
-                Failure::new(describe_error(py, error.into_value(py).into_bound(py).into_any()))
-            })
+            let result = guarded_call(method.bind(py), ()).and_then(refuse_coroutine);
+            result.map_err(|error| Failure::new(describe_error(py, error)))
         })
     }
 
     /// Calls `on_error(batch, error)` or `error_handler(batch, error)`. Without either, the queue
     /// logs the failure that is returned.
-    pub(super) fn report(
+    fn report(
         &self,
-        py: Python<'_>,
         batch: &Bound<'_, PyList>,
         error: Bound<'_, PyAny>,
         has_dead_letter: bool,
     ) -> Failure {
-        let cause = has_dead_letter.then(|| cause_of(&error));
-        Failure { cause, ..self.report_error(py, batch, error) }
-    }
-
-    fn report_error(
-        &self,
-        py: Python<'_>,
-        batch: &Bound<'_, PyList>,
-        error: Bound<'_, PyAny>,
-    ) -> Failure {
-        let Some(report) = self.on_error.as_ref().or(self.error_handler.as_ref()) else {
-            return Failure::last(describe_error(py, error));
-        };
-        let args = match PyTuple::new(py, [batch.as_any(), &error]) {
-            Ok(args) => args,
-            Err(memory) => return Failure::last(memory.to_string()),
-        };
-        let reported = guarded_call(report.bind(py), &args).and_then(refuse_coroutine);
-        release(args.into_any());
-        match reported {
-            Ok(()) => {
-                release(error);
-                Failure { reported: true, ..Failure::last("") }
-            }
-            Err(second) => {
-                let second = describe_error(py, second.into_value(py).into_bound(py).into_any());
-                let first = describe_error(py, error);
-                Failure::last(format!("{first}\nthen its error handler failed: {second}"))
-            }
+        let py = batch.py();
+        // For the letters of what it made fail.
+        let cause = has_dead_letter.then(|| Cause::new(GuardedRef::new(error.clone().unbind())));
+        let reported = self.on_error.as_ref().or(self.error_handler.as_ref()).map(|report| {
+            guarded_call(report.bind(py), (batch, &error)).and_then(refuse_coroutine)
+        });
+        if let Some(Ok(())) = reported {
+            release(error);
+            return Failure { reported: true, cause, ..Failure::last("") };
         }
+        let second = reported.and_then(Result::err).map(|second| describe_error(py, second));
+        let mut text = describe_error(py, PyErr::from_value(error));
+        if let Some(second) = second {
+            text += &format!("\nthen its error handler failed: {second}");
+        }
+        Failure { cause, ..Failure::last(text) }
     }
 }
 
@@ -129,11 +101,6 @@ impl PyHandler {
 pub(crate) fn coroutine_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     static COROUTINE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     COROUTINE.import(py, "types", "CoroutineType")
-}
-
-/// What a handler's `consume` returned as an error, if it is one.
-fn failure_of(result: Bound<'_, PyAny>) -> PyResult<()> {
-    value_of(result).map(release)
 }
 
 /// What a handler's `consume` returned, unless it is an error.
@@ -155,9 +122,7 @@ fn reject_coroutine(result: &Bound<'_, PyAny>) -> PyResult<()> {
         return check_result(result);
     }
     // A closed coroutine does not warn that it was never awaited.
-    let closed =
-        result.getattr("close").and_then(|close| guarded_call(&close, &PyTuple::empty(py)));
-    release(closed?);
+    release(guarded_call(&result.getattr("close")?, ())?);
     Err(ConfigError::new_err(
         "the handler returned a coroutine, which is never awaited; give the `async def` itself to \
          an AsyncBatchQueue, or return something else",
@@ -172,12 +137,7 @@ fn check_result(result: &Bound<'_, PyAny>) -> PyResult<()> {
     {
         return Ok(());
     }
-    let py = result.py();
-    let args = PyTuple::new(py, [result])?;
-    let check = py.import("batchqueue.queues.callbacks")?.getattr("check_result")?;
-    let checked = guarded_call(&check, &args);
-    release(args.into_any());
-    checked.map(release)
+    call_in(result.py(), CALLBACKS, "check_result", (result,)).map(release)
 }
 
 /// The same for a method whose result is not used.
@@ -251,7 +211,7 @@ impl PyHandler {
                 end_with_error(py, batch, &error);
                 let list = if kept { copy_of(py, batch) } else { list_of(py, batch) };
                 match list {
-                    Ok(list) => self.report(py, &list, error, kept),
+                    Ok(list) => self.report(&list, error, kept),
                     Err(memory) => Failure::last(memory.to_string()),
                 }
             });
@@ -282,27 +242,19 @@ impl Handler<PyItem> for PyHandler {
             let rows = has_rows(batch);
             let keeps = again.is_some() || rows || has_submitted || batch.has_dead_letter();
             let list = if keeps { copy_of(py, batch) } else { list_of(py, batch) };
-            let (list, args) =
-                match list.and_then(|list| Ok((list.clone(), PyTuple::new(py, [list])?))) {
-                    Ok(made) => made,
-                    Err(memory) => return Err(Failure::last(memory.to_string())),
-                };
+            let list = list.map_err(|memory| Failure::last(memory.to_string()))?;
             let count = list.len();
             // Rows one by one are as many as the items of the list.
             let makes_blocks = rows || keeps && batch.iter().any(PyItem::is_rows);
             let given = Given { count, blocks: makes_blocks.then(|| list.get_slice(0, count)) };
             let opened = self.opening.open(py);
-            let returned = opened.and_then(|()| guarded_call(self.consume.bind(py), &args));
+            let returned = opened.and_then(|()| guarded_call(self.consume.bind(py), (&list,)));
             let (handled, again) = match returned.and_then(value_of) {
                 Ok(value) if has_submitted => {
                     // Results that are wrong would be wrong again.
                     (end_with_results(py, &self.name, batch, value), None)
                 }
-                Ok(value) => {
-                    release(value);
-                    (Ok(()), None)
-                }
-                Err(error) => (Err(error), again),
+                returned => (returned.map(release), again),
             };
             let result = match handled {
                 Ok(()) => {
@@ -311,7 +263,6 @@ impl Handler<PyItem> for PyHandler {
                 }
                 Err(error) => self.fail(py, batch, &list, &given, error, again.as_deref()),
             };
-            release(args.into_any());
             release(list.into_any());
             result
         })
@@ -319,18 +270,13 @@ impl Handler<PyItem> for PyHandler {
 
     fn consume_dead_letters(&self, letters: &mut Vec<DeadLetters<PyItem>>) -> Result<(), Failure> {
         Python::attach(|py| {
-            let kept = list_of_letters(py, &self.queue, letters).and_then(|list| {
-                let args = PyTuple::new(py, [list])?;
+            let kept = list_of_letters(py, self.submissions.queue(), letters).and_then(|list| {
                 let opened = self.opening.open(py);
-                let result = opened.and_then(|()| guarded_call(self.consume.bind(py), &args));
-                let result = result.and_then(failure_of);
-                release(args.into_any());
-                result
+                let result = opened.and_then(|()| guarded_call(self.consume.bind(py), (&list,)));
+                release(list.into_any());
+                result.and_then(value_of)
             });
-            kept.map_err(|error| {
-                let error = error.into_value(py).into_bound(py).into_any();
-                Failure::last(describe_error(py, error))
-            })
+            kept.map(release).map_err(|error| Failure::last(describe_error(py, error)))
         })
     }
 
@@ -387,7 +333,7 @@ impl PyHandler {
             match keep_failed(py, batch, list, given, &error) {
                 Ok(None) => {
                     drop(batch.drain());
-                    release(error.into_value(py).into_bound(py).into_any());
+                    release(error_value(py, error));
                     return Ok(());
                 }
                 Ok(Some(kept)) => {
@@ -403,13 +349,13 @@ impl PyHandler {
         let failure = match again {
             Some(kinds) if is_one_of(py, &error, kinds) => {
                 let brief = error.to_string();
-                release(error.into_value(py).into_bound(py).into_any());
+                release(error_value(py, error));
                 Failure::new(brief)
             }
             _ => {
                 let error = error_value(py, error);
                 end_with_error(py, batch, &error);
-                self.report(py, &failed, error, batch.has_dead_letter())
+                self.report(&failed, error, batch.has_dead_letter())
             }
         };
         release(failed.into_any());
@@ -440,10 +386,8 @@ fn keep_failed<'py>(
         None if batch.is_empty() => None,
         None => Some(copy_of(py, batch)?),
     };
-    let args = (error.value(py), list, &original, given.count, sizes).into_pyobject(py)?;
-    let positions = py.import("batchqueue.queues.callbacks")?.getattr("failed_positions")?;
-    let positions: Vec<usize> = guarded_call(&positions, &args)?.extract()?;
-    release(args.into_any());
+    let args = (error.value(py), list, &original, given.count, sizes);
+    let positions: Vec<usize> = call_in(py, CALLBACKS, "failed_positions", args)?.extract()?;
     let is_in_batch = original.is_some();
     if let Some(original) = original {
         release(original.into_any());
@@ -472,23 +416,16 @@ pub(super) fn list_of_letters<'py>(
     queue: &str,
     letters: &mut Vec<DeadLetters<PyItem>>,
 ) -> PyResult<Bound<'py, PyList>> {
-    let write = py.import("batchqueue.queues.callbacks")?.getattr("add_dead_letters")?;
     let list = PyList::empty(py);
     for mut letter in letters.drain(..) {
         let types = letter.items.iter().map(|item| item.item_type(py));
         let types = PyList::new(py, types.collect::<Vec<_>>())?;
         let error = error_of(py, &letter);
         let items = list_of(py, &mut letter.items)?;
-        let args = (&list, items, types, error, letter.attempts, queue).into_pyobject(py)?;
-        release(guarded_call(&write, &args)?);
-        release(args.into_any());
+        let args = (&list, items, types, error, letter.attempts, queue);
+        release(call_in(py, CALLBACKS, "add_dead_letters", args)?);
     }
     Ok(list)
-}
-
-/// Keeps an exception for the letters of what it made fail.
-pub(super) fn cause_of(error: &Bound<'_, PyAny>) -> Cause {
-    Cause::new(GuardedRef::new(error.clone().unbind()))
 }
 
 fn error_of<'py>(py: Python<'py>, letter: &DeadLetters<PyItem>) -> Bound<'py, PyAny> {
@@ -496,10 +433,7 @@ fn error_of<'py>(py: Python<'py>, letter: &DeadLetters<PyItem>) -> Bound<'py, Py
     match known {
         Some(error) => error.bind(py).clone(),
         // Only the core knows of it.
-        None => BatchQueueError::new_err(letter.failure.message.clone())
-            .into_value(py)
-            .into_bound(py)
-            .into_any(),
+        None => error_value(py, BatchQueueError::new_err(letter.failure.message.clone())),
     }
 }
 
@@ -540,7 +474,7 @@ impl Opening {
 
     #[cold]
     fn call(&self, on_open: &Bound<'_, PyAny>) -> PyResult<()> {
-        guarded_call(on_open, &PyTuple::empty(on_open.py())).and_then(refuse_coroutine)?;
+        guarded_call(on_open, ()).and_then(refuse_coroutine)?;
         self.is_open.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -569,7 +503,8 @@ impl RetryOn {
         Self { of_queue, of_types: Mutex::default() }
     }
 
-    /// `None`: those of the queue. Returns those before.
+    /// The batches of a type are tried again after these exceptions, a tuple; `None`: after those
+    /// of the queue's policy. Returns those before.
     pub(super) fn set(
         &self,
         key: TypeKey,
@@ -608,7 +543,7 @@ impl RetryOn {
 /// Before a call: marks the submitted items as running, and takes those out of the batch that were
 /// cancelled. Returns whether there are submitted items.
 #[inline]
-pub(super) fn begin(py: Python<'_>, submissions: &Submissions, batch: &mut Batch<PyItem>) -> bool {
+fn begin(py: Python<'_>, submissions: &Submissions, batch: &mut Batch<PyItem>) -> bool {
     submissions.is_used() && begin_submitted(py, batch)
 }
 
@@ -655,12 +590,7 @@ fn results_of<'py>(
     if is_list || returned.cast_exact::<PyTuple>().is_ok_and(|tuple| tuple.len() == count) {
         return Ok(returned);
     }
-    let py = returned.py();
-    let args = (name, returned, count).into_pyobject(py)?;
-    let check = py.import("batchqueue.queues.callbacks")?.getattr("results_of")?;
-    let results = guarded_call(&check, &args);
-    release(args.into_any());
-    results
+    call_in(returned.py(), CALLBACKS, "results_of", (name, returned, count))
 }
 
 /// After a call: what it returned goes to the futures of the batch.

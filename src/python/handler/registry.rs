@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType, PyWeakrefMethods, PyWeakrefReference};
@@ -29,44 +29,17 @@ use crate::threads::waits::Pause;
 /// The types and handlers of one queue, for identity and for the garbage collector.
 pub(crate) struct HandlerRegistry {
     pub(super) common: CommonCallbacks,
-    entries: Arc<Mutex<Entries>>,
-    resolution: Resolution,
-    /// The name of the queue.
-    pub(super) queue: Arc<str>,
+    pub(crate) entries: Arc<Mutex<Entries>>,
+    /// Whether a class may have another key than its own.
+    resolves: AtomicBool,
+    cache: Mutex<Cache>,
     pub(super) submissions: Arc<Submissions>,
 }
 
 impl HandlerRegistry {
-    pub(crate) fn new(queue: &str, common: CommonCallbacks, submissions: Arc<Submissions>) -> Self {
-        Self {
-            common,
-            entries: Arc::default(),
-            resolution: Resolution::default(),
-            queue: queue.into(),
-            submissions,
-        }
-    }
-
-    /// The entries, for the queue's host.
-    pub(crate) fn entries(&self) -> Arc<Mutex<Entries>> {
-        self.entries.clone()
-    }
-
-    /// Whether the items of a class may go to the handler of another, or the threads that put items
-    /// also handle them. One flag for both, because each put reads it.
-    #[inline]
-    pub(crate) fn resolves(&self) -> bool {
-        self.resolution.is_needed()
-    }
-
-    /// From here on items are resolved.
-    pub(crate) fn resolve(&self) {
-        self.resolution.need();
-    }
-
-    /// The key of the items of a class: that of the class whose handler they go to.
-    pub(crate) fn key_of(&self, class: &Bound<'_, PyType>) -> PyResult<TypeKey> {
-        self.resolution.key_of(class, &self.entries)
+    pub(crate) fn new(common: CommonCallbacks, submissions: Arc<Submissions>) -> Self {
+        let (entries, resolves, cache) = Default::default();
+        Self { common, entries, resolves, cache, submissions }
     }
 
     /// Gives the queue a handler for the types that have none.
@@ -75,43 +48,25 @@ impl HandlerRegistry {
         queue: &BatchQueue<PyItem>,
         handler: HandlerMethods<'_>,
     ) -> PyResult<()> {
-        let spec = HandlerSpec::new(handler)?;
-        let reference = self.entries.lock().handler(spec, self).1;
+        let reference = self.reference(handler)?;
         // The rows of all tags without a handler have one key.
         for (key, weight) in [(DEFAULT, 1.0), (Tags::UNKNOWN, 0.001)] {
-            let item_type = HandledType {
-                key,
-                name: "default".to_owned(),
-                weight,
-                max_batch_items: None,
-                max_delay: None,
-                retry: None,
-            };
+            let item_type = HandledType { name: "default".to_owned(), weight, ..key.into() };
             let handlers = Handlers { instances: vec![reference.clone()], dead_letter: None };
             let added = queue.add_handler_with(item_type, handlers, &mut NoPause);
             if let Err(AddHandlerError::Config(problem)) = added {
                 return Err(problem.into());
             }
         }
-        self.entries.lock().note_default();
-        self.resolution.need();
+        self.entries.lock().has_default = true;
+        self.resolve();
         Ok(())
     }
 
-    /// The handler of a queue's dead letters.
-    pub(crate) fn add_keeper(&self, keeper: HandlerMethods<'_>) -> PyResult<HandlerRef<PyItem>> {
-        let spec = HandlerSpec::new(keeper)?;
+    /// A handler for the core: of dead letters, or a consumer, which gets the items of all types.
+    pub(crate) fn reference(&self, handler: HandlerMethods<'_>) -> PyResult<HandlerRef<PyItem>> {
+        let spec = HandlerSpec::new(handler)?;
         Ok(self.entries.lock().handler(spec, self).1)
-    }
-
-    /// The consumers of a queue, which get the items of all types.
-    pub(crate) fn add_consumers(
-        &self,
-        consumers: Vec<HandlerMethods<'_>>,
-    ) -> PyResult<Vec<HandlerRef<PyItem>>> {
-        let specs = HandlerSpec::all(consumers)?;
-        let mut entries = self.entries.lock();
-        Ok(specs.into_iter().map(|spec| entries.handler(spec, self).1).collect())
     }
 
     /// Gives a type one handler, or several, one for each of as many partitions. With `wait`,
@@ -136,7 +91,8 @@ impl HandlerRegistry {
         } = options;
         let max_delay = max_delay_ms.map(|delay| millis("max_delay_ms", delay)).transpose()?;
         let (retry, retry_on) = retry.map(RetrySettings::into_core).transpose()?.unzip();
-        let specs = HandlerSpec::all(handlers)?;
+        // Before the registry is locked: reading an attribute may run Python code.
+        let specs: Vec<_> = handlers.into_iter().map(HandlerSpec::new).collect::<PyResult<_>>()?;
         let keeper = dead_letter.map(HandlerSpec::new).transpose()?;
         let name = item_type.name()?;
         let text = format!("queue {:?}: {name}", queue.name());
@@ -158,7 +114,7 @@ impl HandlerRegistry {
             former = entries.handlers_of(key);
             before = handlers
                 .iter()
-                .map(|(handler, _)| (handler.clone(), handler.set_retry_on(key, kinds.clone())))
+                .map(|(handler, _)| (handler.clone(), handler.retry_on.set(key, kinds.clone())))
                 .collect::<Vec<_>>();
             let instances = handlers.into_iter().map(|(_, reference)| reference).collect();
             (key, Handlers { instances, dead_letter })
@@ -178,18 +134,18 @@ impl HandlerRegistry {
             matches!(added, Err(AddHandlerError::Closed(_) | AddHandlerError::Config(_)));
         self.entries.lock().note_added(key, addresses, subclasses, is_refused);
         if subclasses && !is_refused {
-            self.resolution.need();
+            self.resolve();
         }
-        self.resolution.forget();
+        self.forget_keys();
         if is_refused {
             for (handler, kinds) in before {
-                handler.set_retry_on(key, kinds);
+                handler.retry_on.set(key, kinds);
             }
         } else {
             let stays =
                 |former: &Arc<PyHandler>| before.iter().any(|(now, _)| Arc::ptr_eq(now, former));
             for handler in former.iter().filter(|handler| !stays(handler)) {
-                handler.set_retry_on(key, None);
+                handler.retry_on.set(key, None);
             }
             // Not used by this call any more.
             drop((former, before));
@@ -222,9 +178,9 @@ impl HandlerRegistry {
             entries.note_removed(key);
             former
         };
-        self.resolution.forget();
+        self.forget_keys();
         for handler in former {
-            handler.set_retry_on(key, None);
+            handler.retry_on.set(key, None);
         }
         self.forget(queue);
         removed
@@ -238,16 +194,6 @@ impl HandlerRegistry {
         };
         // Python objects die after the lock is free.
         drop(forgotten);
-    }
-
-    /// The registered tags, as of now.
-    pub(crate) fn tags(&self) -> Arc<Tags> {
-        self.entries.lock().tags.clone()
-    }
-
-    /// The entries, locked.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Entries> {
-        self.entries.lock()
     }
 
     /// Visits nothing while another thread has the entries locked.
@@ -310,7 +256,7 @@ pub(super) struct KnownType {
 pub(crate) struct Entries {
     pub(super) types: HashMap<TypeKey, KnownType>,
     /// The tags among the types.
-    pub(super) tags: Arc<Tags>,
+    pub(crate) tags: Arc<Tags>,
     /// By the address of the instance, which the handler keeps alive.
     pub(super) handlers: HashMap<usize, KnownHandler>,
     /// Instances that lost their last type. The core may still have one: it may be in its last
@@ -321,7 +267,7 @@ pub(crate) struct Entries {
     /// Whether the queue has a default handler.
     has_default: bool,
     /// The names of the first types without a handler of which the queue got items.
-    unhandled: Vec<String>,
+    pub(crate) unhandled: Vec<String>,
     /// Types that have lost their handlers, or never got any; the core may still know of them.
     perhaps_gone: VecDeque<TypeKey>,
 }
@@ -362,7 +308,6 @@ impl Entries {
                 .error_handler
                 .as_ref()
                 .map(|handler| GuardedRef::new(handler.clone_ref(py))),
-            queue: registry.queue.clone(),
             submissions: registry.submissions.clone(),
             retry_on: RetryOn::new(common.retry_on.as_ref().map(|kinds| kinds.clone_ref(py))),
         });
@@ -401,21 +346,6 @@ impl Entries {
         if self.unhandled.len() < MOST_UNHANDLED && !self.unhandled.contains(&name) {
             self.unhandled.push(name);
         }
-    }
-
-    /// The names of the first types without a handler of which the queue got items.
-    pub(crate) fn unhandled(&self) -> Vec<String> {
-        self.unhandled.clone()
-    }
-
-    /// The queue has a default handler from here on.
-    pub(super) fn note_default(&mut self) {
-        self.has_default = true;
-    }
-
-    /// Whether the queue has a default handler.
-    pub(super) fn has_default(&self) -> bool {
-        self.has_default
     }
 
     /// Whether the class with this key has a handler that takes its items, or those of subclasses.
@@ -572,13 +502,6 @@ const MOST_CACHED: usize = 1 << 16;
 
 /// The keys of classes that have been asked for.
 #[derive(Default)]
-pub(super) struct Resolution {
-    /// Whether a class may have another key than its own.
-    is_needed: AtomicBool,
-    cache: Mutex<Cache>,
-}
-
-#[derive(Default)]
 struct Cache {
     /// How often it was cleared.
     version: u64,
@@ -586,22 +509,23 @@ struct Cache {
     keys: HashMap<usize, (Py<PyWeakrefReference>, TypeKey)>,
 }
 
-impl Resolution {
-    /// Whether a class may have another key than its own.
+impl HandlerRegistry {
+    /// Whether the items of a class may go to the handler of another, or the threads that put items
+    /// also handle them. One flag for both, because each put reads it.
     #[inline]
-    pub(super) fn is_needed(&self) -> bool {
+    pub(crate) fn resolves(&self) -> bool {
         // Relaxed: a producer that runs beside the first registration may be before or after it.
-        self.is_needed.load(Ordering::Relaxed)
+        self.resolves.load(Ordering::Relaxed)
     }
 
-    /// From here on a class may have another key than its own.
-    pub(super) fn need(&self) {
-        self.is_needed.store(true, Ordering::Relaxed);
+    /// From here on items are resolved.
+    pub(crate) fn resolve(&self) {
+        self.resolves.store(true, Ordering::Relaxed);
     }
 
     /// After handlers have come or gone.
-    pub(super) fn forget(&self) {
-        if self.is_needed() {
+    fn forget_keys(&self) {
+        if self.resolves() {
             let mut cache = self.cache.lock();
             cache.version += 1;
             let former = std::mem::take(&mut cache.keys);
@@ -610,12 +534,8 @@ impl Resolution {
         }
     }
 
-    /// The key of the items of a class.
-    pub(super) fn key_of(
-        &self,
-        class: &Bound<'_, PyType>,
-        entries: &Mutex<Entries>,
-    ) -> PyResult<TypeKey> {
+    /// The key of the items of a class: that of the class whose handler they go to.
+    pub(crate) fn key_of(&self, class: &Bound<'_, PyType>) -> PyResult<TypeKey> {
         let (address, version) = (class.as_ptr() as usize, {
             let cache = self.cache.lock();
             if let Some((known, key)) = cache.keys.get(&(class.as_ptr() as usize))
@@ -627,12 +547,12 @@ impl Resolution {
         });
         let bases = class.mro();
         let key = {
-            let entries = entries.lock();
+            let entries = self.entries.lock();
             let mut bases = bases.iter().map(|base| TypeKey(base.as_ptr() as usize));
             let own = TypeKey(address);
             bases
                 .find(|&base| entries.takes(base, base != own))
-                .unwrap_or_else(|| if entries.has_default() { DEFAULT } else { own })
+                .unwrap_or_else(|| if entries.has_default { DEFAULT } else { own })
         };
         let reference = PyWeakrefReference::new(class)?.unbind();
         let mut cache = self.cache.lock();
@@ -676,11 +596,6 @@ impl<'py> HandlerSpec<'py> {
 
     pub(super) fn address(&self) -> usize {
         self.methods.0.as_ptr() as usize
-    }
-
-    /// Called before the registry is locked: reading an attribute may run Python code.
-    pub(super) fn all(methods: Vec<HandlerMethods<'py>>) -> PyResult<Vec<Self>> {
-        methods.into_iter().map(Self::new).collect()
     }
 }
 

@@ -269,20 +269,22 @@ impl Recipe {
         let (shutdown_timeout, is_inline) = (config.shutdown_timeout, config.inline);
         let CoreSettings { settings, common, assign } = config.into_core(selector)?;
         let submissions = Arc::new(Submissions::new(&self.name, shared_scheduler.is_some()));
-        let registry = HandlerRegistry::new(&self.name, common, submissions.clone());
+        let registry = HandlerRegistry::new(common, submissions.clone());
         if is_inline {
             registry.resolve();
         }
-        let host = Interpreter { entries: registry.entries(), submissions: submissions.clone() };
+        let host =
+            Interpreter { entries: registry.entries.clone(), submissions: submissions.clone() };
         let mut builder =
             BatchQueue::builder(self.name.clone(), settings).host(host).inline(is_inline);
         if with_handlers {
             let dead_letter: Option<HandlerMethods<'_>> = self.dead_letter.extract(py)?;
             if let Some(keeper) = dead_letter {
-                builder = builder.dead_letter(registry.add_keeper(keeper)?);
+                builder = builder.dead_letter(registry.reference(keeper)?);
             }
             let consumers: Vec<HandlerMethods<'_>> = self.consumers.extract(py)?;
-            let consumers = registry.add_consumers(consumers)?;
+            let consumers = consumers.into_iter().map(|consumer| registry.reference(consumer));
+            let consumers = consumers.collect::<PyResult<Vec<_>>>()?;
             if self.per_thread {
                 builder = builder.consumer_per_thread(move |thread| consumers[thread].clone());
             } else if let Some(consumer) = consumers.into_iter().next() {

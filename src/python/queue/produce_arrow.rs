@@ -139,7 +139,7 @@ impl ArrowProduce<'_, '_> {
         pyarrow: bool,
     ) -> PyResult<()> {
         // Read for each chunk: a stream may take long, and types may be registered meanwhile.
-        let tags = self.registry.tags();
+        let tags = self.registry.entries.lock().tags.clone();
         let pieces =
             py.detach(|| split(batch, column, &tags, self.buffers)).map_err(|problem| {
                 ConfigError::new_err(format!("type_column {:?} {problem}", self.type_column))

@@ -39,7 +39,7 @@ pub(crate) fn histograms(
     (of_times, of_items): (&[u64], &[u64]),
 ) -> Vec<TypeHistograms> {
     let histograms = queue.histograms();
-    let entries = registry.lock();
+    let entries = registry.entries.lock();
     let named = histograms.iter().filter_map(|(key, types)| {
         let item_type = match *key {
             TypeKey::CONSUMER => PyString::new(py, CONSUMER).into_any().unbind(),
@@ -58,7 +58,7 @@ pub(crate) fn snapshot<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let stats = queue.stats();
     registry.forget(queue);
-    let entries = registry.lock();
+    let entries = registry.entries.lock();
     let consumer = PyString::new(py, CONSUMER);
     let type_of = |key: &TypeKey| match *key {
         TypeKey::CONSUMER => Some(consumer.clone().into_any().unbind()),
