@@ -137,7 +137,7 @@ class Aggregator:
             OverflowError: A sum of integers does not fit into 64 bits; `partials` returns it as a
                 decimal.
         """
-    def update(self, /, data: "Any") -> None:
+    def update(self, /, data: Any) -> None:
         """
         Aggregate one piece of Arrow data.
 
@@ -287,7 +287,7 @@ class FutureBase:
         """
         The list that `concurrent.futures.wait` enters itself in.
         """
-    def add_done_callback(self, /, function: "Any") -> None:
+    def add_done_callback(self, /, function: Any) -> None:
         """
         Call a function with the future when it is done; immediately if it is.
 
@@ -350,7 +350,7 @@ class FutureBase:
         """
         For those that make futures: end it with an error.
         """
-    def set_result(self, /, result: "Any") -> None:
+    def set_result(self, /, result: Any) -> None:
         """
         For those that make futures: end it with a result.
         """
@@ -453,7 +453,7 @@ class PendingItem:
 
     It is refused when the caller gives it up, at the latest when this object is destroyed.
     """
-    def begin_wait(self, /, call: "HandlerCall | None") -> None:
+    def begin_wait(self, /, call: HandlerCall | None) -> None:
         """
         Wait without a deadline from now on: if the call is a handler's and the wait can never end,
         it may be given up.
@@ -486,7 +486,7 @@ class PendingItem:
         Returns:
             The error to raise, or None if the item is settled.
         """
-    def try_again(self, /, call: "HandlerCall | None") -> bool | None:
+    def try_again(self, /, call: HandlerCall | None) -> bool | None:
         """
         Try to enqueue the item.
 
@@ -506,13 +506,13 @@ class Queue:
     def __new__(
         cls,
         /,
-        name: "str",
-        config: "Any",
-        selector: "tuple[str, Any]",
-        consumers: "Any",
-        per_thread: "bool",
-        dead_letter: "Any",
-        default_handler: "Any",
+        name: str,
+        config: Any,
+        selector: tuple[str, Any | None],
+        consumers: Any,
+        per_thread: bool,
+        dead_letter: Any,
+        default_handler: Any,
     ) -> Queue:
         """
         Start the drain threads.
@@ -658,7 +658,7 @@ class Queue:
     def remove_handler(
         self,
         /,
-        item_type: "type | str",
+        item_type: type | str,
         *,
         timeout: SupportsFloat | SupportsIndex | timedelta | None = None,
     ) -> bool:
@@ -706,7 +706,7 @@ class Queue:
     def submit(
         self,
         /,
-        item: "Any",
+        item: Any,
         second: "None" = None,
         *,
         timeout: SupportsFloat | SupportsIndex | timedelta | None = None,
@@ -1023,7 +1023,7 @@ class TimeMeter:
         """
 
 def add_handlers(
-    queue: "Queue", item_type: "type | str", handlers: "Any", options: "Any", wait: "bool" = True
+    queue: Queue, item_type: type | str, handlers: Any, options: Any, wait: bool = True
 ) -> None:
     """
     Give a type one handler, or several, one for each of as many partitions.
@@ -1043,7 +1043,7 @@ def close_all() -> None:
     """
 
 def close_to_outside(
-    queue: "Queue", timeout: SupportsFloat | SupportsIndex | timedelta | None
+    queue: Queue, timeout: SupportsFloat | SupportsIndex | timedelta | None
 ) -> None:
     """
     Refuse threads that do not drain. Drain threads may still produce.
@@ -1060,7 +1060,7 @@ def end(queue: "Queue", timeout: SupportsFloat | SupportsIndex | timedelta | Non
     """
 
 def flush_until(
-    queue: "Queue", timeout: SupportsFloat | SupportsIndex | timedelta | None, stop: "Any"
+    queue: Queue, timeout: SupportsFloat | SupportsIndex | timedelta | None, stop: Any
 ) -> bool:
     """
     `Queue.flush`, whose wait also ends when the event `stop` is set.
@@ -1080,7 +1080,7 @@ def forget_parent(in_hook: bool = False) -> None:
     """
 
 def histograms_of(
-    queue: "Queue", limits_ns: "list[int]", limits_items: "list[int]"
+    queue: Queue, limits_ns: "list[int]", limits_items: "list[int]"
 ) -> "list[tuple[Any, Any, Any, Any]]":
     """
     Return the histograms of each type: waits, items and times of calls.
@@ -1112,7 +1112,7 @@ def partition_of_key(key: Any, partitions: SupportsIndex) -> int:
         ConfigError: The key is of another type.
     """
 
-def prepare_for_forks(config: "Any", options: "Any") -> None:
+def prepare_for_forks(config: Any, options: Any) -> None:
     """
     Count forks, and fill all lazy statics of the bindings before they have threads. A fork during
     an initialization would leave the child waiting for a thread that does not exist there.
@@ -1124,12 +1124,12 @@ def prepare_for_forks(config: "Any", options: "Any") -> None:
     """
 
 def produce_arrow_until(
-    queue: "Queue",
-    batch: "Any",
+    queue: Queue,
+    batch: Any,
     type_column: "str",
     timeout: SupportsFloat | SupportsIndex | timedelta | None,
-    stop: "Any",
-    call: "HandlerCall | None",
+    stop: Any,
+    call: HandlerCall | None,
 ) -> int:
     """
     `Queue.produce_arrow`, which also ends when the event `stop` is set.
@@ -1143,22 +1143,22 @@ def produce_arrow_until(
         call: The handler call that the caller belongs to.
     """
 
-def remove_handler_soon(queue: "Queue", item_type: "type | str") -> bool:
+def remove_handler_soon(queue: Queue, item_type: type | str) -> bool:
     """
     `Queue.remove_handler` without the wait.
     """
 
-def room(queue: "Queue", line: "tuple[int, int]") -> int:
+def room(queue: Queue, line: "tuple[int, int]") -> int:
     """
     Return the number of items of a line that there is room for now; `buffer_size` once its
     partition accepts no more items.
     """
 
 def shutdown_until(
-    queue: "Queue",
+    queue: Queue,
     timeout: SupportsFloat | SupportsIndex | timedelta | None,
-    stop: "Any",
-    call: "HandlerCall | None",
+    stop: Any,
+    call: HandlerCall | None,
 ) -> int:
     """
     `Queue.shutdown`, whose wait also ends when the event `stop` is set.
@@ -1170,7 +1170,7 @@ def shutdown_until(
         call: The handler call that the caller belongs to.
     """
 
-def stats_of(queue: "Queue") -> "dict[str, Any]":
+def stats_of(queue: Queue) -> "dict[str, Any]":
     """
     Return the core's snapshot, for the facade's `BatchQueueStats`.
     """
@@ -1181,11 +1181,11 @@ def thread_count(threads: ThreadPolicy, partitions: PartitionPolicy) -> int:
     """
 
 def try_produce(
-    queue: "Queue",
-    item: "Any",
-    notifier: "RoomNotifier | None",
+    queue: Queue,
+    item: Any,
+    notifier: RoomNotifier | None,
     turn_at: "tuple[int, int] | None",
-    call: "HandlerCall | None",
+    call: HandlerCall | None,
 ) -> "bool | PendingItem":
     """
     Enqueue one item without waiting.
@@ -1203,12 +1203,12 @@ def try_produce(
     """
 
 def try_produce_many(
-    queue: "Queue",
+    queue: Queue,
     items: "list[Any] | tuple[Any, ...]",
     start: "int",
-    notifier: "RoomNotifier | None",
+    notifier: RoomNotifier | None,
     turn_at: "tuple[int, int] | None",
-    call: "HandlerCall | None",
+    call: HandlerCall | None,
 ) -> "tuple[int, bool | PendingItem | None]":
     """
     Enqueue the items of a list or a tuple from `start` on, without waiting.
@@ -1228,12 +1228,12 @@ def try_produce_many(
     """
 
 def try_submit(
-    queue: "Queue",
-    item: "Any",
-    notifier: "RoomNotifier | None",
-    call: "HandlerCall | None",
-    mailbox: "Any",
-    destination: "Any",
+    queue: Queue,
+    item: Any,
+    notifier: RoomNotifier | None,
+    call: HandlerCall | None,
+    mailbox: Any,
+    destination: Any,
 ) -> "tuple[Any, bool | PendingItem]":
     """
     Enqueue one item whose result is wanted, without waiting.
@@ -1252,7 +1252,7 @@ def try_submit(
         error in the future.
     """
 
-def unhandled_types(queue: "Queue") -> list[str]:
+def unhandled_types(queue: Queue) -> list[str]:
     """
     Return the names of types without a handler of which the queue got items, the first few.
     """
@@ -1265,7 +1265,7 @@ def wait_logged(
     of one would.
     """
 
-def with_instants(batch: "Any", zone: "str") -> "Any":
+def with_instants(batch: Any, zone: str) -> Any:
     """
     Read timestamps without a zone as times on the clock of a zone, also in lists, structs and maps.
 

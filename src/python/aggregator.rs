@@ -159,7 +159,6 @@ impl PyAggregator {
     /// Raises:
     ///     ConfigError: As `consume`.
     ///     BatchQueueError: As `consume`.
-    #[pyo3(signature = (data: "Any"))]
     fn update(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let own = self.own()?;
         let mut batches = Vec::new();
@@ -241,7 +240,6 @@ impl PyAggregator {
         true
     }
 
-    #[allow(clippy::needless_pass_by_value)]
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         // A drain thread that uses the aggregator holds a reference to it, so it is not garbage
         // then.
@@ -536,7 +534,6 @@ impl PyTimeBuckets {
 ///     ConfigError: The zone is not known.
 ///     BatchQueueError: The data is malformed.
 #[pyfunction]
-#[pyo3(signature = (batch: "Any", zone: "str") -> "Any")]
 pub(crate) fn with_instants<'py>(
     py: Python<'py>,
     batch: &Bound<'py, PyAny>,

@@ -313,7 +313,6 @@ impl FutureBase {
     /// Args:
     ///     function: Runs on the thread that ends the future, most often a drain thread. What it
     ///         raises is logged.
-    #[pyo3(signature = (function: "Any"))]
     fn add_done_callback(slf: &Bound<'_, Self>, function: Bound<'_, PyAny>) {
         let mut known = slf.get().known(slf.py());
         if known.is_done() {
@@ -340,7 +339,6 @@ impl FutureBase {
     }
 
     /// For those that make futures: end it with a result.
-    #[pyo3(signature = (result: "Any"))]
     fn set_result(slf: &Bound<'_, Self>, result: Bound<'_, PyAny>) -> PyResult<()> {
         Self::ended(Self::end_as_asked(slf, Ending::result(result)))
     }
@@ -388,7 +386,6 @@ impl FutureBase {
         (known.is_done(), known.state == State::Cancelled, result, error)
     }
 
-    #[allow(clippy::needless_pass_by_value)]
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.known.try_lock().map_or(Ok(()), |known| known.traverse(&visit))
     }

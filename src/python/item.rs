@@ -19,9 +19,11 @@ use arrow_cast::display::array_value_to_string;
 use arrow_schema::Schema;
 use pyo3::exceptions::PyImportError;
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::inspect::PyStaticExpr;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyType};
+use pyo3::{type_hint_identifier, type_hint_union};
 use pyo3_arrow::input::AnyRecordBatch;
 use pyo3_arrow::{PyRecordBatch, PyRecordBatchReader};
 
@@ -454,6 +456,9 @@ impl<'py> ItemType<'py> {
 
 impl<'py> FromPyObject<'_, 'py> for ItemType<'py> {
     type Error = PyErr;
+
+    const INPUT_TYPE: PyStaticExpr =
+        type_hint_union!(type_hint_identifier!("builtins", "type"), String::INPUT_TYPE);
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         if let Ok(class) = object.cast::<PyType>() {

@@ -22,6 +22,8 @@
 //! producer logs in its own call, with no lock held.
 // Docstrings here are Python's: Google style, with the names of Python.
 #![allow(clippy::doc_markdown)]
+// As PyO3 extracts arguments.
+#![allow(clippy::needless_pass_by_value)]
 
 pub(crate) mod aggregator;
 pub(crate) mod config;
@@ -42,15 +44,9 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _core {
     #[pymodule_export]
-    use crate::python::aggregator::DistinctSketch;
+    use crate::python::aggregator::{DistinctSketch, PyAggregator, PyTimeBuckets, with_instants};
     #[pymodule_export]
-    use crate::python::aggregator::PyAggregator;
-    #[pymodule_export]
-    use crate::python::aggregator::{PyTimeBuckets, with_instants};
-    #[pymodule_export]
-    use crate::python::config::partition_of_key;
-    #[pymodule_export]
-    use crate::python::config::{PartitionPolicy, ThreadPolicy, thread_count};
+    use crate::python::config::{PartitionPolicy, ThreadPolicy, partition_of_key, thread_count};
     #[pymodule_export]
     use crate::python::entries::{PyEntries, PyReplyReader};
     #[pymodule_export]
@@ -58,21 +54,16 @@ mod _core {
     #[pymodule_export]
     use crate::python::handler::py_handler::HandlerCall;
     #[pymodule_export]
-    use crate::python::queue::Queue;
-    #[pymodule_export]
-    use crate::python::queue::event_loop::PyPendingItem;
-    #[pymodule_export]
-    use crate::python::queue::event_loop::RoomNotifier;
-    #[pymodule_export]
     use crate::python::queue::event_loop::{
-        flush_until, produce_arrow_until, remove_handler_soon, room, shutdown_until, try_produce,
-        try_produce_many, try_submit,
+        PyPendingItem, RoomNotifier, flush_until, produce_arrow_until, remove_handler_soon, room,
+        shutdown_until, try_produce, try_produce_many, try_submit,
     };
     #[pymodule_export]
     use crate::python::queue::life::{close_all, forget_parent, is_exiting, prepare_for_forks};
     #[pymodule_export]
     use crate::python::queue::{
-        add_handlers, close_to_outside, end, histograms_of, stats_of, unhandled_types, wait_logged,
+        Queue, add_handlers, close_to_outside, end, histograms_of, stats_of, unhandled_types,
+        wait_logged,
     };
     #[pymodule_export]
     use crate::python::stages::{GateTicket, PyCounter, PyTimeMeter, StageGate};

@@ -90,10 +90,6 @@ impl Queue {
     ///     dead_letter: Methods of the handler of dead letters, or None.
     ///     default_handler: Methods of the handler of types that have none, or None.
     #[new]
-    #[pyo3(signature = (
-        name: "str", config: "Any", selector: "tuple[str, Any]", consumers: "Any",
-        per_thread: "bool", dead_letter: "Any", default_handler: "Any"
-    ))]
     #[allow(clippy::too_many_arguments)] // as the facade passes them
     fn new(
         py: Python<'_>,
@@ -205,7 +201,7 @@ impl Queue {
     ///
     /// Raises:
     ///     QueueForkedError: The queue was made before a fork.
-    #[pyo3(signature = (item: "Any", second: "None" = None, *, timeout=None) -> "Any")]
+    #[pyo3(signature = (item, second: "None" = None, *, timeout=None) -> "Any")]
     fn submit<'py>(
         &self,
         item: Bound<'py, PyAny>,
@@ -343,8 +339,7 @@ impl Queue {
     /// Raises:
     ///     ConfigError: `item_type` is neither a class nor a tag.
     ///     QueueForkedError: The queue was made before a fork.
-    #[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
-    #[pyo3(signature = (item_type: "type | str", *, timeout=None))]
+    #[pyo3(signature = (item_type, *, timeout=None))]
     fn remove_handler(
         &self,
         py: Python<'_>,
@@ -392,7 +387,6 @@ impl Queue {
     /// A running queue is a root: its drain threads deliver accepted items through handlers that
     /// may have no other owner any more. Once the threads have ended, cycles through the handlers
     /// are garbage like any other.
-    #[allow(clippy::needless_pass_by_value)]
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         if self.life.traverse(&visit)? {
             self.selector.traverse(&visit)?;
@@ -415,10 +409,7 @@ impl Queue {
 ///     options: The settings of the type, a `HandlerOptions`.
 ///     wait: Whether to wait until no thread is inside a previous handler of the type.
 #[pyfunction]
-#[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
-#[pyo3(signature = (
-    queue: "Queue", item_type: "type | str", handlers: "Any", options: "Any", wait: "bool" = true
-))]
+#[pyo3(signature = (queue, item_type, handlers, options, wait=true))]
 pub(crate) fn add_handlers(
     py: Python<'_>,
     queue: &Queue,
@@ -444,7 +435,6 @@ pub(crate) fn add_handlers(
 ///     queue: The queue.
 ///     timeout: Seconds until the end of the shutdown that will follow. None: without a limit.
 #[pyfunction]
-#[pyo3(signature = (queue: "Queue", timeout))]
 pub(crate) fn close_to_outside(queue: &Queue, timeout: Option<Timeout>) -> PyResult<()> {
     queue.core_to_close()?.close_to_outside(deadline_of(timeout)?);
     Ok(())
@@ -477,7 +467,7 @@ pub(crate) fn wait_logged(
 
 /// Return the core's snapshot, for the facade's `BatchQueueStats`.
 #[pyfunction]
-#[pyo3(signature = (queue: "Queue") -> "dict[str, Any]")]
+#[pyo3(signature = (queue) -> "dict[str, Any]")]
 pub(crate) fn stats_of<'py>(py: Python<'py>, queue: &Queue) -> PyResult<Bound<'py, PyDict>> {
     let life = queue.life()?;
     let snapshot = snapshot(py, life.core()?, &life.registry)?;
@@ -487,7 +477,6 @@ pub(crate) fn stats_of<'py>(py: Python<'py>, queue: &Queue) -> PyResult<Bound<'p
 
 /// Return the names of types without a handler of which the queue got items, the first few.
 #[pyfunction]
-#[pyo3(signature = (queue: "Queue"))]
 pub(crate) fn unhandled_types(queue: &Queue) -> PyResult<Vec<String>> {
     Ok(queue.life()?.registry.entries.lock().unhandled.clone())
 }
@@ -503,9 +492,8 @@ pub(crate) fn unhandled_types(queue: &Queue) -> PyResult<Vec<String>> {
 ///     For each type the type, and for each histogram its count, its sum, and how many of its
 ///     values are at most each limit.
 #[pyfunction]
-#[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
 #[pyo3(signature = (
-    queue: "Queue", limits_ns: "list[int]", limits_items: "list[int]"
+    queue, limits_ns: "list[int]", limits_items: "list[int]"
 ) -> "list[tuple[Any, Any, Any, Any]]")]
 pub(crate) fn histograms_of(
     py: Python<'_>,

@@ -50,8 +50,7 @@ use crate::sync::locks;
 ///     True if the item was accepted, False if it was refused, or a `PendingItem` to try again.
 #[pyfunction]
 #[pyo3(signature = (
-    queue: "Queue", item: "Any", notifier: "RoomNotifier | None", turn_at: "tuple[int, int] | None",
-    call: "HandlerCall | None"
+    queue, item, notifier, turn_at: "tuple[int, int] | None", call
 ) -> "bool | PendingItem")]
 pub(crate) fn try_produce(
     queue: &Queue,
@@ -91,8 +90,7 @@ pub(crate) fn try_produce(
 ///     error in the future.
 #[pyfunction]
 #[pyo3(signature = (
-    queue: "Queue", item: "Any", notifier: "RoomNotifier | None", call: "HandlerCall | None",
-    mailbox: "Any", destination: "Any"
+    queue, item, notifier, call, mailbox, destination
 ) -> "tuple[Any, bool | PendingItem]")]
 pub(crate) fn try_submit<'py>(
     queue: &Queue,
@@ -131,8 +129,8 @@ pub(crate) fn try_submit<'py>(
 ///     `try_produce`.
 #[pyfunction]
 #[pyo3(signature = (
-    queue: "Queue", items: "list[Any] | tuple[Any, ...]", start: "int",
-    notifier: "RoomNotifier | None", turn_at: "tuple[int, int] | None", call: "HandlerCall | None"
+    queue, items: "list[Any] | tuple[Any, ...]", start: "int", notifier,
+    turn_at: "tuple[int, int] | None", call
 ) -> "tuple[int, bool | PendingItem | None]")]
 pub(crate) fn try_produce_many(
     py: Python<'_>,
@@ -166,14 +164,13 @@ pub(crate) fn try_produce_many(
 /// Return the number of items of a line that there is room for now; `buffer_size` once its
 /// partition accepts no more items.
 #[pyfunction]
-#[pyo3(signature = (queue: "Queue", line: "tuple[int, int]"))]
+#[pyo3(signature = (queue, line: "tuple[int, int]"))]
 pub(crate) fn room(queue: &Queue, line: (usize, usize)) -> PyResult<usize> {
     Ok(queue.core()?.room(line_of(line)))
 }
 
 /// `Queue.flush`, whose wait also ends when the event `stop` is set.
 #[pyfunction]
-#[pyo3(signature = (queue: "Queue", timeout, stop: "Any"))]
 pub(crate) fn flush_until(
     queue: &Queue,
     timeout: Option<Timeout>,
@@ -192,10 +189,7 @@ pub(crate) fn flush_until(
 ///     stop: A `threading.Event`.
 ///     call: The handler call that the caller belongs to.
 #[pyfunction]
-#[pyo3(signature = (
-    queue: "Queue", batch: "Any", type_column: "str", timeout, stop: "Any",
-    call: "HandlerCall | None"
-))]
+#[pyo3(signature = (queue, batch, type_column: "str", timeout, stop, call))]
 pub(crate) fn produce_arrow_until(
     queue: &Queue,
     batch: &Bound<'_, PyAny>,
@@ -216,9 +210,6 @@ pub(crate) fn produce_arrow_until(
 ///     stop: A `threading.Event`.
 ///     call: The handler call that the caller belongs to.
 #[pyfunction]
-#[pyo3(signature = (
-    queue: "Queue", timeout, stop: "Any", call: "HandlerCall | None"
-))]
 pub(crate) fn shutdown_until(
     queue: &Queue,
     timeout: Option<Timeout>,
@@ -232,8 +223,6 @@ pub(crate) fn shutdown_until(
 
 /// `Queue.remove_handler` without the wait.
 #[pyfunction]
-#[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
-#[pyo3(signature = (queue: "Queue", item_type: "type | str"))]
 pub(crate) fn remove_handler_soon(queue: &Queue, item_type: ItemType<'_>) -> PyResult<bool> {
     // An error means that there was a handler, and that this call did not wait for it.
     let life = queue.life()?;
@@ -317,7 +306,6 @@ impl PyPendingItem {
     ///
     /// Args:
     ///     call: The handler call that the caller belongs to.
-    #[pyo3(signature = (call: "HandlerCall | None"))]
     fn begin_wait(&self, call: Option<&HandlerCall>) -> PyResult<()> {
         let _assumed = HandlerCall::assume(call);
         let mut item = self.take()?;
@@ -345,7 +333,6 @@ impl PyPendingItem {
     /// Returns:
     ///     True if the item was accepted, False if the queue is shut down, None if the partition is
     ///     still full.
-    #[pyo3(signature = (call: "HandlerCall | None"))]
     fn try_again(&self, py: Python<'_>, call: Option<&HandlerCall>) -> PyResult<Option<bool>> {
         let Some(item) = self.take()? else { return Ok(Some(false)) };
         let _assumed = HandlerCall::assume(call);
@@ -385,7 +372,6 @@ impl PyPendingItem {
         Ok(())
     }
 
-    #[allow(clippy::needless_pass_by_value)]
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         match self.item.try_lock() {
             Some(item) => item

@@ -631,7 +631,6 @@ fn wait_for_threads(py: Python<'_>) -> PyResult<()> {
 ///         statics that hold the names of its attributes.
 ///     options: A `HandlerOptions`, likewise.
 #[pyfunction]
-#[pyo3(signature = (config: "Any", options: "Any"))]
 pub(crate) fn prepare_for_forks(
     py: Python<'_>,
     config: &Bound<'_, PyAny>,
