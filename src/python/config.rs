@@ -1,12 +1,5 @@
-//! The facade's `BatchQueueConfig`, translated into the core's.
-//!
-//! | file | what |
-//! |---|---|
-//! | `settings` | the attributes of the config |
-//! | `policies` | `ThreadPolicy` and `PartitionPolicy` |
-//! | `selector` | how the partition of an item is found |
-//! | `key` | the partition of a key |
-//! | `balancer` | the balancer, which may be a Python function |
+//! The facade's `BatchQueueConfig`, translated into the core's: settings, balancer, selector, and the
+//! policies of threads and partitions.
 
 use std::cell::Cell;
 use std::num::NonZeroUsize;
@@ -34,37 +27,24 @@ pub(crate) fn millis(name: &str, value: f64) -> PyResult<Duration> {
     })
 }
 
-fn at_least_one(name: &str, value: i64) -> PyResult<usize> {
-    match usize::try_from(value) {
-        Ok(count) if count > 0 => Ok(count),
-        _ => Err(ConfigError::new_err(format!("{name} is {value}; give at least 1 item"))),
-    }
-}
-
-fn spare_threads(value: i64) -> PyResult<usize> {
-    usize::try_from(value).map_err(|_| {
-        ConfigError::new_err(format!("spare_threads is {value}; give 0 or more threads"))
-    })
-}
-
 /// The attributes of the facade's `BatchQueueConfig` that the core needs.
 #[derive(FromPyObject)]
 pub(crate) struct Settings<'py> {
     threads: Option<PyRef<'py, ThreadPolicy>>,
     pub(crate) shared_scheduler: Option<(String, PyRef<'py, ThreadPolicy>)>,
     partitions: PyRef<'py, PartitionPolicy>,
-    buffer_size: i64,
+    buffer_size: usize,
     strategy: Named,
     min_idle_ms: f64,
     max_idle_ms: f64,
-    max_batch_items: i64,
+    max_batch_items: usize,
     max_delay_ms: Option<f64>,
     error_handler: Option<Py<PyAny>>,
     retry: Option<RetrySettings>,
     balancer: Option<BalancerSettings>,
     rebalance_interval_ms: f64,
     takeover_after_ms: f64,
-    spare_threads: Option<i64>,
+    spare_threads: Option<usize>,
     warn_after: Option<f64>,
     pub(crate) inline: bool,
     pub(crate) shutdown_timeout: Option<f64>,
@@ -121,36 +101,34 @@ pub(crate) struct CommonCallbacks {
 
 impl Settings<'_> {
     pub(crate) fn into_core(self, selector: Selector) -> PyResult<CoreSettings> {
-        let (balancer, assign) = match self.balancer.map(BalancerSettings::core).transpose()? {
-            Some((balancer, assign)) => (Some(balancer), assign),
-            None => (None, None),
-        };
+        let balancer = self.balancer.map(BalancerSettings::core).transpose()?;
+        let (balancer, assign) = balancer.unzip();
         let (retry, retry_on) = self.retry.map(RetrySettings::into_core).transpose()?.unzip();
         let settings = Config {
             threads: self.threads.as_ref().map_or(Config::default().threads, |policy| policy.0),
             partitions: self.partitions.0,
             selector,
-            buffer_size: at_least_one("buffer_size", self.buffer_size)?,
+            buffer_size: self.buffer_size,
             strategy: match self.strategy.name.as_str() {
                 "IF_POSSIBLE" => BufferStrategy::IfPossible,
                 _ => BufferStrategy::Blocking,
             },
             min_idle: millis("min_idle_ms", self.min_idle_ms)?,
             max_idle: millis("max_idle_ms", self.max_idle_ms)?,
-            max_batch_items: at_least_one("max_batch_items", self.max_batch_items)?,
+            max_batch_items: self.max_batch_items,
             max_delay: self.max_delay_ms.map(|delay| millis("max_delay_ms", delay)).transpose()?,
             retry,
             balancer,
             rebalance_interval: millis("rebalance_interval_ms", self.rebalance_interval_ms)?,
             takeover_after: millis("takeover_after_ms", self.takeover_after_ms)?,
-            spare_threads: self.spare_threads.map(spare_threads).transpose()?,
+            spare_threads: self.spare_threads,
             warn_after: self
                 .warn_after
                 .map(|after| millis("warn_after", after * 1e3))
                 .transpose()?,
         };
         let common = CommonCallbacks { error_handler: self.error_handler, retry_on };
-        Ok(CoreSettings { settings, common, assign })
+        Ok(CoreSettings { settings, common, assign: assign.flatten() })
     }
 }
 
@@ -365,69 +343,47 @@ pub(crate) fn partition_of_key(
 
 fn partition_of(key: &Bound<'_, PyAny>, count: usize) -> PyResult<usize> {
     let bytes = if let Ok(parts) = key.cast::<PyTuple>() {
-        bytes_of_parts(key, parts)?
+        let mut all = Vec::with_capacity(32 * parts.len());
+        for part in parts {
+            let (kind, bytes) = part_of(&part)?.ok_or_else(|| unstable(key, &part))?;
+            all.push(kind);
+            all.extend((bytes.len() as u64).to_le_bytes());
+            all.extend(bytes);
+        }
+        all
     } else {
-        match Part::of(key)? {
-            Some(Part::Bool(value)) => vec![Part::BOOL, u8::from(value)],
-            Some(Part::Text(bytes) | Part::Bytes(bytes) | Part::Int(bytes)) => bytes,
-            Some(Part::Missing) | None => return Err(unstable(key, key)),
+        match part_of(key)? {
+            Some((BOOL, value)) => [&[BOOL], &*value].concat(),
+            Some((MISSING, _)) | None => return Err(unstable(key, key)),
+            Some((_, bytes)) => bytes,
         }
     };
     Ok(usize::try_from(fnv1a(&bytes) % count as u64).unwrap_or(0))
 }
 
-/// A key, or a part of one.
-enum Part {
-    Text(Vec<u8>),
-    Bytes(Vec<u8>),
-    Int(Vec<u8>),
-    Bool(bool),
-    Missing,
-}
+/// The kind of a bool, which is an int to Python.
+const BOOL: u8 = b'?';
 
-impl Part {
-    /// The kind of a bool, which is an int to Python.
-    const BOOL: u8 = b'?';
+/// The kind of None.
+const MISSING: u8 = b'-';
 
-    /// `None` for another type.
-    fn of(value: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
-        Ok(Some(if value.is_none() {
-            Self::Missing
-        } else if let Ok(flag) = value.cast::<PyBool>() {
-            Self::Bool(flag.is_true())
-        } else if let Ok(text) = value.cast::<PyString>() {
-            Self::Text(text_of(text)?)
-        } else if let Ok(bytes) = value.cast::<PyBytes>() {
-            Self::Bytes(bytes.as_bytes().to_vec())
-        } else if let Ok(number) = value.extract::<i128>() {
-            Self::Int(number.to_le_bytes().to_vec())
-        } else if let Ok(number) = value.cast::<PyInt>() {
-            Self::Int(large_int(number)?)
-        } else {
-            return Ok(None);
-        }))
-    }
-
-    fn append_to(self, all: &mut Vec<u8>) {
-        let (kind, bytes) = match self {
-            Self::Text(bytes) => (b's', bytes),
-            Self::Bytes(bytes) => (b'b', bytes),
-            Self::Int(bytes) => (b'i', bytes),
-            Self::Bool(value) => (Self::BOOL, vec![u8::from(value)]),
-            Self::Missing => (b'-', Vec::new()),
-        };
-        all.push(kind);
-        all.extend((bytes.len() as u64).to_le_bytes());
-        all.extend(bytes);
-    }
-}
-
-fn bytes_of_parts(key: &Bound<'_, PyAny>, parts: &Bound<'_, PyTuple>) -> PyResult<Vec<u8>> {
-    let mut all = Vec::with_capacity(32 * parts.len());
-    for part in parts {
-        Part::of(&part)?.ok_or_else(|| unstable(key, &part))?.append_to(&mut all);
-    }
-    Ok(all)
+/// The kind and the bytes of a key, or of a part of one; `None` for another type.
+fn part_of(value: &Bound<'_, PyAny>) -> PyResult<Option<(u8, Vec<u8>)>> {
+    Ok(Some(if value.is_none() {
+        (MISSING, Vec::new())
+    } else if let Ok(flag) = value.cast::<PyBool>() {
+        (BOOL, vec![u8::from(flag.is_true())])
+    } else if let Ok(text) = value.cast::<PyString>() {
+        (b's', text_of(text)?)
+    } else if let Ok(bytes) = value.cast::<PyBytes>() {
+        (b'b', bytes.as_bytes().to_vec())
+    } else if let Ok(number) = value.extract::<i128>() {
+        (b'i', number.to_le_bytes().to_vec())
+    } else if let Ok(number) = value.cast::<PyInt>() {
+        (b'i', large_int(number)?)
+    } else {
+        return Ok(None);
+    }))
 }
 
 /// UTF-8, which a lone surrogate has as well.
@@ -447,30 +403,27 @@ fn large_int(number: &Bound<'_, PyInt>) -> PyResult<Vec<u8>> {
 }
 
 fn unstable(key: &Bound<'_, PyAny>, part: &Bound<'_, PyAny>) -> PyErr {
-    if key.is_none() {
-        return ConfigError::new_err(
+    let problem = || {
+        Ok::<_, PyErr>(if key.is_none() {
             "the key of an item is None: have the function return a str, bytes, int or bool, or a \
-             tuple of these and None, like (None,)",
-        );
-    }
-    if part.is_instance_of::<PyTuple>() {
-        return match key.repr() {
-            Ok(key) => ConfigError::new_err(format!(
-                "the key {key} has a tuple inside a tuple; return one tuple of str, bytes, int, \
-                 bool and None"
-            )),
-            Err(error) => error,
-        };
-    }
-    let text = || Ok::<_, PyErr>((key.repr()?, part.get_type().qualname()?));
-    let (key, kind) = match text() {
-        Ok(text) => text,
-        Err(error) => return error,
+             tuple of these and None, like (None,)"
+                .to_owned()
+        } else if part.is_instance_of::<PyTuple>() {
+            format!(
+                "the key {} has a tuple inside a tuple; return one tuple of str, bytes, int, bool \
+                 and None",
+                key.repr()?
+            )
+        } else {
+            format!(
+                "the key {} has a value of type {}, which cannot be hashed the same way in every \
+                 process; return a str, bytes, int or bool, or a tuple of these and None",
+                key.repr()?,
+                part.get_type().qualname()?
+            )
+        })
     };
-    ConfigError::new_err(format!(
-        "the key {key} has a value of type {kind}, which cannot be hashed the same way in every \
-         process; return a str, bytes, int or bool, or a tuple of these and None"
-    ))
+    problem().map_or_else(|error| error, ConfigError::new_err)
 }
 
 /// FNV-1a, 64 bits (Fowler, Noll, Vo). Unlike Python's `hash`, it is the same in every process and
@@ -642,9 +595,9 @@ impl PartitionPolicy {
     /// Raises:
     ///     ConfigError: `multiplier` is below 1.
     #[staticmethod]
-    #[pyo3(signature = (multiplier: "int" = PerThread(25)))]
-    fn adaptive(multiplier: PerThread) -> PyResult<Self> {
-        Ok(Self(config::PartitionPolicy::adaptive(multiplier.0)?))
+    #[pyo3(signature = (multiplier: "int" = 25))]
+    fn adaptive(#[pyo3(from_py_with = per_thread)] multiplier: usize) -> PyResult<Self> {
+        Ok(Self(config::PartitionPolicy::adaptive(multiplier)?))
     }
 
     /// Return the number of partitions, at least 1.
@@ -698,16 +651,8 @@ fn partitions(name: &str, count: &Bound<'_, PyAny>) -> PyResult<usize> {
     whole(name, "partitions", count, 1, config::MAX_PARTITIONS)
 }
 
-/// Partitions per drain thread.
-#[derive(Clone, Copy)]
-struct PerThread(usize);
-
-impl<'py> FromPyObject<'_, 'py> for PerThread {
-    type Error = PyErr;
-
-    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        partitions("PartitionPolicy.adaptive", &object).map(Self)
-    }
+fn per_thread(multiplier: &Bound<'_, PyAny>) -> PyResult<usize> {
+    partitions("PartitionPolicy.adaptive", multiplier)
 }
 
 fn factor(name: &str, multiplier: &Bound<'_, PyAny>) -> PyResult<f64> {
