@@ -1,5 +1,6 @@
 //! The class `Aggregator`: grouped aggregation.
 
+use std::iter::successors;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -84,6 +85,13 @@ struct Life {
     next: OnceLock<Box<Life>>,
 }
 
+impl Life {
+    fn new(aggregating: Aggregating) -> Self {
+        let (aggregating, generation) = (Arc::new(aggregating), generation());
+        Self { aggregating, generation, next: OnceLock::new() }
+    }
+}
+
 #[pymethods]
 impl PyAggregator {
     #[new]
@@ -116,15 +124,9 @@ impl PyAggregator {
         })?;
         let kept =
             KeptGroups { aggregator: Aggregator::new(aggregation.clone()), due_at, dropped: 0 };
-        let next_worker = next_worker.map(GuardedRef::new);
-        let pyarrow = has_pyarrow(py)?;
-        let aggregating =
-            Aggregating { kept: Mutex::new(kept), next_worker, flush_period, pyarrow };
-        let life = Life {
-            aggregating: Arc::new(aggregating),
-            generation: generation(),
-            next: OnceLock::new(),
-        };
+        let kept = Mutex::new(kept);
+        let (next_worker, pyarrow) = (next_worker.map(GuardedRef::new), has_pyarrow(py)?);
+        let life = Life::new(Aggregating { kept, next_worker, flush_period, pyarrow });
         Ok(Self { life, aggregation })
     }
 
@@ -261,17 +263,12 @@ impl PyAggregator {
                     dropped: 0,
                 };
                 let next_worker = former.next_worker.as_deref();
-                let aggregating = Aggregating {
+                Box::new(Life::new(Aggregating {
                     kept: Mutex::new(kept),
                     next_worker: next_worker.map(|worker| GuardedRef::new(worker.clone_ref(py))),
                     flush_period: former.flush_period,
                     pyarrow: former.pyarrow,
-                };
-                Box::new(Life {
-                    aggregating: Arc::new(aggregating),
-                    generation: generation(),
-                    next: OnceLock::new(),
-                })
+                }))
             });
         }
         life.aggregating.clone()
@@ -280,18 +277,14 @@ impl PyAggregator {
     /// The aggregator, unless this is a forked child: a drain thread that does not exist here may
     /// hold the lock, and may have aggregated half of a batch.
     fn own(&self) -> PyResult<&Aggregating> {
-        let mut life = &self.life;
-        loop {
-            if life.generation == generation() {
-                return Ok(&life.aggregating);
-            }
-            let Some(next) = life.next.get() else { break };
-            life = next;
-        }
-        Err(QueueForkedError::new_err(
-            "this Aggregator was made before a fork, and drain threads of the parent process may \
-             have been inside; make a new one in the child",
-        ))
+        let mut lives = successors(Some(&self.life), |life| life.next.get().map(Box::as_ref));
+        let own = lives.find(|life| life.generation == generation());
+        own.map(|life| &*life.aggregating).ok_or_else(|| {
+            QueueForkedError::new_err(
+                "this Aggregator was made before a fork, and drain threads of the parent process \
+                 may have been inside; make a new one in the child",
+            )
+        })
     }
 
     fn read(data: &Bound<'_, PyAny>, into: &mut Vec<RecordBatch>) -> PyResult<()> {

@@ -1,13 +1,5 @@
-//! What goes into a queue.
-//!
-//! | file | what |
-//! |---|---|
-//! | `py_item` | one queued item: a Python object, or a block of rows |
-//! | `item_type` | what a handler is registered for: a class, or a tag of rows |
-//! | `sequence` | lists and tuples, from which `produce_many` reads without an iterator |
-//! | `refusal` | what becomes of an item that was refused |
-//! | `row_block` | rows of a record batch that have the same tag |
-//! | `arrow_data` | Arrow data on its way from Python and back |
+//! What goes into a queue: objects and blocks of rows, the types that handlers are registered for, and
+//! what becomes of an item that was refused.
 
 use std::fmt::Display;
 use std::mem::ManuallyDrop;
@@ -66,16 +58,12 @@ impl SourceBatch {
 
 /// Some rows of a batch, all with the same tag.
 pub(crate) struct RowBlock {
-    source: Arc<SourceBatch>,
+    pub(crate) source: Arc<SourceBatch>,
     pub(crate) rows: Range<usize>,
     pub(crate) key: TypeKey,
 }
 
 impl RowBlock {
-    pub(crate) fn new(source: Arc<SourceBatch>, rows: Range<usize>, key: TypeKey) -> Self {
-        Self { source, rows, key }
-    }
-
     /// A `pyarrow.RecordBatch`, or without pyarrow an object with the same data behind
     /// `__arrow_c_array__`.
     pub(crate) fn to_record_batch(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {

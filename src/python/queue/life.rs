@@ -6,6 +6,7 @@
 //! that were attached to the interpreter: no lock of it is taken.
 
 use std::collections::HashMap;
+use std::iter::successors;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -114,20 +115,17 @@ impl Life {
 
     /// The life in this process, if it has begun.
     pub(crate) fn current(&self) -> Option<&Self> {
-        let mut life = self;
-        while life.generation != generation() {
-            life = life.next.get()?;
-        }
-        Some(life)
+        self.lives().find(|life| life.generation == generation())
+    }
+
+    /// The lives that have begun, from this one on.
+    fn lives(&self) -> impl Iterator<Item = &Self> {
+        successors(Some(self), |life| life.next.get().map(Box::as_ref))
     }
 
     /// The last one that has begun.
     fn last(&self) -> &Self {
-        let mut life = self;
-        while let Some(next) = life.next.get() {
-            life = next;
-        }
-        life
+        self.lives().last().unwrap_or(self)
     }
 
     /// Whether the queue was shut down before the fork. Locks nothing.

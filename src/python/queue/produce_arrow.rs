@@ -8,26 +8,24 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::arrow::split::split;
-use crate::arrow::{Buffers, CHUNK_ROWS};
+use crate::arrow::{CHUNK_ROWS, Piece};
 use crate::config::Selector;
 use crate::error::ProduceError;
 use crate::item::Item;
 use crate::python::errors::{BatchQueueError, ConfigError};
-use crate::python::handler::HandlerRegistry;
 use crate::python::interpreter::{InterpreterPause, StoppablePause, Timeout, deadline_of};
 use crate::python::item::{
     Batches, PyItem, RowBlock, SourceBatch, batches_of, has_pyarrow, refused,
 };
 use crate::python::queue::Queue;
-use crate::python::queue::life::run_inline;
+use crate::python::queue::life::{Life, run_inline};
 use crate::queue::BatchQueue;
 
 /// One call of `produce_arrow`.
 struct ArrowProduce<'a, 'py> {
+    life: &'a Life,
     queue: &'a BatchQueue<PyItem>,
-    buffers: &'a Buffers,
     type_column: &'a str,
-    registry: &'a HandlerRegistry,
     deadline: Option<Instant>,
     /// A `threading.Event` that ends the call when it is set.
     stop: Option<&'a Bound<'py, PyAny>>,
@@ -55,18 +53,9 @@ impl Queue {
         let type_column = &*type_column.to_cow()?;
         let life = self.life()?;
         let (queue, deadline) = (life.core()?, deadline_of(timeout)?);
-        let (registry, buffers) = (&life.registry, &life.buffers);
-        ArrowProduce {
-            queue,
-            registry,
-            buffers,
-            type_column,
-            deadline,
-            stop,
-            accepted: 0,
-            is_closed: false,
-        }
-        .produce(batch)
+        let (accepted, is_closed) = (0, false);
+        ArrowProduce { life, queue, type_column, deadline, stop, accepted, is_closed }
+            .produce(batch)
     }
 }
 
@@ -139,15 +128,16 @@ impl ArrowProduce<'_, '_> {
         pyarrow: bool,
     ) -> PyResult<()> {
         // Read for each chunk: a stream may take long, and types may be registered meanwhile.
-        let tags = self.registry.entries.lock().tags.clone();
+        let tags = self.life.registry.entries.lock().tags.clone();
         let pieces =
-            py.detach(|| split(batch, column, &tags, self.buffers)).map_err(|problem| {
+            py.detach(|| split(batch, column, &tags, &self.life.buffers)).map_err(|problem| {
                 ConfigError::new_err(format!("type_column {:?} {problem}", self.type_column))
             })?;
         let source = Arc::new(SourceBatch::new(pieces.batch, column, pyarrow));
         for piece in pieces.pieces {
-            let rows = piece.rows.len();
-            let item = PyItem::rows(RowBlock::new(source.clone(), piece.rows, piece.key));
+            let Piece { key, rows } = piece;
+            let count = rows.len();
+            let item = PyItem::rows(RowBlock { source: source.clone(), rows, key });
             let produced = match self.stop {
                 Some(stop) => {
                     self.queue.produce_weighted(item, self.deadline, &mut StoppablePause(stop))
@@ -155,8 +145,8 @@ impl ArrowProduce<'_, '_> {
                 None => self.queue.produce_weighted(item, self.deadline, &mut InterpreterPause(py)),
             };
             match produced {
-                Ok(()) => self.accepted += rows,
-                Err(refusal) => self.refuse(py, rows, refusal)?,
+                Ok(()) => self.accepted += count,
+                Err(refusal) => self.refuse(py, count, refusal)?,
             }
             run_inline(py, self.queue, self.deadline)?;
         }

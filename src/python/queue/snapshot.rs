@@ -108,30 +108,19 @@ pub(crate) fn snapshot<'py>(
     drop(entries);
     let snapshot = PyDict::new(py);
     snapshot.set_item("name", queue.name())?;
-    snapshot.set_item("buffer_size", stats.buffer_size)?;
     snapshot.set_item("total_used", stats.total_used())?;
     snapshot.set_item("total_capacity", stats.total_capacity())?;
-    snapshot.set_item("attempts", stats.attempts)?;
-    snapshot.set_item("produced", stats.produced)?;
-    snapshot.set_item("refused", stats.refused)?;
-    snapshot.set_item("consumed", stats.consumed)?;
-    snapshot.set_item("failed", stats.failed)?;
-    snapshot.set_item("unhandled", stats.unhandled)?;
-    snapshot.set_item("abandoned", stats.abandoned)?;
-    snapshot.set_item("queued", stats.queued)?;
-    snapshot.set_item("held", stats.held)?;
-    snapshot.set_item("in_flight", stats.in_flight)?;
-    snapshot.set_item("dead_lettered", stats.dead_lettered)?;
-    snapshot.set_item("rebalances", stats.rebalances)?;
-    snapshot.set_item("thread_count", stats.thread_count)?;
-    snapshot.set_item("taken_over", stats.taken_over)?;
-    snapshot.set_item("moves", stats.moves)?;
-    snapshot.set_item("load_ratio", stats.load_ratio)?;
+    macro_rules! as_they_are {
+        ($($name:ident)*) => { $(snapshot.set_item(stringify!($name), stats.$name)?;)* };
+    }
+    as_they_are! {
+        buffer_size attempts produced refused consumed failed unhandled abandoned queued held
+        in_flight dead_lettered rebalances thread_count taken_over moves load_ratio log_waiting
+        log_dropped
+    }
     snapshot.set_item("longest_handoff_ms", milliseconds(stats.longest_handoff))?;
     snapshot.set_item("oldest_age_ms", milliseconds(stats.oldest_age))?;
     snapshot.set_item("stuck_handlers", PyTuple::new(py, stats.stuck_handlers)?)?;
-    snapshot.set_item("log_waiting", stats.log_waiting)?;
-    snapshot.set_item("log_dropped", stats.log_dropped)?;
     snapshot.set_item("log_in_line_s", stats.log_in_line.as_secs_f64())?;
     snapshot.set_item("partitions", partitions)?;
     snapshot.set_item("handlers", handlers)?;
