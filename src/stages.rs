@@ -40,12 +40,12 @@ struct Waiter<T> {
 #[derive(Debug)]
 pub(crate) struct Gate<T> {
     max_bytes: u64,
-    worker_rows: u64,
+    pub(crate) worker_rows: u64,
     /// The rows of each worker.
     held_rows: Vec<u64>,
-    held: Amount,
+    pub(crate) held: Amount,
     chunks: u64,
-    most_bytes: u64,
+    pub(crate) most_bytes: u64,
     /// The worker whose turn it is.
     next: usize,
     waiting: Vec<Waiter<T>>,
@@ -63,18 +63,6 @@ impl<T> Gate<T> {
             next: 0,
             waiting: Vec::new(),
         }
-    }
-
-    pub(crate) fn worker_rows(&self) -> u64 {
-        self.worker_rows
-    }
-
-    pub(crate) fn held(&self) -> Amount {
-        self.held
-    }
-
-    pub(crate) fn most_bytes(&self) -> u64 {
-        self.most_bytes
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -239,7 +227,7 @@ impl TimeMeter {
 /// A count that one or more threads raise, and how fast it rises.
 #[derive(Debug)]
 pub(crate) struct Counter {
-    value: u64,
+    pub(crate) value: u64,
     began: f64,
     /// Times, and the count from then on.
     marks: VecDeque<(f64, u64)>,
@@ -253,10 +241,6 @@ impl Counter {
     pub(crate) fn add(&mut self, amount: u64, now: f64) {
         self.value = self.value.saturating_add(amount);
         self.mark(now);
-    }
-
-    pub(crate) fn value(&self) -> u64 {
-        self.value
     }
 
     /// How much it rises in a second; the mean of the last three seconds.
@@ -404,13 +388,13 @@ mod tests {
             for step in steps {
                 model.step(&step);
                 let rows = (0..WORKERS).map(|worker| model.held(worker)).sum();
-                prop_assert_eq!(model.gate.held(), Amount { rows, bytes: model.bytes() });
+                prop_assert_eq!(model.gate.held, Amount { rows, bytes: model.bytes() });
                 prop_assert_eq!(model.gate.waiting(), model.waiting.len());
                 let is_full = rows >= WORKER_ROWS * WORKERS as u64
                     || !model.inside.is_empty() && model.bytes() >= MAX_BYTES;
                 prop_assert_eq!(model.gate.free().is_none(), is_full);
-                prop_assert!(model.gate.most_bytes() >= model.bytes());
-                prop_assert_eq!(model.gate.worker_rows(), WORKER_ROWS);
+                prop_assert!(model.gate.most_bytes >= model.bytes());
+                prop_assert_eq!(model.gate.worker_rows, WORKER_ROWS);
             }
             while !model.inside.is_empty() {
                 model.step(&Step::Complete(0));
@@ -428,7 +412,7 @@ mod tests {
         assert_eq!(gate.enter(wish(None, 1, 10)), None);
         gate.line_up(wish(None, 1, 10), "small");
         assert_eq!(gate.leave(Amount { rows: 1, bytes: 60 }, 0, 1), [("large", 0)]);
-        assert_eq!(gate.held(), Amount { rows: 2, bytes: 100 });
+        assert_eq!(gate.held, Amount { rows: 2, bytes: 100 });
         assert_eq!(gate.leave(Amount { rows: 2, bytes: 100 }, 0, 1), [("small", 0)]);
     }
 
@@ -462,7 +446,7 @@ mod tests {
         for tenth in 1..=100 {
             counter.add(10, f64::from(tenth) / 10.0);
         }
-        assert_eq!(counter.value(), 1_000);
+        assert_eq!(counter.value, 1_000);
         assert!((counter.per_s(10.0) - 100.0).abs() < 10.0);
         assert!(counter.per_s(13.0) < 10.0);
         assert_eq!(counter.per_s(20.0), 0.0);

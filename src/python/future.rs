@@ -1,19 +1,11 @@
 //! Results: what became of items that were submitted, each in a future.
-//!
-//! | file | what |
-//! |---|---|
-//! | `future` | the class `FutureBase`, which is what `concurrent.futures.Future` is, in Rust |
-//! | `state` | what a future knows, and how it ends |
-//! | `settler` | ends many futures, then wakes and calls what waits for them |
-//! | `ticket` | the future of a queued item, which ends when the item is dropped |
-//! | `submissions` | the futures of a queue that are not done |
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
-use pyo3::exceptions::{PyTimeoutError, PyTypeError};
+use pyo3::exceptions::{PyBaseException, PyTimeoutError, PyTypeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -90,37 +82,27 @@ impl FutureBase {
     }
 
     fn end(&self, py: Python<'_>, ending: Ending) -> Ended {
-        let mut known = self.known.lock();
-        if !known.may_end(&ending) {
-            drop(known);
-            return Ended::Before(ending);
+        let known = self.known.lock();
+        match &known.standard {
+            Some(standard) if known.may_end(&ending) => {
+                Ended::Conditional(standard.clone_ref(py), ending)
+            }
+            _ => self.end_held(known, ending),
         }
-        if let Some(standard) = &known.standard {
-            let standard = standard.clone_ref(py);
-            return Ended::Conditional(standard, ending);
-        }
-        known.end(ending);
-        Ended::Now(self.leave(known))
     }
 
-    /// Ends a future whose condition is held.
-    fn end_held(&self, ending: Ending) -> Ended {
-        let mut known = self.known.lock();
+    /// Ends a future whose condition, if it has one, is held.
+    fn end_held(&self, mut known: MutexGuard<'_, Known>, ending: Ending) -> Ended {
         if !known.may_end(&ending) {
             drop(known);
-            return Ended::Before(ending);
+            return Ended::Before;
         }
         known.end(ending);
-        Ended::Now(self.leave(known))
-    }
-
-    /// Takes it off the queue's list.
-    fn leave(&self, mut known: MutexGuard<'_, Known>) -> Option<Box<Watch>> {
         let (watch, listed) = (known.watch.take(), known.listed.take());
         drop(known);
-        // After the lock is released. The caller has another reference.
+        // Off the queue's list after the lock is released. The caller has another reference.
         drop(listed.and_then(|(submissions, place)| submissions.remove(place, self)));
-        watch
+        Ended::Now(watch)
     }
 
     /// The error of a future whose item is gone; `None` if the future is done.
@@ -139,22 +121,14 @@ impl FutureBase {
 
     /// Waits until the future is done.
     fn wait(&self, py: Python<'_>, timeout: Option<Timeout>) -> PyResult<()> {
-        let (sleeper, would_wait_forever) = {
-            let mut known = self.known(py);
-            if known.is_done() {
-                return Ok(());
-            }
-            let listed = known.listed.as_ref().filter(|_| timeout.is_none() && on_drain_thread());
-            let would_wait_forever = listed.is_some_and(|(submissions, _)| {
-                (submissions.is_pooled && is_worker())
-                    || drained_queue() == Some(submissions.core())
-            });
-            let sleeper = Arc::<Sleeper>::default();
-            if !would_wait_forever {
-                known.watch().sleepers.push(sleeper.clone());
-            }
-            (sleeper, would_wait_forever)
-        };
+        let mut known = self.known(py);
+        if known.is_done() {
+            return Ok(());
+        }
+        let listed = known.listed.as_ref().filter(|_| timeout.is_none() && on_drain_thread());
+        let would_wait_forever = listed.is_some_and(|(submissions, _)| {
+            (submissions.is_pooled && is_worker()) || drained_queue() == Some(submissions.core())
+        });
         if would_wait_forever {
             return Err(BatchQueueError::new_err(
                 "a handler waits for a result of the queue that it handles, or of one on the same \
@@ -162,6 +136,9 @@ impl FutureBase {
                  or give a timeout",
             ));
         }
+        let sleeper = Arc::<Sleeper>::default();
+        known.watch().sleepers.push(sleeper.clone());
+        drop(known);
         let waited = sleep(py, &sleeper, timeout);
         if !matches!(waited, Ok(true)) {
             let mut known = self.known.lock();
@@ -192,12 +169,12 @@ impl FutureBase {
         Ok(kept)
     }
 
-    /// Ends the future as its user or its maker asks; whether it was not done.
-    fn end_as_asked(slf: &Bound<'_, Self>, ending: Ending) -> bool {
-        let mut settler = Settler::new(slf.py());
-        let ended = settler.end(slf, ending);
-        settler.finish();
-        ended
+    /// Ends the future as its maker asks.
+    fn set(slf: &Bound<'_, Self>, ending: Ending) -> PyResult<()> {
+        if Settler::new(slf.py()).end(slf, ending) {
+            return Ok(());
+        }
+        Err(InvalidStateError::new_err("the future is done already"))
     }
 }
 
@@ -223,7 +200,7 @@ fn sleep(py: Python<'_>, sleeper: &Sleeper, timeout: Option<Timeout>) -> PyResul
 impl FutureBase {
     #[new]
     fn new() -> Self {
-        Self { known: Mutex::new(Known::new()), generation: generation() }
+        Self { known: Mutex::default(), generation: generation() }
     }
 
     /// Cancel the item, if no handler has got it. It is not handled then, and counts as consumed.
@@ -233,7 +210,7 @@ impl FutureBase {
     fn cancel(slf: &Bound<'_, Self>) -> bool {
         let is_pending = slf.get().known(slf.py()).state == State::Pending;
         if is_pending {
-            Self::end_as_asked(slf, Ending::Cancelled);
+            Settler::new(slf.py()).end(slf, Ending::Cancelled);
         }
         Self::cancelled(slf)
     }
@@ -340,14 +317,19 @@ impl FutureBase {
 
     /// For those that make futures: end it with a result.
     fn set_result(slf: &Bound<'_, Self>, result: Bound<'_, PyAny>) -> PyResult<()> {
-        Self::ended(Self::end_as_asked(slf, Ending::result(result)))
+        Self::set(slf, Ending::result(result))
     }
 
     /// For those that make futures: end it with an error.
     #[pyo3(signature = (exception: "BaseException"))]
     fn set_exception(slf: &Bound<'_, Self>, exception: &Bound<'_, PyAny>) -> PyResult<()> {
-        let error = exception_of(exception)?;
-        Self::ended(Self::end_as_asked(slf, Ending::error(&error)))
+        if !exception.is_instance_of::<PyBaseException>() {
+            return Err(PyTypeError::new_err(format!(
+                "exception is {}; give an instance of an exception class",
+                exception.repr()?
+            )));
+        }
+        Self::set(slf, Ending::error(exception))
     }
 
     /// The name of the state in `concurrent.futures`.
@@ -398,15 +380,6 @@ impl FutureBase {
     }
 }
 
-impl FutureBase {
-    fn ended(was_open: bool) -> PyResult<()> {
-        if was_open {
-            return Ok(());
-        }
-        Err(InvalidStateError::new_err("the future is done already"))
-    }
-}
-
 // What a future knows, and how it ends.
 
 /// Where a future is in its life.
@@ -417,8 +390,9 @@ impl FutureBase {
 ///     ├──────────── refused, dropped ────────────────┘
 ///     └──cancel──▶ Cancelled
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum State {
+    #[default]
     Pending,
     Running,
     Cancelled,
@@ -539,6 +513,7 @@ impl Sleeper {
 
 /// All that a future knows. Locked while attached, never across a wait or a call into Python: so a
 /// fork, which happens while no other thread is attached, never finds the lock held.
+#[derive(Default)]
 struct Known {
     state: State,
     /// Of a finished future: a result or an error.
@@ -551,10 +526,6 @@ struct Known {
 }
 
 impl Known {
-    fn new() -> Self {
-        Self { state: State::Pending, ending: None, listed: None, watch: None, standard: None }
-    }
-
     fn is_done(&self) -> bool {
         matches!(self.state, State::Cancelled | State::Finished)
     }
@@ -589,23 +560,10 @@ impl Known {
     }
 }
 
-/// An exception to end a future with, made of what `set_exception` gets.
-fn exception_of<'py>(error: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let py = error.py();
-    let base = py.get_type::<pyo3::exceptions::PyBaseException>();
-    if error.is_instance(&base)? {
-        return Ok(error.clone());
-    }
-    Err(PyTypeError::new_err(format!(
-        "exception is {}; give an instance of an exception class",
-        error.repr()?
-    )))
-}
-
 // Ends many futures, then wakes and calls what waits for them.
 //
-// First all futures of a batch get their results; then the threads, callbacks and event loops that
-// wait are notified. So a loop is woken once for a batch, and a thread that waits for the first
+// First all futures of a batch get their results; then, when the settler is dropped, the threads,
+// callbacks and event loops that wait are notified. So a loop is woken once for a batch, and a thread that waits for the first
 // result finds the others as well.
 
 pub(crate) struct Settler<'py> {
@@ -626,25 +584,15 @@ impl<'py> Settler<'py> {
     pub(crate) fn end(&mut self, future: &Bound<'py, FutureBase>, ending: Ending) -> bool {
         match future.get().end(self.py, ending) {
             Ended::Now(watch) => {
-                if let Some(watch) = watch {
-                    self.watched.push((future.clone(), *watch));
-                }
+                self.watched.extend(watch.map(|watch| (future.clone(), *watch)));
                 true
             }
-            Ended::Before(ending) => {
-                drop(ending);
-                false
-            }
+            Ended::Before => false,
             Ended::Conditional(standard, ending) => {
                 self.conditional.push((future.clone(), standard, ending));
                 true
             }
         }
-    }
-
-    /// Wakes and calls what waits, as a drop does.
-    pub(crate) fn finish(self) {
-        drop(self);
     }
 
     fn notify(&mut self) {
@@ -711,7 +659,9 @@ impl<'py> Settler<'py> {
         };
         guarded_call(&condition.getattr("acquire")?, ())?;
         let told = (|| {
-            let Ended::Now(watch) = future.get().end_held(ending) else { return Ok(()) };
+            let Ended::Now(watch) = future.get().end_held(future.get().known.lock(), ending) else {
+                return Ok(());
+            };
             self.watched.extend(watch.map(|watch| (future.clone(), *watch)));
             for waiter in standard.waiters.bind(py).try_iter()? {
                 guarded_call(&waiter?.getattr(add)?, (future,))?;
@@ -734,7 +684,7 @@ impl Drop for Settler<'_> {
 enum Ended {
     Now(Option<Box<Watch>>),
     /// It was done.
-    Before(Ending),
+    Before,
     /// Its condition must be held.
     Conditional(Standard, Ending),
 }
@@ -861,7 +811,6 @@ impl Submissions {
         for future in &abandoned {
             settler.end(future.bind(py), error.share(py));
         }
-        settler.finish();
     }
 
     fn abandoned_error(&self) -> PyErr {
@@ -905,9 +854,7 @@ impl Drop for Ticket {
         Python::try_attach(|py| {
             let future = future.into_bound(py);
             if let Some(error) = future.get().lost_error() {
-                let mut settler = Settler::new(py);
-                settler.end(&future, Ending::error(&error_value(py, error)));
-                settler.finish();
+                Settler::new(py).end(&future, Ending::error(&error_value(py, error)));
             }
             release(future.into_any());
         });

@@ -1,13 +1,4 @@
 //! Calls into the interpreter, waits outside it, and forks of its process.
-//!
-//! | file | what |
-//! |---|---|
-//! | `guarded_call` | calls of the user's code that survive the end of the interpreter |
-//! | `callbacks` | what the bindings ask of `batchqueue.queues.callbacks`: log lines, tracebacks |
-//! | `pause` | how a Python caller waits: detached, in slices, checking for signals |
-//! | `thread` | how a native thread becomes one of Python's |
-//! | `timeout` | seconds or a `timedelta`, as callers give them |
-//! | `fork` | which objects belong to the parent of a forked process |
 
 use std::any::Any;
 use std::ops::Deref;

@@ -517,7 +517,5 @@ fn said<E: Display>(queue: &str, refusal: &ProduceError<(), E>) -> String {
 }
 
 fn end_refused(py: Python<'_>, ticket: &Ticket, error: PyErr) {
-    let mut settler = Settler::new(py);
-    settler.end(ticket.future(py), Ending::error(&error_value(py, error)));
-    settler.finish();
+    Settler::new(py).end(ticket.future(py), Ending::error(&error_value(py, error)));
 }

@@ -63,7 +63,7 @@ impl StageGate {
     /// The most rows of a worker.
     #[getter]
     fn worker_rows(&self) -> u64 {
-        self.0.lock().gate.worker_rows()
+        self.0.lock().gate.worker_rows
     }
 
     /// Take room and return the worker that gets the chunk; None if it has to wait.
@@ -77,8 +77,7 @@ impl StageGate {
     ///     RunEnded: The run ends early.
     #[pyo3(signature = (rows, size, worker=None))]
     fn try_enter(&self, rows: u64, size: u64, worker: Option<usize>) -> PyResult<Option<usize>> {
-        let wish = Wish { worker, size: Amount { rows, bytes: size } };
-        Ok(self.running()?.gate.enter(wish))
+        Ok(self.running()?.gate.enter(Wish { worker, size: Amount { rows, bytes: size } }))
     }
 
     /// Wait in line for room; the lock is released when there is a decision.
@@ -169,14 +168,14 @@ impl StageGate {
 
     /// Return the rows and bytes that are accepted and not completed.
     fn held_amount(&self) -> (u64, u64) {
-        let held = self.0.lock().gate.held();
+        let held = self.0.lock().gate.held;
         (held.rows, held.bytes)
     }
 
     /// The most bytes that were held so far.
     #[getter]
     fn most_bytes(&self) -> u64 {
-        self.0.lock().gate.most_bytes()
+        self.0.lock().gate.most_bytes
     }
 
     /// How many chunks wait in line.
@@ -220,22 +219,36 @@ fn release_name(py: Python<'_>) -> &Bound<'_, PyString> {
     intern!(py, "release")
 }
 
-/// The seconds of a clock that never decreases: the user's, or that of the system.
-struct Clock {
+/// What is measured with the seconds of a clock that never decreases: the user's, or that of the
+/// system.
+struct Timed<T> {
+    measured: Mutex<T>,
     given: Option<Py<PyAny>>,
     began: Instant,
 }
 
-impl Clock {
-    fn new(given: Option<Py<PyAny>>) -> Self {
-        Self { given, began: Instant::now() }
+impl<T> Timed<T> {
+    fn new(
+        py: Python<'_>,
+        given: Option<Py<PyAny>>,
+        measured: impl FnOnce(f64) -> T,
+    ) -> PyResult<Self> {
+        let began = Instant::now();
+        let now = seconds(py, given.as_ref(), began)?;
+        Ok(Self { measured: Mutex::new(measured(now)), given, began })
     }
 
-    fn now(&self, py: Python<'_>) -> PyResult<f64> {
-        match &self.given {
-            None => Ok(self.began.elapsed().as_secs_f64()),
-            Some(clock) => clock.call0(py)?.extract(py),
-        }
+    /// Calls a function with the time, which is read before the lock is taken.
+    fn now<R>(&self, py: Python<'_>, call: impl FnOnce(&mut T, f64) -> R) -> PyResult<R> {
+        let now = seconds(py, self.given.as_ref(), self.began)?;
+        Ok(call(&mut self.measured.lock(), now))
+    }
+}
+
+fn seconds(py: Python<'_>, given: Option<&Py<PyAny>>, began: Instant) -> PyResult<f64> {
+    match given {
+        None => Ok(began.elapsed().as_secs_f64()),
+        Some(clock) => clock.call0(py)?.extract(py),
     }
 }
 
@@ -244,10 +257,7 @@ impl Clock {
 /// A span that has not ended counts as well, so that a call that hangs is seen. `with` counts the
 /// time of a block.
 #[pyclass(frozen, name = "TimeMeter", module = "batchqueue._core")]
-pub(crate) struct PyTimeMeter {
-    meter: Mutex<TimeMeter>,
-    clock: Clock,
-}
+pub(crate) struct PyTimeMeter(Timed<TimeMeter>);
 
 #[pymethods]
 impl PyTimeMeter {
@@ -260,22 +270,17 @@ impl PyTimeMeter {
     #[new]
     #[pyo3(signature = (threads=1, clock=None))]
     fn new(py: Python<'_>, threads: u32, clock: Option<Py<PyAny>>) -> PyResult<Self> {
-        let clock = Clock::new(clock);
-        Ok(Self { meter: Mutex::new(TimeMeter::new(threads, clock.now(py)?)), clock })
+        Timed::new(py, clock, |now| TimeMeter::new(threads, now)).map(Self)
     }
 
     /// Begin to count the time of this thread.
     fn enter(&self, py: Python<'_>) -> PyResult<()> {
-        let now = self.clock.now(py)?;
-        self.meter.lock().enter(now);
-        Ok(())
+        self.0.now(py, TimeMeter::enter)
     }
 
     /// Count the time of this thread no longer.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
-        let now = self.clock.now(py)?;
-        self.meter.lock().leave(now);
-        Ok(())
+        self.0.now(py, TimeMeter::leave)
     }
 
     fn __enter__(&self, py: Python<'_>) -> PyResult<()> {
@@ -295,30 +300,25 @@ impl PyTimeMeter {
     /// The time in all, of all threads together.
     #[getter]
     fn seconds(&self, py: Python<'_>) -> PyResult<f64> {
-        let now = self.clock.now(py)?;
-        Ok(self.meter.lock().seconds(now))
+        self.0.now(py, TimeMeter::seconds)
     }
 
     /// The share of about the last three seconds, 0 to 1; of all the time before that.
     #[getter]
     fn share(&self, py: Python<'_>) -> PyResult<f64> {
-        let now = self.clock.now(py)?;
-        Ok(self.meter.lock().share(now))
+        self.0.now(py, TimeMeter::share)
     }
 
     /// Whether a thread is inside.
     #[getter]
     fn is_open(&self) -> bool {
-        self.meter.lock().is_open()
+        self.0.measured.lock().is_open()
     }
 }
 
 /// A count that one or more threads raise, and how fast it rises.
 #[pyclass(frozen, name = "Counter", module = "batchqueue._core")]
-pub(crate) struct PyCounter {
-    counter: Mutex<Counter>,
-    clock: Clock,
-}
+pub(crate) struct PyCounter(Timed<Counter>);
 
 #[pymethods]
 impl PyCounter {
@@ -329,27 +329,23 @@ impl PyCounter {
     #[new]
     #[pyo3(signature = (clock=None))]
     fn new(py: Python<'_>, clock: Option<Py<PyAny>>) -> PyResult<Self> {
-        let clock = Clock::new(clock);
-        Ok(Self { counter: Mutex::new(Counter::new(clock.now(py)?)), clock })
+        Timed::new(py, clock, Counter::new).map(Self)
     }
 
     /// Raise it.
     fn add(&self, py: Python<'_>, amount: u64) -> PyResult<()> {
-        let now = self.clock.now(py)?;
-        self.counter.lock().add(amount, now);
-        Ok(())
+        self.0.now(py, |counter, now| counter.add(amount, now))
     }
 
     /// The count now.
     #[getter]
     fn value(&self) -> u64 {
-        self.counter.lock().value()
+        self.0.measured.lock().value
     }
 
     /// How much it rises in a second; the mean of the last three seconds.
     #[getter]
     fn per_s(&self, py: Python<'_>) -> PyResult<f64> {
-        let now = self.clock.now(py)?;
-        Ok(self.counter.lock().per_s(now))
+        self.0.now(py, Counter::per_s)
     }
 }

@@ -610,7 +610,7 @@ pub(super) fn end_with_results(
             settler.end(ticket.future(py), Ending::result(result));
         }
     }
-    settler.finish();
+    drop(settler);
     release(results);
     Ok(())
 }
@@ -637,7 +637,6 @@ pub(super) fn end_others(
             settler.end(ticket.future(py), Ending::result(result));
         }
     }
-    settler.finish();
     Ok(())
 }
 
@@ -647,7 +646,6 @@ pub(super) fn end_with_error(py: Python<'_>, batch: &Batch<PyItem>, error: &Boun
     for ticket in batch.iter().filter_map(PyItem::ticket) {
         settler.end(ticket.future(py), Ending::error(error));
     }
-    settler.finish();
 }
 
 /// The submitted items of a batch have no handler, or have none any more.

@@ -1,11 +1,4 @@
 //! A queue used from an event loop: calls that do not wait, and how the loop is notified of room.
-//!
-//! | file | what |
-//! |---|---|
-//! | `nonblocking` | the calls of `AsyncBatchQueue` |
-//! | `pending_item` | an item that found no room |
-//! | `room_notifier` | how drain threads notify the loop of room |
-//! | `handler_call` | the handler call that a coroutine belongs to |
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -26,7 +19,7 @@ use crate::python::errors::{flushed, forked};
 use crate::python::future::{FutureBase, Mail};
 use crate::python::handler::py_handler::HandlerCall;
 use crate::python::interpreter::{
-    GuardedRef, NoPause, StoppablePause, Timeout, deadline_of, generation,
+    GuardedRef, NoPause, StoppablePause, Timeout, deadline_of, error_value, generation,
 };
 use crate::python::item::{ItemType, PyItem, refused};
 use crate::python::queue::Queue;
@@ -284,10 +277,18 @@ impl PyPendingItem {
         &self,
         listener: Arc<dyn Listener>,
     ) -> PyResult<Option<(Line, Listening<PyItem>)>> {
-        let item = self.take()?;
-        let listening = item.as_ref().map(|item| (item.line(), item.listen(listener)));
+        self.with_item(|item| (item.line(), item.listen(listener)))
+    }
+
+    /// Calls a function with the item; returns `None` if it is settled.
+    fn with_item<R>(
+        &self,
+        call: impl FnOnce(&mut PendingItem<PyItem>) -> R,
+    ) -> PyResult<Option<R>> {
+        let mut item = self.take()?;
+        let result = item.as_mut().map(call);
         *self.item.lock() = item;
-        Ok(listening)
+        Ok(result)
     }
 }
 
@@ -308,21 +309,13 @@ impl PyPendingItem {
     ///     call: The handler call that the caller belongs to.
     fn begin_wait(&self, call: Option<&HandlerCall>) -> PyResult<()> {
         let _assumed = HandlerCall::assume(call);
-        let mut item = self.take()?;
-        if let Some(item) = &mut item {
-            item.begin_wait();
-        }
-        *self.item.lock() = item;
-        Ok(())
+        self.with_item(PendingItem::begin_wait).map(drop)
     }
 
     /// Whether the wait is given up: the next attempt raises the error.
     #[getter]
     fn is_given_up(&self) -> PyResult<bool> {
-        let item = self.take()?;
-        let is_given_up = item.as_ref().is_some_and(PendingItem::is_given_up);
-        *self.item.lock() = item;
-        Ok(is_given_up)
+        Ok(self.with_item(|item| item.is_given_up())?.unwrap_or(false))
     }
 
     /// Try to enqueue the item.
@@ -363,7 +356,7 @@ impl PyPendingItem {
             let queue = item.queue().to_owned();
             refused(py, &queue, item.time_out(), accepted)
         });
-        Ok(error.map(|error| error.into_value(py).into_bound(py).into_any()))
+        Ok(error.map(|error| error_value(py, error)))
     }
 
     /// Give up. A settled item is left as it is.
@@ -373,13 +366,9 @@ impl PyPendingItem {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        match self.item.try_lock() {
-            Some(item) => item
-                .as_ref()
-                .and_then(PendingItem::item)
-                .map_or(Ok(()), |object| object.traverse(&visit)),
-            None => Ok(()),
-        }
+        let Some(item) = self.item.try_lock() else { return Ok(()) };
+        let item = item.as_ref().and_then(PendingItem::item);
+        item.map_or(Ok(()), |object| object.traverse(&visit))
     }
 }
 
