@@ -396,12 +396,25 @@ pub trait Assign: Send + Sync {
     ) -> Result<Option<Vec<usize>>, String>;
 }
 
+impl fmt::Debug for dyn Assign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("..")
+    }
+}
+
+impl PartialEq for dyn Assign {
+    /// Assignments are equal when they are the same object.
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::addr_eq(self, other)
+    }
+}
+
 /// How partitions are spread over drain threads.
 ///
 /// The two weighted balancers give every thread about the same load and move few partitions: none
 /// while the largest thread load is below `skip_ratio` times the smallest, and none if moving would
 /// not bring the two much closer.
-#[derive(Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum DrainBalancer {
     /// A partition is weighted by the time that its handlers were busy in the interval. Suitable
     /// everywhere, above all when some items cost more than others.
@@ -464,37 +477,6 @@ impl DrainBalancer {
     /// Whether the assignment is custom.
     pub fn is_custom(&self) -> bool {
         matches!(self, Self::Custom(_))
-    }
-}
-
-impl fmt::Debug for DrainBalancer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ThroughputWeighted { skip_ratio } => {
-                write!(f, "ThroughputWeighted {{ skip_ratio: {skip_ratio} }}")
-            }
-            Self::LoadWeighted { skip_ratio } => {
-                write!(f, "LoadWeighted {{ skip_ratio: {skip_ratio} }}")
-            }
-            Self::Custom(_) => f.write_str("Custom(..)"),
-        }
-    }
-}
-
-impl PartialEq for DrainBalancer {
-    /// Custom balancers are equal when they are the same object.
-    fn eq(&self, other: &Self) -> bool {
-        match (self, other) {
-            (
-                Self::ThroughputWeighted { skip_ratio: a },
-                Self::ThroughputWeighted { skip_ratio: b },
-            )
-            | (Self::LoadWeighted { skip_ratio: a }, Self::LoadWeighted { skip_ratio: b }) => {
-                a == b
-            }
-            (Self::Custom(a), Self::Custom(b)) => Arc::ptr_eq(a, b),
-            _ => false,
-        }
     }
 }
 

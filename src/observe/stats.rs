@@ -11,7 +11,7 @@ use crate::sync::{Duration, Instant};
 ///
 /// At any moment `produced = consumed + dead_lettered + failed + unhandled + abandoned + queued +
 /// held + in_flight`. At rest the last three are 0, and `attempts = produced + refused`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Stats {
     /// Items per partition.
     pub buffer_size: usize,
@@ -73,34 +73,7 @@ pub struct Stats {
 impl Stats {
     /// No partition, handler or thread yet.
     pub(crate) fn new(buffer_size: usize, abandoned: u64, longest_handoff: Duration) -> Self {
-        Self {
-            buffer_size,
-            attempts: 0,
-            produced: 0,
-            refused: 0,
-            consumed: 0,
-            dead_lettered: 0,
-            failed: 0,
-            unhandled: 0,
-            abandoned,
-            queued: 0,
-            held: 0,
-            in_flight: 0,
-            oldest_age: Duration::ZERO,
-            rebalances: 0,
-            moves: 0,
-            taken_over: 0,
-            load_ratio: 1.0,
-            longest_handoff,
-            partitions: Vec::new(),
-            handlers: Vec::new(),
-            thread_count: 0,
-            drain_threads: Vec::new(),
-            stuck_handlers: Vec::new(),
-            log_waiting: 0,
-            log_dropped: 0,
-            log_in_line: Duration::ZERO,
-        }
+        Self { buffer_size, abandoned, longest_handoff, load_ratio: 1.0, ..Self::default() }
     }
 
     /// Adds a drain thread; `now` decides whether it is stuck, and `name_of` names the handler.

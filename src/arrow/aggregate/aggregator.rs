@@ -158,7 +158,7 @@ impl Aggregator {
         if groups > self.aggregation.max_groups {
             return false;
         }
-        self.states().for_each(|state| state.grow(groups));
+        self.states().for_each(|state| state.resize(groups));
         match &step.measures {
             PreparedMeasures::Rows(inputs) => {
                 self.states().zip(inputs).for_each(|(state, input)| state.update(&of_row, input));
@@ -266,7 +266,7 @@ impl Aggregator {
 
     fn clear(&mut self) {
         self.groups = Groups::new(self.aggregation.key_names().count());
-        self.states().for_each(|state| state.clear());
+        self.states().for_each(|state| state.resize(0));
     }
 
     /// The first sum or mean over the column that a measure counts, if there is one.

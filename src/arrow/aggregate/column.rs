@@ -345,10 +345,10 @@ impl Input {
 }
 
 /// The state of one measure, for each group. Groups are numbered below the argument of the last
-/// [`grow`](Self::grow).
+/// [`resize`](Self::resize).
 pub(super) trait State: Send {
-    /// Makes room for this many groups.
-    fn grow(&mut self, groups: usize);
+    /// Makes room for this many groups. With 0 it forgets all.
+    fn resize(&mut self, groups: usize);
 
     /// Adds rows; `groups` holds the group of each.
     fn update(&mut self, groups: &[u32], input: &Input);
@@ -378,9 +378,6 @@ pub(super) trait State: Send {
     fn counts(&self) -> Option<ArrayRef> {
         None
     }
-
-    /// Forgets all groups.
-    fn clear(&mut self);
 }
 
 // A single value: an order-preserving 64-bit code, or bytes.

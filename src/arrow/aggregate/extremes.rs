@@ -10,7 +10,6 @@ use arrow_schema::{DataType, Field, Fields};
 
 use crate::arrow::aggregate::column::{Column, Input, OwnedValue, State, Value, to_array};
 use crate::arrow::aggregate::description::AggregateError;
-use crate::arrow::aggregate::partials::column_of;
 
 /// The minimum or maximum of each group.
 pub(super) struct Extreme {
@@ -40,7 +39,7 @@ fn is_beyond(value: Value<'_>, than: Value<'_>, is_max: bool) -> bool {
 }
 
 impl State for Extreme {
-    fn grow(&mut self, groups: usize) {
+    fn resize(&mut self, groups: usize) {
         self.values.resize(groups, None);
     }
 
@@ -51,7 +50,7 @@ impl State for Extreme {
     }
 
     fn merge(&mut self, groups: &[u32], partials: &StructArray) {
-        self.take(groups, &column_of(partials, 0));
+        self.take(groups, &Column::of_plain(partials.column(0)));
     }
 
     fn partials(&self) -> Result<Vec<ArrayRef>, AggregateError> {
@@ -63,10 +62,6 @@ impl State for Extreme {
             self.values.iter().map(|kept| kept.as_ref().map(OwnedValue::as_value)),
             &self.data_type,
         )
-    }
-
-    fn clear(&mut self) {
-        self.values.clear();
     }
 }
 
@@ -99,7 +94,7 @@ impl FirstLast {
 }
 
 impl State for FirstLast {
-    fn grow(&mut self, groups: usize) {
+    fn resize(&mut self, groups: usize) {
         self.rows.resize(groups, None);
     }
 
@@ -110,7 +105,11 @@ impl State for FirstLast {
     }
 
     fn merge(&mut self, groups: &[u32], partials: &StructArray) {
-        self.take(groups, &column_of(partials, 0), &column_of(partials, 1));
+        self.take(
+            groups,
+            &Column::of_plain(partials.column(0)),
+            &Column::of_plain(partials.column(1)),
+        );
     }
 
     fn partials(&self) -> Result<Vec<ArrayRef>, AggregateError> {
@@ -123,10 +122,6 @@ impl State for FirstLast {
             self.rows.iter().map(|row| row.as_ref().map(|(_, value)| value.as_value())),
             &self.value_type,
         )
-    }
-
-    fn clear(&mut self) {
-        self.rows.clear();
     }
 }
 
@@ -185,7 +180,7 @@ impl TopN {
 }
 
 impl State for TopN {
-    fn grow(&mut self, groups: usize) {
+    fn resize(&mut self, groups: usize) {
         self.best.resize(groups, Vec::new());
     }
 
@@ -244,9 +239,5 @@ impl State for TopN {
         let field =
             Field::new_list_field(arrow_array::Array::data_type(&rows).clone(), true).into();
         Ok(Arc::new(ListArray::try_new(field, self.offsets()?, Arc::new(rows), None)?))
-    }
-
-    fn clear(&mut self) {
-        self.best.clear();
     }
 }

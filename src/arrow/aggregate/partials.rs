@@ -4,10 +4,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow_array::StructArray;
 use arrow_schema::{DataType, Field, Fields, Schema};
 
-use crate::arrow::aggregate::column::{Column, value_type};
+use crate::arrow::aggregate::column::value_type;
 use crate::arrow::aggregate::description::{AggregateError, Aggregation, Measure};
 use crate::arrow::aggregate::sketches;
 use crate::arrow::aggregate::sums::{EXACT, kept_sum_type, sum_type};
@@ -124,9 +123,4 @@ pub(super) fn as_kept_fields(measure: &Measure, fields: &Fields) -> Option<Field
         field.name() == other.name() && same_type
     };
     (kept.len() == fields.len() && kept.iter().zip(fields).all(is_same)).then_some(kept)
-}
-
-/// A column of partials, by index.
-pub(super) fn column_of(partials: &StructArray, index: usize) -> Column {
-    Column::of_plain(partials.column(index))
 }

@@ -1,11 +1,11 @@
 //! Finds an aggregation's columns in a schema, with their types.
 
-use arrow_schema::{DataType, Fields, Schema, TimeUnit};
+use arrow_schema::{DataType, Fields, Schema};
 
 use crate::arrow::aggregate::column::value_type;
 use crate::arrow::aggregate::description::{AggregateError, Aggregation, Measure, Window};
 use crate::arrow::aggregate::partials::{as_kept_fields, kept_fields};
-use crate::arrow::time::{Buckets, Clock};
+use crate::arrow::time::{Buckets, Clock, units_per_second};
 
 /// The types of the keys, with the window's last, and the fields of each measure's partials.
 #[derive(Clone, PartialEq)]
@@ -210,11 +210,9 @@ fn bucketing_of(window: &Window, kind: DataType) -> Result<(DataType, Bucketing)
 /// The unit of a column of times, in nanoseconds. Returns `None` if the type is not a time.
 fn unit_ns(data_type: &DataType) -> Option<i64> {
     match data_type {
-        DataType::Timestamp(TimeUnit::Nanosecond, _) => Some(1),
-        DataType::Timestamp(TimeUnit::Microsecond, _) => Some(1_000),
-        DataType::Timestamp(TimeUnit::Millisecond, _) | DataType::Date64 => Some(1_000_000),
+        DataType::Timestamp(unit, _) => Some(1_000_000_000 / units_per_second(*unit)),
+        DataType::Date64 => Some(1_000_000),
         DataType::Date32 => Some(86_400_000_000_000),
-        DataType::Timestamp(TimeUnit::Second, _) => Some(1_000_000_000),
         other if other.is_signed_integer() => Some(1_000_000_000),
         _ => None,
     }

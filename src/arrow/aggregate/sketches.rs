@@ -73,7 +73,7 @@ fn sketches_of(partials: &StructArray) -> impl Iterator<Item = Result<DDSketch, 
 }
 
 impl State for Quantiles {
-    fn grow(&mut self, groups: usize) {
+    fn resize(&mut self, groups: usize) {
         self.sketches.resize_with(groups, DDSketch::default);
     }
 
@@ -129,10 +129,6 @@ impl State for Quantiles {
         let nulls: NullBuffer = has_values.collect();
         Ok(Arc::new(ListArray::try_new(field, offsets, values, Some(nulls))?))
     }
-
-    fn clear(&mut self) {
-        self.sketches.clear();
-    }
 }
 
 // How many values are in each bucket of a `DDSketch`: what a store keeps of a distribution, since
@@ -172,7 +168,7 @@ fn bucket_of(mapping: &Config, value: f64) -> i64 {
 }
 
 impl State for QuantileBuckets {
-    fn grow(&mut self, groups: usize) {
+    fn resize(&mut self, groups: usize) {
         self.groups.resize_with(groups, FxHashMap::default);
     }
 
@@ -221,10 +217,6 @@ impl State for QuantileBuckets {
         let offsets = OffsetBuffer::from_lengths(self.groups.iter().map(FxHashMap::len));
         let field = Field::new_list_field(DataType::Struct(FIELDS.clone()), true).into();
         Ok(Arc::new(ListArray::try_new(field, offsets, values, None)?))
-    }
-
-    fn clear(&mut self) {
-        self.groups.clear();
     }
 }
 
@@ -323,7 +315,7 @@ impl Distinct {
 }
 
 impl State for Distinct {
-    fn grow(&mut self, groups: usize) {
+    fn resize(&mut self, groups: usize) {
         let lg_registers = self.lg_registers;
         self.sketches.resize_with(groups, || DistinctSketch::new(lg_registers));
     }
@@ -366,9 +358,5 @@ impl State for Distinct {
         #[allow(clippy::cast_possible_truncation)] // far below 2^53
         let counts = self.sketches.iter().map(|sketch| sketch.estimate().round() as i64);
         Ok(Arc::new(Int64Array::from_iter_values(counts)))
-    }
-
-    fn clear(&mut self) {
-        self.sketches.clear();
     }
 }

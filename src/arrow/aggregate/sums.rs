@@ -29,7 +29,7 @@ impl State for Counts {
         Some(Box::new(self.clone()))
     }
 
-    fn grow(&mut self, groups: usize) {
+    fn resize(&mut self, groups: usize) {
         self.0.resize(groups, 0);
     }
 
@@ -58,10 +58,6 @@ impl State for Counts {
     fn result(&self) -> Result<ArrayRef, AggregateError> {
         Ok(Arc::new(Int64Array::from(self.0.clone())))
     }
-
-    fn clear(&mut self) {
-        self.0.clear();
-    }
 }
 
 pub(super) fn counts_of(partials: &StructArray, place: usize) -> &[i64] {
@@ -87,10 +83,15 @@ pub(super) fn each<T: ArrowPrimitiveType>(
     }
 }
 
+/// A sum, and how many values it has.
 #[derive(Clone, Copy, Default)]
-struct ExactInteger {
-    sum: i128,
+struct Counted<S> {
+    sum: S,
     count: i64,
+}
+
+fn counts<S>(sums: &[Counted<S>]) -> ArrayRef {
+    Arc::new(Int64Array::from_iter_values(sums.iter().map(|sum| sum.count)))
 }
 
 /// Exact sums of integers.
@@ -98,7 +99,7 @@ struct ExactInteger {
 pub(super) struct IntegerSums {
     name: String,
     is_mean: bool,
-    sums: Vec<ExactInteger>,
+    sums: Vec<Counted<i128>>,
 }
 
 impl IntegerSums {
@@ -112,8 +113,8 @@ impl State for IntegerSums {
         Some(Box::new(self.clone()))
     }
 
-    fn grow(&mut self, groups: usize) {
-        self.sums.resize(groups, ExactInteger::default());
+    fn resize(&mut self, groups: usize) {
+        self.sums.resize(groups, Counted::default());
     }
 
     fn update(&mut self, groups: &[u32], input: &Input) {
@@ -140,21 +141,18 @@ impl State for IntegerSums {
 
     fn partials(&self) -> Result<Vec<ArrayRef>, AggregateError> {
         let sums: Decimal128Array = self.sums.iter().map(|exact| Some(exact.sum)).collect();
-        Ok([Arc::new(sums.with_data_type(EXACT)) as ArrayRef]
-            .into_iter()
-            .chain(self.counts())
-            .collect())
+        Ok(vec![Arc::new(sums.with_data_type(EXACT)), counts(&self.sums)])
     }
 
     fn result(&self) -> Result<ArrayRef, AggregateError> {
         if self.is_mean {
             #[allow(clippy::cast_precision_loss)] // each operand is rounded once
-            let mean = |exact: &ExactInteger| {
+            let mean = |exact: &Counted<i128>| {
                 (exact.count > 0).then(|| exact.sum as f64 / exact.count as f64)
             };
             return Ok(Arc::new(self.sums.iter().map(mean).collect::<Float64Array>()));
         }
-        let sum = |exact: &ExactInteger| match i64::try_from(exact.sum) {
+        let sum = |exact: &Counted<i128>| match i64::try_from(exact.sum) {
             Ok(sum) => Ok((exact.count > 0).then_some(sum)),
             Err(_) => Err(AggregateError::Overflow {
                 name: self.name.clone(),
@@ -166,11 +164,7 @@ impl State for IntegerSums {
     }
 
     fn counts(&self) -> Option<ArrayRef> {
-        Some(Arc::new(Int64Array::from_iter_values(self.sums.iter().map(|sum| sum.count))))
-    }
-
-    fn clear(&mut self) {
-        self.sums.clear();
+        Some(counts(&self.sums))
     }
 }
 
@@ -179,7 +173,6 @@ struct Rounded {
     sum: f64,
     /// What rounding has taken from the sum.
     error: f64,
-    count: i64,
 }
 
 impl Rounded {
@@ -206,7 +199,7 @@ impl Rounded {
 #[derive(Clone)]
 pub(super) struct FloatSums {
     is_mean: bool,
-    sums: Vec<Rounded>,
+    sums: Vec<Counted<Rounded>>,
 }
 
 impl FloatSums {
@@ -220,9 +213,9 @@ impl FloatSums {
         values: &PrimitiveArray<T>,
     ) {
         each(groups, values, |group, value| {
-            let sum = &mut self.sums[group];
-            sum.add(value.into());
-            sum.count += 1;
+            let kept = &mut self.sums[group];
+            kept.sum.add(value.into());
+            kept.count += 1;
         });
     }
 }
@@ -232,8 +225,8 @@ impl State for FloatSums {
         Some(Box::new(self.clone()))
     }
 
-    fn grow(&mut self, groups: usize) {
-        self.sums.resize(groups, Rounded::default());
+    fn resize(&mut self, groups: usize) {
+        self.sums.resize(groups, Counted::default());
     }
 
     fn update(&mut self, groups: &[u32], input: &Input) {
@@ -249,35 +242,30 @@ impl State for FloatSums {
         let parts = floats(0).iter().zip(floats(1)).zip(counts_of(partials, 2));
         for (&group, ((&sum, &error), &count)) in groups.iter().zip(parts) {
             let kept = &mut self.sums[group as usize];
-            kept.add(sum);
-            kept.error += error;
+            kept.sum.add(sum);
+            kept.sum.error += error;
             kept.count += count;
         }
     }
 
     fn partials(&self) -> Result<Vec<ArrayRef>, AggregateError> {
-        let floats = |part: fn(&Rounded) -> f64| {
-            Arc::new(Float64Array::from_iter_values(self.sums.iter().map(part)))
+        let floats = |part: fn(&Rounded) -> f64| -> ArrayRef {
+            Arc::new(Float64Array::from_iter_values(self.sums.iter().map(|kept| part(&kept.sum))))
         };
-        let floats = [floats(|rounded| rounded.sum) as ArrayRef, floats(|rounded| rounded.error)];
-        Ok(floats.into_iter().chain(self.counts()).collect())
+        Ok(vec![floats(|sum| sum.sum), floats(|sum| sum.error), counts(&self.sums)])
     }
 
     fn result(&self) -> Result<ArrayRef, AggregateError> {
         #[allow(clippy::cast_precision_loss)] // rounded once
-        let result = |rounded: &Rounded| {
-            let divisor = if self.is_mean { rounded.count as f64 } else { 1.0 };
-            (rounded.count > 0).then(|| rounded.total() / divisor)
+        let result = |kept: &Counted<Rounded>| {
+            let divisor = if self.is_mean { kept.count as f64 } else { 1.0 };
+            (kept.count > 0).then(|| kept.sum.total() / divisor)
         };
         Ok(Arc::new(self.sums.iter().map(result).collect::<Float64Array>()))
     }
 
     fn counts(&self) -> Option<ArrayRef> {
-        Some(Arc::new(Int64Array::from_iter_values(self.sums.iter().map(|sum| sum.count))))
-    }
-
-    fn clear(&mut self) {
-        self.sums.clear();
+        Some(counts(&self.sums))
     }
 }
 
@@ -300,19 +288,13 @@ pub(super) fn to_floats(decimals: &Decimal128Array) -> impl Iterator<Item = Opti
     decimals.iter().map(move |value| value.map(|value| value as f64 / unit))
 }
 
-#[derive(Clone, Copy, Default)]
-struct ExactDecimal {
-    sum: i256,
-    count: i64,
-}
-
 /// Exact sums of decimals of one scale.
 #[derive(Clone)]
 pub(super) struct DecimalSums {
     name: String,
     is_mean: bool,
     scale: i8,
-    sums: Vec<ExactDecimal>,
+    sums: Vec<Counted<i256>>,
 }
 
 impl DecimalSums {
@@ -325,14 +307,14 @@ impl DecimalSums {
     }
 
     /// The mean; its sum and count are each rounded once.
-    fn mean(&self, exact: &ExactDecimal) -> Option<f64> {
+    fn mean(&self, exact: &Counted<i256>) -> Option<f64> {
         #[allow(clippy::cast_precision_loss)]
         let count = exact.count as f64;
         let sum = self.text(exact.sum).parse::<f64>().unwrap_or(f64::NAN);
         (exact.count > 0).then(|| sum / count)
     }
 
-    fn sum(&self, exact: &ExactDecimal) -> Result<Option<i128>, AggregateError> {
+    fn sum(&self, exact: &Counted<i256>) -> Result<Option<i128>, AggregateError> {
         if exact.count == 0 {
             return Ok(None);
         }
@@ -353,8 +335,8 @@ impl State for DecimalSums {
         Some(Box::new(self.clone()))
     }
 
-    fn grow(&mut self, groups: usize) {
-        self.sums.resize(groups, ExactDecimal::default());
+    fn resize(&mut self, groups: usize) {
+        self.sums.resize(groups, Counted::default());
     }
 
     fn update(&mut self, groups: &[u32], input: &Input) {
@@ -378,10 +360,7 @@ impl State for DecimalSums {
 
     fn partials(&self) -> Result<Vec<ArrayRef>, AggregateError> {
         let sums: Decimal256Array = self.sums.iter().map(|exact| Some(exact.sum)).collect();
-        Ok([Arc::new(sums.with_data_type(kept_sum_type(self.scale))) as ArrayRef]
-            .into_iter()
-            .chain(self.counts())
-            .collect())
+        Ok(vec![Arc::new(sums.with_data_type(kept_sum_type(self.scale))), counts(&self.sums)])
     }
 
     fn result(&self) -> Result<ArrayRef, AggregateError> {
@@ -395,10 +374,6 @@ impl State for DecimalSums {
     }
 
     fn counts(&self) -> Option<ArrayRef> {
-        Some(Arc::new(Int64Array::from_iter_values(self.sums.iter().map(|sum| sum.count))))
-    }
-
-    fn clear(&mut self) {
-        self.sums.clear();
+        Some(counts(&self.sums))
     }
 }
