@@ -18,12 +18,10 @@ impl From<AggregateError> for PyErr {
         let text = error.to_string();
         match error {
             AggregateError::Overflow { .. } => PyOverflowError::new_err(text),
-            AggregateError::TooManyGroups { .. }
-            | AggregateError::TooLarge
-            | AggregateError::Arrow(_) => BatchQueueError::new_err(text),
             AggregateError::NoColumn { .. }
             | AggregateError::Type { .. }
             | AggregateError::Partials(_) => ConfigError::new_err(text),
+            _ => BatchQueueError::new_err(text),
         }
     }
 }

@@ -61,10 +61,9 @@ mod _core {
     #[pymodule_export]
     use crate::python::queue::life::{close_all, forget_parent, is_exiting, prepare_for_forks};
     #[pymodule_export]
-    use crate::python::queue::{
-        Queue, add_handlers, close_to_outside, end, histograms_of, stats_of, unhandled_types,
-        wait_logged,
-    };
+    use crate::python::queue::snapshot::{histograms_of, stats_of, unhandled_types};
+    #[pymodule_export]
+    use crate::python::queue::{Queue, add_handlers, close_to_outside, end, wait_logged};
     #[pymodule_export]
     use crate::python::stages::{GateTicket, PyCounter, PyTimeMeter, StageGate};
 

@@ -7,13 +7,11 @@ pub(crate) mod sequence;
 pub(crate) mod snapshot;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use parking_lot::Mutex;
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 
 use crate::control::log_helper::last_patience;
 use crate::error::ProduceError;
@@ -25,7 +23,6 @@ use crate::python::interpreter::{InterpreterPause, NoPause, Timeout, deadline_of
 use crate::python::item::{ItemType, PyItem, refused};
 use crate::python::queue::life::{Life, Recipe, forget_parent, is_exit_over, run_inline};
 use crate::python::queue::sequence::Sequence;
-use crate::python::queue::snapshot::{TypeHistograms, histograms, snapshot};
 use crate::queue::BatchQueue;
 
 /// How many queues this process and its parents have made.
@@ -211,7 +208,24 @@ impl Queue {
         if let Some(given) = second {
             return Err(misplaced("submit", given));
         }
-        self.submit_item(item, timeout)
+        let life = self.life()?;
+        let queue = life.core()?;
+        let py = item.py();
+        let deadline = deadline_of(timeout)?;
+        let given = self.selector.given(queue, &item)?;
+        run_inline(py, queue, deadline)?;
+        let (future, item) = Self::submitted(life, item)?;
+        match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
+            Ok(()) => {
+                run_inline(py, queue, deadline)?;
+                Ok(future)
+            }
+            Err(refusal) => {
+                let is_interrupt = matches!(refusal, ProduceError::Interrupted(..));
+                let error = refused(py, queue.name(), refusal, 0).filter(|_| is_interrupt);
+                error.map_or(Ok(future), Err)
+            }
+        }
     }
 
     /// Enqueue many items in order, up to the first that is refused.
@@ -241,7 +255,32 @@ impl Queue {
         if let Some(given) = second {
             return Err(misplaced("produce_many", given));
         }
-        self.produce_items(py, items, deadline_of(timeout)?)
+        let deadline = deadline_of(timeout)?;
+        let life = self.life()?;
+        let queue = life.core()?;
+        run_inline(py, queue, deadline).map_err(|error| after_some(py, error, 0))?;
+        if let Some(items) = Sequence::of(items).filter(|_| !self.selector.is_by_caller()) {
+            return items.produce(py, queue, &life.registry, deadline);
+        }
+        // Item by item: an item that was taken from an iterator and then refused would be lost.
+        let mut accepted = 0;
+        for item in items.try_iter().map_err(|error| not_iterable(items, error))? {
+            let item = item.map_err(|error| after_some(py, error, accepted))?;
+            let given = self.selector.given(queue, &item);
+            let given = given.map_err(|error| after_some(py, error, accepted))?;
+            let item = life.item(item)?;
+            match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
+                Ok(()) => {
+                    accepted += 1;
+                    run_inline(py, queue, deadline)
+                        .map_err(|error| after_some(py, error, accepted))?;
+                }
+                Err(refusal) => {
+                    return refused(py, queue.name(), refusal, accepted).map_or(Ok(accepted), Err);
+                }
+            }
+        }
+        Ok(accepted)
     }
 
     /// Enqueue the rows of Arrow data, split by the values of one column, the tags.
@@ -452,7 +491,6 @@ pub(crate) fn end(py: Python<'_>, queue: &Queue, timeout: Option<Timeout>) -> Py
 /// Wait until the lines of these queues are in the log: for all of them no longer than the shutdown
 /// of one would.
 #[pyfunction]
-#[allow(clippy::needless_pass_by_value)] // as PyO3 extracts it
 #[pyo3(signature = (queues: "list[Queue]", timeout))]
 pub(crate) fn wait_logged(
     py: Python<'_>,
@@ -465,74 +503,7 @@ pub(crate) fn wait_logged(
         .try_for_each(|queue| queue.core_to_close()?.wait_logged(latest, &mut InterpreterPause(py)))
 }
 
-/// Return the core's snapshot, for the facade's `BatchQueueStats`.
-#[pyfunction]
-#[pyo3(signature = (queue) -> "dict[str, Any]")]
-pub(crate) fn stats_of<'py>(py: Python<'py>, queue: &Queue) -> PyResult<Bound<'py, PyDict>> {
-    let life = queue.life()?;
-    let snapshot = snapshot(py, life.core()?, &life.registry)?;
-    snapshot.set_item("identity", queue.identity)?;
-    Ok(snapshot)
-}
-
-/// Return the names of types without a handler of which the queue got items, the first few.
-#[pyfunction]
-pub(crate) fn unhandled_types(queue: &Queue) -> PyResult<Vec<String>> {
-    Ok(queue.life()?.registry.entries.lock().unhandled.clone())
-}
-
-/// Return the histograms of each type: waits, items and times of calls.
-///
-/// Args:
-///     queue: The queue.
-///     limits_ns: Limits of the buckets of times, ascending powers of two, in nanoseconds.
-///     limits_items: The same for items.
-///
-/// Returns:
-///     For each type the type, and for each histogram its count, its sum, and how many of its
-///     values are at most each limit.
-#[pyfunction]
-#[pyo3(signature = (
-    queue, limits_ns: "list[int]", limits_items: "list[int]"
-) -> "list[tuple[Any, Any, Any, Any]]")]
-pub(crate) fn histograms_of(
-    py: Python<'_>,
-    queue: &Queue,
-    limits_ns: Vec<u64>,
-    limits_items: Vec<u64>,
-) -> PyResult<Vec<TypeHistograms>> {
-    let life = queue.life()?;
-    Ok(histograms(py, life.core()?, &life.registry, (&limits_ns, &limits_items)))
-}
-
-// `submit`: enqueues an item with a future.
-
 impl Queue {
-    pub(super) fn submit_item<'py>(
-        &self,
-        item: Bound<'py, PyAny>,
-        timeout: Option<Timeout>,
-    ) -> PyResult<Bound<'py, FutureBase>> {
-        let life = self.life()?;
-        let queue = life.core()?;
-        let py = item.py();
-        let deadline = deadline_of(timeout)?;
-        let given = self.selector.given(queue, &item)?;
-        run_inline(py, queue, deadline)?;
-        let (future, item) = Self::submitted(life, item)?;
-        match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
-            Ok(()) => {
-                run_inline(py, queue, deadline)?;
-                Ok(future)
-            }
-            Err(refusal) => {
-                let is_interrupt = matches!(refusal, ProduceError::Interrupted(..));
-                let error = refused(py, queue.name(), refusal, 0).filter(|_| is_interrupt);
-                error.map_or(Ok(future), Err)
-            }
-        }
-    }
-
     /// Makes the future of an item, and the item. Nothing is enqueued yet.
     pub(super) fn submitted<'py>(
         life: &Life,
@@ -540,48 +511,8 @@ impl Queue {
     ) -> PyResult<(Bound<'py, FutureBase>, PyItem)> {
         let future = life.submissions.add(future_class(item.py())?)?;
         let ticket = Ticket::new(future.clone().unbind());
-        let key = if life.registry.resolves() {
-            Some(life.registry.key_of(&item.get_type())?)
-        } else {
-            None
-        };
+        let resolved = life.registry.resolves();
+        let key = resolved.then(|| life.registry.key_of(&item.get_type())).transpose()?;
         Ok((future, PyItem::submitted(item, ticket, key)))
-    }
-}
-
-// `produce_many`: a sequence in large pieces, and any other iterable item by item.
-
-impl Queue {
-    pub(super) fn produce_items(
-        &self,
-        py: Python<'_>,
-        items: &Bound<'_, PyAny>,
-        deadline: Option<Instant>,
-    ) -> PyResult<usize> {
-        let life = self.life()?;
-        let queue = life.core()?;
-        run_inline(py, queue, deadline).map_err(|error| after_some(py, error, 0))?;
-        if let Some(items) = Sequence::of(items).filter(|_| !self.selector.is_by_caller()) {
-            return items.produce(py, queue, &life.registry, deadline);
-        }
-        // Item by item: an item that was taken from an iterator and then refused would be lost.
-        let mut accepted = 0;
-        for item in items.try_iter().map_err(|error| not_iterable(items, error))? {
-            let item = item.map_err(|error| after_some(py, error, accepted))?;
-            let given = self.selector.given(queue, &item);
-            let given = given.map_err(|error| after_some(py, error, accepted))?;
-            let item = life.item(item)?;
-            match queue.produce_with(item, given, deadline, &mut InterpreterPause(py)) {
-                Ok(()) => {
-                    accepted += 1;
-                    run_inline(py, queue, deadline)
-                        .map_err(|error| after_some(py, error, accepted))?;
-                }
-                Err(refusal) => {
-                    return refused(py, queue.name(), refusal, accepted).map_or(Ok(accepted), Err);
-                }
-            }
-        }
-        Ok(accepted)
     }
 }

@@ -560,24 +560,18 @@ fn begin_submitted(py: Python<'_>, batch: &mut Batch<PyItem>) -> bool {
         }
     }
     if !cancelled.is_empty() {
-        let kept = positions_without(batch, &cancelled);
+        // Positions are by weight.
+        let (mut kept, mut start) = (Vec::new(), 0);
+        for (index, item) in batch.iter().enumerate() {
+            let end = start + item.weight();
+            if cancelled.binary_search(&index).is_err() {
+                kept.extend(start..end);
+            }
+            start = end;
+        }
         batch.withdraw_others(&kept);
     }
     has_submitted
-}
-
-/// The positions in a batch, by weight, of all items but some, whose indexes are in order.
-fn positions_without(batch: &Batch<PyItem>, indexes: &[usize]) -> Vec<usize> {
-    let (mut kept, mut start, mut left) = (Vec::new(), 0, indexes);
-    for (index, item) in batch.iter().enumerate() {
-        let end = start + item.weight();
-        match left.split_first() {
-            Some((first, rest)) if *first == index => left = rest,
-            _ => kept.extend(start..end),
-        }
-        start = end;
-    }
-    kept
 }
 
 /// What a handler returned, as a list or a tuple with one result for each item of its list.

@@ -80,20 +80,13 @@ impl HandlerRegistry {
         options: HandlerOptions<'_>,
         wait: bool,
     ) -> PyResult<()> {
-        let HandlerOptions {
-            weight,
-            max_batch_items,
-            max_delay_ms,
-            retry,
-            dead_letter,
-            replace,
-            subclasses,
-        } = options;
-        let max_delay = max_delay_ms.map(|delay| millis("max_delay_ms", delay)).transpose()?;
-        let (retry, retry_on) = retry.map(RetrySettings::into_core).transpose()?.unzip();
+        let HandlerOptions { weight, max_batch_items, replace, subclasses, .. } = options;
+        let max_delay =
+            options.max_delay_ms.map(|delay| millis("max_delay_ms", delay)).transpose()?;
+        let (retry, retry_on) = options.retry.map(RetrySettings::into_core).transpose()?.unzip();
         // Before the registry is locked: reading an attribute may run Python code.
         let specs: Vec<_> = handlers.into_iter().map(HandlerSpec::new).collect::<PyResult<_>>()?;
-        let keeper = dead_letter.map(HandlerSpec::new).transpose()?;
+        let keeper = options.dead_letter.map(HandlerSpec::new).transpose()?;
         let name = item_type.name()?;
         let text = format!("queue {:?}: {name}", queue.name());
         let addresses: Vec<_> = specs.iter().chain(&keeper).map(HandlerSpec::address).collect();
@@ -367,14 +360,15 @@ impl Entries {
         self.types.get(&self.tags.key(tag)).is_some_and(|known| !known.handlers.is_empty())
     }
 
-    /// The class or the tag with this key; of the default handler, its name.
+    /// The class or the tag with this key; of a consumer or the default handler, its name.
     pub(crate) fn type_of(&self, py: Python<'_>, key: TypeKey) -> Option<Py<PyAny>> {
         let name = match key {
-            DEFAULT => "default",
-            Tags::UNKNOWN => "default rows",
+            TypeKey::CONSUMER => "consumer",
+            DEFAULT if self.has_default => "default",
+            Tags::UNKNOWN if self.has_default => "default rows",
             _ => return self.types.get(&key).map(|known| known.object.clone_ref(py)),
         };
-        self.has_default.then(|| PyString::new(py, name).into_any().unbind())
+        Some(PyString::new(py, name).into_any().unbind())
     }
 
     /// Returns the key of a type that is about to get handlers. A new tag gets its key.

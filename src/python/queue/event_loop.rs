@@ -271,15 +271,6 @@ impl PyPendingItem {
         Ok(self.item.lock().take())
     }
 
-    /// Notifies `listener` of room in the item's partition. Returns the line that the item waits
-    /// in; `None` if the item is settled.
-    pub(crate) fn listen(
-        &self,
-        listener: Arc<dyn Listener>,
-    ) -> PyResult<Option<(Line, Listening<PyItem>)>> {
-        self.with_item(|item| (item.line(), item.listen(listener)))
-    }
-
     /// Calls a function with the item; returns `None` if it is settled.
     fn with_item<R>(
         &self,
@@ -475,9 +466,9 @@ impl RoomNotifier {
 
     /// Watch the line that an item waits in, from now on.
     fn watch(&self, pending: &PyPendingItem) -> PyResult<()> {
-        let Some((line, listening)) = pending.listen(self.notifications.clone())? else {
-            return Ok(());
-        };
+        let listener = self.notifications.clone();
+        let waiting = pending.with_item(|item| (item.line(), item.listen(listener)))?;
+        let Some((line, listening)) = waiting else { return Ok(()) };
         let mut all = self.listening.lock();
         let more = match all.entry(line.partition) {
             Entry::Occupied(mut watched) => {

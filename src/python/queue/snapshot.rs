@@ -1,19 +1,14 @@
-//! The core's statistics as a Python dict, from which the facade makes a `BatchQueueStats`.
+//! Statistics and histograms as Python has them.
 
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::arrow::Tags;
 use crate::item::TypeKey;
 use crate::observe::histogram::Histogram;
-use crate::python::handler::HandlerRegistry;
-use crate::python::item::PyItem;
-use crate::queue::BatchQueue;
-
-/// Stands for all types of a queue with a consumer.
-const CONSUMER: &str = "consumer";
+use crate::python::queue::Queue;
 
 fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
@@ -28,42 +23,55 @@ fn figures(histogram: &Histogram, limits: &[u64]) -> Figures {
 }
 
 /// A type, and its histograms: of waits, items and calls.
-pub(crate) type TypeHistograms = (Py<PyAny>, Figures, Figures, Figures);
+type TypeHistograms = (Py<PyAny>, Figures, Figures, Figures);
 
-/// The histograms of each type: of waits, items and calls; times in nanoseconds. `limits`: powers
-/// of two, for times and for items.
-pub(crate) fn histograms(
+/// Return the histograms of each type: waits, items and times of calls.
+///
+/// Args:
+///     queue: The queue.
+///     limits_ns: Limits of the buckets of times, ascending powers of two, in nanoseconds.
+///     limits_items: The same for items.
+///
+/// Returns:
+///     For each type the type, and for each histogram its count, its sum, and how many of its
+///     values are at most each limit.
+#[pyfunction]
+#[pyo3(signature = (
+    queue, limits_ns: "list[int]", limits_items: "list[int]"
+) -> "list[tuple[Any, Any, Any, Any]]")]
+pub(crate) fn histograms_of(
     py: Python<'_>,
-    queue: &BatchQueue<PyItem>,
-    registry: &HandlerRegistry,
-    (of_times, of_items): (&[u64], &[u64]),
-) -> Vec<TypeHistograms> {
-    let histograms = queue.histograms();
-    let entries = registry.entries.lock();
+    queue: &Queue,
+    limits_ns: Vec<u64>,
+    limits_items: Vec<u64>,
+) -> PyResult<Vec<TypeHistograms>> {
+    let life = queue.life()?;
+    let histograms = life.core()?.histograms();
+    let entries = life.registry.entries.lock();
     let named = histograms.iter().filter_map(|(key, types)| {
-        let item_type = match *key {
-            TypeKey::CONSUMER => PyString::new(py, CONSUMER).into_any().unbind(),
-            key => entries.type_of(py, key)?,
-        };
-        let (waits, calls) = (figures(&types.waits, of_times), figures(&types.calls, of_times));
-        Some((item_type, waits, figures(&types.batch_items, of_items), calls))
+        let item_type = entries.type_of(py, *key)?;
+        let (waits, calls) = (figures(&types.waits, &limits_ns), figures(&types.calls, &limits_ns));
+        Some((item_type, waits, figures(&types.batch_items, &limits_items), calls))
     });
-    named.collect()
+    Ok(named.collect())
 }
 
-pub(crate) fn snapshot<'py>(
-    py: Python<'py>,
-    queue: &BatchQueue<PyItem>,
-    registry: &HandlerRegistry,
-) -> PyResult<Bound<'py, PyDict>> {
+/// Return the names of types without a handler of which the queue got items, the first few.
+#[pyfunction]
+pub(crate) fn unhandled_types(queue: &Queue) -> PyResult<Vec<String>> {
+    Ok(queue.life()?.registry.entries.lock().unhandled.clone())
+}
+
+/// Return the core's snapshot, for the facade's `BatchQueueStats`.
+#[pyfunction]
+#[pyo3(signature = (queue) -> "dict[str, Any]")]
+pub(crate) fn stats_of<'py>(py: Python<'py>, queue: &Queue) -> PyResult<Bound<'py, PyDict>> {
+    let (life, identity) = (queue.life()?, queue.identity);
+    let (queue, registry) = (life.core()?, &life.registry);
     let stats = queue.stats();
     registry.forget(queue);
     let entries = registry.entries.lock();
-    let consumer = PyString::new(py, CONSUMER);
-    let type_of = |key: &TypeKey| match *key {
-        TypeKey::CONSUMER => Some(consumer.clone().into_any().unbind()),
-        key => entries.type_of(py, key),
-    };
+    let type_of = |key: &TypeKey| entries.type_of(py, *key);
     // The default handler has one more key for rows, which few queues have.
     let is_of_rows = |key: &TypeKey| *key == Tags::UNKNOWN;
     let partitions: Vec<_> = stats
@@ -108,6 +116,7 @@ pub(crate) fn snapshot<'py>(
     drop(entries);
     let snapshot = PyDict::new(py);
     snapshot.set_item("name", queue.name())?;
+    snapshot.set_item("identity", identity)?;
     snapshot.set_item("total_used", stats.total_used())?;
     snapshot.set_item("total_capacity", stats.total_capacity())?;
     macro_rules! as_they_are {
