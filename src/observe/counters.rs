@@ -168,7 +168,7 @@ pub(crate) struct CallFigures {
 }
 
 /// What the handlers of one type were given. Written once per call.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct HandlerTally(QuickMutex<HandlerCounts>);
 
 #[derive(Debug, Clone, Default)]
@@ -215,12 +215,6 @@ impl HandlerCounts {
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-impl Default for HandlerTally {
-    fn default() -> Self {
-        Self(QuickMutex::new(HandlerCounts::default()))
-    }
 }
 
 impl HandlerTally {

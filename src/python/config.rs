@@ -243,43 +243,23 @@ impl Assign for PyAssign {
 // How the partition of an item is found: by the core, or by a Python function.
 
 /// How the partition of an item is found.
-pub(crate) enum PySelector {
-    ByType,
-    RoundRobin,
-    ByKey(Py<PyAny>),
-    Custom(Py<PyAny>),
+pub(crate) struct PySelector {
+    /// As the core sees it.
+    pub(crate) core: Selector,
+    /// The Python function that chooses the partition, or the key, of each item.
+    pub(crate) function: Option<Py<PyAny>>,
+    is_by_key: bool,
 }
 
 impl PySelector {
     /// Translates the facade's `PartitionSelector`.
     pub(crate) fn new(kind: &str, function: Option<Py<PyAny>>) -> Self {
-        match (kind, function) {
-            ("by_key", Some(key)) => Self::ByKey(key),
-            ("custom", Some(select)) => Self::Custom(select),
-            ("round_robin", _) => Self::RoundRobin,
-            _ => Self::ByType,
-        }
-    }
-
-    /// The selector as the core sees it.
-    pub(crate) fn core(&self) -> Selector {
-        match self {
-            Self::ByType => Selector::ByType,
-            Self::RoundRobin => Selector::RoundRobin,
-            Self::ByKey(_) | Self::Custom(_) => Selector::Given,
-        }
-    }
-
-    /// Whether a Python function chooses the partition of each item.
-    pub(crate) fn is_by_caller(&self) -> bool {
-        self.core() == Selector::Given
-    }
-
-    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        match self {
-            Self::ByKey(function) | Self::Custom(function) => visit.call(function),
-            Self::ByType | Self::RoundRobin => Ok(()),
-        }
+        let core = match kind {
+            _ if function.is_some() => Selector::Given,
+            "round_robin" => Selector::RoundRobin,
+            _ => Selector::ByType,
+        };
+        Self { core, function, is_by_key: kind == "by_key" }
     }
 
     /// The partition that a Python function chooses, or `None` if the core selects it.
@@ -289,32 +269,31 @@ impl PySelector {
         queue: &BatchQueue<PyItem>,
         item: &Bound<'_, PyAny>,
     ) -> PyResult<Option<usize>> {
-        match self {
-            Self::ByType | Self::RoundRobin => Ok(None),
-            Self::ByKey(_) | Self::Custom(_) => self.call(queue, item),
+        match &self.function {
+            None => Ok(None),
+            Some(function) => self.call(function.bind(item.py()), queue, item).map(Some),
         }
     }
 
     #[inline(never)]
-    fn call(&self, queue: &BatchQueue<PyItem>, item: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
-        match self {
-            Self::ByType | Self::RoundRobin => Ok(None),
-            Self::ByKey(key) => {
-                partition_of(&key.bind(item.py()).call1((item,))?, queue.partition_count())
-                    .map(Some)
-            }
-            Self::Custom(select) => {
-                let count = queue.partition_count();
-                let chosen = select.bind(item.py()).call1((item, count))?;
-                match chosen.extract::<usize>() {
-                    Ok(index) if index < count => Ok(Some(index)),
-                    _ => Err(ConfigError::new_err(format!(
-                        "the custom selector chose partition {}; it must be an int from 0 to {}",
-                        chosen.repr()?,
-                        count - 1
-                    ))),
-                }
-            }
+    fn call(
+        &self,
+        function: &Bound<'_, PyAny>,
+        queue: &BatchQueue<PyItem>,
+        item: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        let count = queue.partition_count();
+        if self.is_by_key {
+            return partition_of(&function.call1((item,))?, count);
+        }
+        let chosen = function.call1((item, count))?;
+        match chosen.extract::<usize>() {
+            Ok(index) if index < count => Ok(index),
+            _ => Err(ConfigError::new_err(format!(
+                "the custom selector chose partition {}; it must be an int from 0 to {}",
+                chosen.repr()?,
+                count - 1
+            ))),
         }
     }
 }

@@ -421,18 +421,6 @@ impl Ending {
         )
     }
 
-    /// The same for another future; not for a cancelled one.
-    fn share(&self, py: Python<'_>) -> Self {
-        let shared = |object: &GuardedRef| GuardedRef::new(object.clone_ref(py));
-        match self {
-            Self::Cancelled => Self::Cancelled,
-            Self::Result(value) => Self::Result(shared(value)),
-            Self::Error(error, traceback) => {
-                Self::Error(shared(error), traceback.as_ref().map(shared))
-            }
-        }
-    }
-
     fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         match self {
             Self::Cancelled => Ok(()),
@@ -595,43 +583,6 @@ impl<'py> Settler<'py> {
         }
     }
 
-    fn notify(&mut self) {
-        for (future, standard, ending) in std::mem::take(&mut self.conditional) {
-            if let Err(error) = self.end_under_condition(&future, &standard, ending) {
-                log_error(self.py, "a wait for a result failed", error);
-            }
-        }
-        let mut called = Vec::new();
-        for (future, watch) in std::mem::take(&mut self.watched) {
-            let Watch { sleepers, callbacks, mail } = watch;
-            for sleeper in sleepers {
-                sleeper.call();
-            }
-            if let Some(mail) = mail
-                && let Err(error) = self.post(&future, mail)
-            {
-                log_error(self.py, "a result found no event loop", error);
-            }
-            if !callbacks.is_empty() {
-                called.push((future, callbacks));
-            }
-        }
-        for (mailbox, letters) in std::mem::take(&mut self.mail) {
-            let deliver = mailbox.bind(self.py).getattr("deliver");
-            let delivered = deliver.and_then(|deliver| guarded_call(&deliver, (letters,)));
-            match delivered {
-                Ok(nothing) => release(nothing),
-                Err(error) => log_error(self.py, "a result found no event loop", error),
-            }
-        }
-        // Last: they are the user's code, and may take long.
-        for (future, callbacks) in called {
-            for callback in callbacks {
-                call_back(&future, callback.bind(self.py));
-            }
-        }
-    }
-
     fn post(&mut self, future: &Bound<'py, FutureBase>, mail: Mail) -> PyResult<()> {
         let Mail { mailbox, destination } = mail;
         let letter = PyTuple::new(self.py, [destination.bind(self.py), future.as_any()])?;
@@ -676,7 +627,40 @@ impl<'py> Settler<'py> {
 /// Whatever happens between two futures of a batch: those that have ended are heard of.
 impl Drop for Settler<'_> {
     fn drop(&mut self) {
-        self.notify();
+        for (future, standard, ending) in std::mem::take(&mut self.conditional) {
+            if let Err(error) = self.end_under_condition(&future, &standard, ending) {
+                log_error(self.py, "a wait for a result failed", error);
+            }
+        }
+        let mut called = Vec::new();
+        for (future, watch) in std::mem::take(&mut self.watched) {
+            let Watch { sleepers, callbacks, mail } = watch;
+            for sleeper in sleepers {
+                sleeper.call();
+            }
+            if let Some(mail) = mail
+                && let Err(error) = self.post(&future, mail)
+            {
+                log_error(self.py, "a result found no event loop", error);
+            }
+            if !callbacks.is_empty() {
+                called.push((future, callbacks));
+            }
+        }
+        for (mailbox, letters) in std::mem::take(&mut self.mail) {
+            let deliver = mailbox.bind(self.py).getattr("deliver");
+            let delivered = deliver.and_then(|deliver| guarded_call(&deliver, (letters,)));
+            match delivered {
+                Ok(nothing) => release(nothing),
+                Err(error) => log_error(self.py, "a result found no event loop", error),
+            }
+        }
+        // Last: they are the user's code, and may take long.
+        for (future, callbacks) in called {
+            for callback in callbacks {
+                call_back(&future, callback.bind(self.py));
+            }
+        }
     }
 }
 
@@ -806,10 +790,10 @@ impl Submissions {
         if abandoned.is_empty() {
             return;
         }
-        let error = Ending::error(&error_value(py, self.abandoned_error()));
+        let error = error_value(py, self.abandoned_error());
         let mut settler = Settler::new(py);
         for future in &abandoned {
-            settler.end(future.bind(py), error.share(py));
+            settler.end(future.bind(py), Ending::error(&error));
         }
     }
 

@@ -92,14 +92,6 @@ impl RowBlock {
         let tags = self.source.batch.column(self.source.column);
         array_value_to_string(tags, self.rows.start).unwrap_or_default()
     }
-
-    /// The same for a log line.
-    pub(crate) fn tag_name(&self) -> String {
-        if self.key == Tags::NULL {
-            return "no tag (null)".to_owned();
-        }
-        format!("tag {:?}", self.tag())
-    }
 }
 
 // Arrow data on its way from Python and back.
@@ -349,11 +341,14 @@ impl PyItem {
 
     /// The name of the type for a log line.
     pub(crate) fn type_name(&self, py: Python<'_>) -> String {
-        if let Err(block) = self.as_ref() {
-            return block.tag_name();
+        match self.as_ref() {
+            Err(_) if self.key == Tags::NULL => "no tag (null)".to_owned(),
+            Err(block) => format!("tag {:?}", block.tag()),
+            Ok(object) => {
+                let name = object.bind(py).get_type().fully_qualified_name();
+                name.map_or_else(|_| "an unnamed class".to_owned(), |name| name.to_string())
+            }
         }
-        let name = self.class(py).and_then(|class| class.fully_qualified_name().ok());
-        name.map_or_else(|| "an unnamed class".to_owned(), |name| name.to_string())
     }
 }
 

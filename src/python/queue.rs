@@ -67,7 +67,7 @@ impl Queue {
         Python::attach(|py| {
             forget_parent(py, false)?;
             let recipe = self.recipe.as_ref().ok_or_else(forked)?;
-            let (selector, number) = (self.selector.core(), self.identity.1);
+            let (selector, number) = (self.selector.core, self.identity.1);
             self.life.restart(py, recipe, selector, number, closed)
         })
     }
@@ -116,7 +116,7 @@ impl Queue {
         };
         // Relaxed: only the numbers must differ.
         let identity = (std::process::id(), QUEUES.fetch_add(1, Ordering::Relaxed));
-        let life = recipe.start(py, selector.core(), identity.1, true)?;
+        let life = recipe.start(py, selector.core, identity.1, true)?;
         let recipe = restarts.then_some(recipe);
         Ok(Self { life, identity, selector, recipe })
     }
@@ -259,7 +259,7 @@ impl Queue {
         let life = self.life()?;
         let queue = life.core()?;
         run_inline(py, queue, deadline).map_err(|error| after_some(py, error, 0))?;
-        if let Some(items) = Sequence::of(items).filter(|_| !self.selector.is_by_caller()) {
+        if let Some(items) = Sequence::of(items).filter(|_| self.selector.function.is_none()) {
             return items.produce(py, queue, &life.registry, deadline);
         }
         // Item by item: an item that was taken from an iterator and then refused would be lost.
@@ -428,7 +428,7 @@ impl Queue {
     /// are garbage like any other.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         if self.life.traverse(&visit)? {
-            self.selector.traverse(&visit)?;
+            visit.call(&self.selector.function)?;
             if let Some(recipe) = &self.recipe {
                 recipe.traverse(&visit)?;
             }

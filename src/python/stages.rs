@@ -205,10 +205,7 @@ fn admit(py: Python<'_>, entered: Vec<(Py<GateTicket>, usize)>) -> PyResult<()> 
 }
 
 fn release_all(py: Python<'_>, locks: Vec<Py<PyAny>>) -> PyResult<()> {
-    for lock in locks {
-        release(py, &lock)?;
-    }
-    Ok(())
+    locks.iter().try_for_each(|lock| release(py, lock))
 }
 
 fn release(py: Python<'_>, lock: &Py<PyAny>) -> PyResult<()> {

@@ -19,7 +19,7 @@ use arrow_array::{
     StructArray, downcast_dictionary_array,
 };
 use arrow_buffer::{ArrowNativeType, BooleanBuffer, NullBuffer, ScalarBuffer};
-use arrow_schema::{ArrowError, DataType, IntervalUnit, TimeUnit};
+use arrow_schema::{ArrowError, DataType, TimeUnit};
 use arrow_select::take::{TakeOptions, take};
 
 use crate::arrow::aggregate::description::AggregateError;
@@ -33,18 +33,13 @@ pub(super) fn value_type(data_type: &DataType) -> Option<DataType> {
         DataType::Dictionary(_, values) => value_type(values),
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Some(DataType::Utf8),
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Some(DataType::Binary),
-        DataType::Float16 | DataType::Interval(IntervalUnit::YearMonth) => None,
-        DataType::Boolean => Some(DataType::Boolean),
-        DataType::Decimal128(..) => Some(data_type.clone()),
+        DataType::Float16
+        | DataType::Interval(_)
+        | DataType::Decimal32(..)
+        | DataType::Decimal64(..) => None,
+        DataType::Boolean | DataType::Decimal128(..) => Some(data_type.clone()),
         // Everything that fits into 64 bits.
-        other => other.primitive_width().filter(|&width| width <= 8).map(|_| other.clone()).filter(
-            |data_type| {
-                !matches!(
-                    data_type,
-                    DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Interval(_)
-                )
-            },
-        ),
+        other => (other.primitive_width()? <= 8).then(|| other.clone()),
     }
 }
 

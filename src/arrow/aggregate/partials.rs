@@ -61,20 +61,15 @@ pub(super) fn kept_fields(
     Some(
         match (measure, value, second) {
             (Measure::Count { .. }, _, _) => vec![field("count", DataType::Int64)],
-            (Measure::Sum { .. } | Measure::Mean { .. }, Some(of), None) if of.is_floating() => {
-                vec![
-                    field("sum", DataType::Float64),
-                    field("error", DataType::Float64),
-                    field("count", DataType::Int64),
-                ]
-            }
-            (
-                Measure::Sum { .. } | Measure::Mean { .. },
-                Some(&DataType::Decimal128(_, scale)),
-                None,
-            ) => vec![field("sum", kept_sum_type(scale)), field("count", DataType::Int64)],
-            (Measure::Sum { .. } | Measure::Mean { .. }, Some(_), None) => {
-                vec![field("sum", EXACT), field("count", DataType::Int64)]
+            (Measure::Sum { .. } | Measure::Mean { .. }, Some(of), None) => {
+                let sums = match *of {
+                    DataType::Decimal128(_, scale) => vec![field("sum", kept_sum_type(scale))],
+                    _ if of.is_floating() => {
+                        ["sum", "error"].map(|name| field(name, DataType::Float64)).into()
+                    }
+                    _ => vec![field("sum", EXACT)],
+                };
+                sums.into_iter().chain([field("count", DataType::Int64)]).collect()
             }
             (Measure::Min { .. } | Measure::Max { .. }, Some(of), None) => {
                 vec![field("value", of.clone())]
