@@ -308,13 +308,8 @@ impl Reader<'_> {
             DataType::FixedSizeList(field, size) => {
                 let list = column.as_fixed_size_list();
                 let values = self.read(list.values())?;
-                let nulls = list.nulls().cloned();
-                Arc::new(FixedSizeListArray::try_new(
-                    retyped(field, &values),
-                    *size,
-                    values,
-                    nulls,
-                )?)
+                let (field, nulls) = (retyped(field, &values), list.nulls().cloned());
+                Arc::new(FixedSizeListArray::try_new(field, *size, values, nulls)?)
             }
             DataType::Map(field, ordered) => {
                 let map = column.as_map();

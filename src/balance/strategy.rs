@@ -116,16 +116,16 @@ fn repair_or_deal(ranked: &Ranked, today: &[u32], threads: usize) -> Vec<u32> {
     let repaired = Repair::new(ranked, today.to_vec(), threads).settle();
     // LPT cannot beat the bounds either: usually the repair is good enough without running LPT.
     let Bounds { largest, smallest } = Bounds::of(ranked, threads);
-    if close(repaired.load(), smallest, largest) {
-        return repaired.into_threads();
+    if close(&repaired.load, smallest, largest) {
+        return repaired.thread;
     }
     let bins = deal(ranked, threads);
     let dealt = Repair::new(ranked, matched(ranked, &bins, today, threads), threads);
-    let (smallest, largest) = extremes(dealt.load());
-    if close(repaired.load(), smallest, largest) {
-        return repaired.into_threads();
+    let (smallest, largest) = extremes(&dealt.load);
+    if close(&repaired.load, smallest, largest) {
+        return repaired.thread;
     }
-    dealt.settle().into_threads()
+    dealt.settle().thread
 }
 
 fn close(loads: &[f64], smallest: f64, largest: f64) -> bool {
@@ -220,15 +220,6 @@ impl<'a> Repair<'a> {
             self.weigh();
         }
         self
-    }
-
-    /// Load by thread.
-    pub(crate) fn load(&self) -> &[f64] {
-        &self.load
-    }
-
-    pub(crate) fn into_threads(self) -> Vec<u32> {
-        self.thread
     }
 
     /// Recomputes the loads, always in the same order: sums updated step by step would differ in
@@ -613,7 +604,7 @@ mod repair_tests {
 
     /// Repairs owners given by rank, lightest first.
     fn repaired(load: &[f64], owner: &[u32], threads: usize) -> Vec<u32> {
-        Repair::new(&Ranked::new(load), owner.to_vec(), threads).settle().into_threads()
+        Repair::new(&Ranked::new(load), owner.to_vec(), threads).settle().thread
     }
 
     #[test]
@@ -664,10 +655,9 @@ mod repair_tests {
         let ranked = Ranked::new(&tiers(100));
         let owner: Vec<u32> = ranked.partition.iter().map(|partition| partition % 4).collect();
         let settled = Repair::new(&ranked, owner.clone(), 4).settle();
-        let (smallest, largest) = extremes(settled.load());
-        assert!(largest / smallest <= (1.0 + CLOSE) / (1.0 - CLOSE), "{:?}", settled.load());
-        let moved =
-            settled.into_threads().iter().zip(&owner).filter(|(now, then)| now != then).count();
+        let (smallest, largest) = extremes(&settled.load);
+        assert!(largest / smallest <= (1.0 + CLOSE) / (1.0 - CLOSE), "{:?}", settled.load);
+        let moved = settled.thread.iter().zip(&owner).filter(|(now, then)| now != then).count();
         assert!(moved <= 8, "{moved} moves");
     }
 
@@ -691,7 +681,7 @@ mod repair_tests {
             let owner: Vec<u32> =
                 ranked.partition.iter().map(|partition| partition % spread).collect();
             let begin = Repair::new(&ranked, owner, threads);
-            let (smallest, largest) = extremes(begin.load());
+            let (smallest, largest) = extremes(&begin.load);
             let end = begin.settle();
             prop_assert!(
                 end.steps > 2 * ranked.len(),
@@ -699,7 +689,7 @@ mod repair_tests {
                 end.steps,
                 4 * ranked.len() + 64
             );
-            let (raised, lowered) = extremes(end.load());
+            let (raised, lowered) = extremes(&end.load);
             prop_assert!(lowered <= largest * (1.0 + 1e-9) && raised >= smallest * (1.0 - 1e-9));
             let afresh = Repair::new(&ranked, end.thread.clone(), threads);
             prop_assert_eq!(&end.held, &afresh.held);
@@ -739,7 +729,7 @@ mod sticky_tests {
         let (load, owner) = ([3.0, 6.0, 9.0, 9.0, 9.0], [1, 1, 1, 2, 2]);
         let ranked = Ranked::new(&load);
         let stuck = Repair::new(&ranked, vec![1, 1, 2, 2, 1], 3).settle();
-        let (_, largest) = extremes(stuck.load());
+        let (_, largest) = extremes(&stuck.load);
         assert!(
             largest > 15.0 * (1.0 + TOLERANCE),
             "the repair alone reached {largest}: choose another example"

@@ -86,9 +86,17 @@ struct Life {
 }
 
 impl Life {
-    fn new(aggregating: Aggregating) -> Self {
-        let (aggregating, generation) = (Arc::new(aggregating), generation());
-        Self { aggregating, generation, next: OnceLock::new() }
+    fn new(
+        aggregation: &Aggregation,
+        due_at: Instant,
+        next_worker: Option<GuardedRef>,
+        flush_period: Duration,
+        pyarrow: bool,
+    ) -> Self {
+        let aggregator = Aggregator::new(aggregation.clone());
+        let kept = Mutex::new(KeptGroups { aggregator, due_at, dropped: 0 });
+        let aggregating = Arc::new(Aggregating { kept, next_worker, flush_period, pyarrow });
+        Self { aggregating, generation: generation(), next: OnceLock::new() }
     }
 }
 
@@ -122,11 +130,8 @@ impl PyAggregator {
         let due_at = due_at.ok_or_else(|| {
             ConfigError::new_err(format!("flush_period is {flush_period_s:e} s; give less"))
         })?;
-        let kept =
-            KeptGroups { aggregator: Aggregator::new(aggregation.clone()), due_at, dropped: 0 };
-        let kept = Mutex::new(kept);
         let (next_worker, pyarrow) = (next_worker.map(GuardedRef::new), has_pyarrow(py)?);
-        let life = Life::new(Aggregating { kept, next_worker, flush_period, pyarrow });
+        let life = Life::new(&aggregation, due_at, next_worker, flush_period, pyarrow);
         Ok(Self { life, aggregation })
     }
 
@@ -148,7 +153,7 @@ impl PyAggregator {
         let own = self.own()?;
         let mut batches = Vec::new();
         for data in batch.try_iter()? {
-            Self::read(&data?, &mut batches)?;
+            batches.extend(Self::read(&data?)?);
         }
         py.detach(|| own.consume(&batches))
     }
@@ -163,8 +168,7 @@ impl PyAggregator {
     ///     BatchQueueError: As `consume`.
     fn update(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let own = self.own()?;
-        let mut batches = Vec::new();
-        Self::read(data, &mut batches)?;
+        let batches = Self::read(data)?;
         py.detach(|| own.consume(&batches))
     }
 
@@ -256,19 +260,11 @@ impl PyAggregator {
         let mut life = &self.life;
         while life.generation != generation() {
             life = life.next.get_or_init(|| {
-                let former = &life.aggregating;
-                let kept = KeptGroups {
-                    aggregator: Aggregator::new(self.aggregation.clone()),
-                    due_at: Instant::now() + former.flush_period,
-                    dropped: 0,
-                };
-                let next_worker = former.next_worker.as_deref();
-                Box::new(Life::new(Aggregating {
-                    kept: Mutex::new(kept),
-                    next_worker: next_worker.map(|worker| GuardedRef::new(worker.clone_ref(py))),
-                    flush_period: former.flush_period,
-                    pyarrow: former.pyarrow,
-                }))
+                let Aggregating { next_worker, flush_period, pyarrow, .. } = &*life.aggregating;
+                let due_at = Instant::now() + *flush_period;
+                let next_worker = next_worker.as_deref().map(|worker| worker.clone_ref(py));
+                let next_worker = next_worker.map(GuardedRef::new);
+                Life::new(&self.aggregation, due_at, next_worker, *flush_period, *pyarrow).into()
             });
         }
         life.aggregating.clone()
@@ -287,21 +283,18 @@ impl PyAggregator {
         })
     }
 
-    fn read(data: &Bound<'_, PyAny>, into: &mut Vec<RecordBatch>) -> PyResult<()> {
-        let mut batches = batches_of(data)?;
-        data.py().detach(|| -> PyResult<()> {
+    fn read(data: &Bound<'_, PyAny>) -> PyResult<Vec<RecordBatch>> {
+        let batches = batches_of(data)?;
+        data.py().detach(|| {
             let schema = batches.schema();
-            let before = into.len();
-            for batch in &mut batches {
-                into.push(batch.map_err(|error| {
-                    BatchQueueError::new_err(format!("the stream of batches failed: {error}"))
-                })?);
-            }
-            if into.len() == before {
+            let mut batches = batches.collect::<Result<Vec<_>, _>>().map_err(|error| {
+                BatchQueueError::new_err(format!("the stream of batches failed: {error}"))
+            })?;
+            if batches.is_empty() {
                 // No rows, but the columns are still to be checked.
-                into.push(RecordBatch::new_empty(schema));
+                batches.push(RecordBatch::new_empty(schema));
             }
-            Ok(())
+            Ok(batches)
         })
     }
 }

@@ -82,18 +82,14 @@ pub(super) fn in_rows(
         if let Some((index, of)) = first.as_ref().filter(|_| measure.wants_numbers())
             && !(of.is_integer() || of.is_floating() || matches!(of, DataType::Decimal128(..)))
         {
-            return Err(type_error(
-                schema.field(*index).name(),
-                of,
-                "a column of numbers".to_owned(),
-            ));
+            return Err(type_error(schema.field(*index).name(), of, "a column of numbers"));
         }
         if let (Some((index, of)), Measure::Distinct { .. }) = (&first, measure)
             && (of.is_floating() || matches!(of, DataType::Decimal128(..) | DataType::UInt64))
         {
             // Their values have several forms, or none as an integer of 64 bits.
             let wanted = "strings, bytes, booleans, dates, times or integers up to int64";
-            return Err(type_error(schema.field(*index).name(), of, wanted.to_owned()));
+            return Err(type_error(schema.field(*index).name(), of, wanted));
         }
         let of = |column: &Option<(usize, DataType)>| column.as_ref().map(|(_, of)| of.clone());
         kept.extend(kept_fields(measure, of(&first).as_ref(), of(&second).as_ref()));
@@ -117,11 +113,7 @@ pub(super) fn in_partials(
     for (name, measure) in &aggregation.measures {
         let index = index_of(schema, name)?;
         let found = kept_in(schema, index, measure).ok_or_else(|| {
-            type_error(
-                name,
-                schema.field(index).data_type(),
-                "partials as they were emitted".to_owned(),
-            )
+            type_error(name, schema.field(index).data_type(), "partials as they were emitted")
         })?;
         kept.push(found);
         measures.push(index);
@@ -149,8 +141,13 @@ fn look_like_partials(aggregation: &Aggregation, schema: &Schema) -> bool {
     aggregation.measures.iter().all(|(name, measure)| is_kept(name, measure))
 }
 
-pub(super) fn type_error(name: &str, data_type: &DataType, wanted: String) -> AggregateError {
-    AggregateError::Type { name: name.to_owned(), data_type: data_type.clone(), wanted }
+pub(super) fn type_error(
+    name: &str,
+    data_type: &DataType,
+    wanted: impl Into<String>,
+) -> AggregateError {
+    let (name, data_type, wanted) = (name.to_owned(), data_type.clone(), wanted.into());
+    AggregateError::Type { name, data_type, wanted }
 }
 
 fn index_of(schema: &Schema, name: &str) -> Result<usize, AggregateError> {
@@ -165,12 +162,9 @@ fn find(schema: &Schema, name: &str) -> Result<(usize, DataType), AggregateError
     let index = index_of(schema, name)?;
     let data_type = schema.field(index).data_type();
     let kept = value_type(data_type).ok_or_else(|| {
-        type_error(
-            name,
-            data_type,
-            "strings, bytes, booleans, dates, times, numbers of at most 64 bits or decimals of 128"
-                .to_owned(),
-        )
+        let wanted =
+            "strings, bytes, booleans, dates, times, numbers of at most 64 bits or decimals of 128";
+        type_error(name, data_type, wanted)
     })?;
     Ok((index, kept))
 }
