@@ -219,14 +219,8 @@ struct OpenStream {
 impl ReplyReader {
     /// Expects this number of replies.
     pub(crate) fn new(expected: usize) -> Self {
-        Self {
-            data: Vec::new(),
-            at: 0,
-            next: Next::Reply,
-            streams: Vec::new(),
-            replies: Vec::new(),
-            expected,
-        }
+        let (data, streams, replies) = Default::default();
+        Self { data, at: 0, next: Next::Reply, streams, replies, expected }
     }
 
     /// Takes bytes that have arrived, and returns whether all replies are there.

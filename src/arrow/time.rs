@@ -274,11 +274,8 @@ pub fn with_instants(
     zone: &Zone,
     name: &str,
 ) -> Result<RecordBatch, ArrowError> {
-    let reader = Reader { zone, name };
-    let columns = batch.columns().iter().map(|column| reader.read(column));
-    let columns = columns.collect::<Result<Vec<_>, _>>()?;
-    let fields = batch.schema_ref().fields().iter().zip(&columns);
-    let fields: Vec<_> = fields.map(|(field, column)| retyped(field, column)).collect();
+    let (fields, columns, _) =
+        Reader { zone, name }.read_struct(&batch.clone().into())?.into_parts();
     let schema = Schema::new_with_metadata(fields, batch.schema_ref().metadata().clone());
     let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     RecordBatch::try_new_with_options(schema.into(), columns, &rows)

@@ -546,8 +546,7 @@ impl PartitionPolicy {
     #[staticmethod]
     #[pyo3(signature = (count: "int"))]
     fn fixed(count: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let count = partitions("PartitionPolicy.fixed", count)?;
-        Ok(Self(config::PartitionPolicy::fixed(count)?))
+        partitions("PartitionPolicy.fixed", count).map(config::PartitionPolicy::Fixed).map(Self)
     }
 
     /// Use `multiplier` partitions per drain thread.
@@ -561,7 +560,7 @@ impl PartitionPolicy {
     #[pyo3(signature = (multiplier: "int"))]
     fn thread_multiply(multiplier: &Bound<'_, PyAny>) -> PyResult<Self> {
         let multiplier = partitions("PartitionPolicy.thread_multiply", multiplier)?;
-        Ok(Self(config::PartitionPolicy::thread_multiply(multiplier)?))
+        Ok(Self(config::PartitionPolicy::ThreadMultiply(multiplier)))
     }
 
     /// Let the partitions grow with `add_handler`: one for each handler up to `multiplier` per

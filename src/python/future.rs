@@ -10,6 +10,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple};
+use slab::Slab;
 
 use crate::python::errors::{
     BatchQueueError, CancelledError, InvalidStateError, QueueClosedError, submitted_before_fork,
@@ -60,11 +61,6 @@ impl FutureBase {
             std::mem::forget((known.watch.take(), known.listed.take()));
         }
         known
-    }
-
-    /// The future is in a queue's list.
-    fn list(&self, submissions: Arc<Submissions>, place: usize) {
-        self.known.lock().listed = Some((submissions, place));
     }
 
     /// Its end goes to an event loop as well.
@@ -127,7 +123,8 @@ impl FutureBase {
         }
         let listed = known.listed.as_ref().filter(|_| timeout.is_none() && on_drain_thread());
         let would_wait_forever = listed.is_some_and(|(submissions, _)| {
-            (submissions.is_pooled && is_worker()) || drained_queue() == Some(submissions.core())
+            (submissions.is_pooled && is_worker())
+                || drained_queue() == Some(submissions.core.load(Ordering::Relaxed))
         });
         if would_wait_forever {
             return Err(BatchQueueError::new_err(
@@ -703,15 +700,7 @@ pub(crate) struct Submissions {
     /// Whether other queues share its drain threads.
     is_pooled: bool,
     /// Locked while attached, like the state of a future.
-    places: Mutex<Places>,
-}
-
-#[derive(Default)]
-struct Places {
-    /// A future, or the next free place.
-    all: Vec<Result<Py<FutureBase>, usize>>,
-    /// `all.len()`: none is free.
-    free: usize,
+    places: Mutex<Slab<Py<FutureBase>>>,
 }
 
 impl Submissions {
@@ -728,10 +717,6 @@ impl Submissions {
     pub(crate) fn set_core(&self, address: usize) {
         // Relaxed: read by handlers, which get their items later.
         self.core.store(address, Ordering::Relaxed);
-    }
-
-    fn core(&self) -> usize {
-        self.core.load(Ordering::Relaxed)
     }
 
     pub(crate) fn queue(&self) -> &str {
@@ -753,46 +738,27 @@ impl Submissions {
     ) -> PyResult<Bound<'py, FutureBase>> {
         let future = class.call0()?.cast_into::<FutureBase>()?;
         self.used.store(true, Ordering::Relaxed);
-        let place = {
-            let mut places = self.places.lock();
-            let place = places.free;
-            let entry = Ok(future.clone().unbind());
-            if let Some(free) = places.all.get_mut(place) {
-                let next = std::mem::replace(free, entry);
-                places.free = next.err().unwrap_or(usize::MAX);
-            } else {
-                places.all.push(entry);
-                places.free = places.all.len();
-            }
-            place
-        };
-        future.get().list(self.clone(), place);
+        let place = self.places.lock().insert(future.clone().unbind());
+        future.get().known.lock().listed = Some((self.clone(), place));
         Ok(future)
     }
 
     /// Takes a future off the list, unless all were taken meanwhile.
     fn remove(&self, place: usize, future: &FutureBase) -> Option<Py<FutureBase>> {
         let mut places = self.places.lock();
-        let free = places.free;
-        let entry = places.all.get_mut(place)?;
-        if !matches!(entry, Ok(listed) if std::ptr::eq(listed.get(), future)) {
-            return None;
-        }
-        let removed = std::mem::replace(entry, Err(free)).ok();
-        places.free = place;
-        removed
+        let is_listed = places.get(place).is_some_and(|listed| std::ptr::eq(listed.get(), future));
+        is_listed.then(|| places.remove(place))
     }
 
     /// After a shutdown ran out of time: all that is not done ends with an error.
     pub(crate) fn abandon(&self, py: Python<'_>) {
         let places = std::mem::take(&mut *self.places.lock());
-        let abandoned: Vec<_> = places.all.into_iter().filter_map(Result::ok).collect();
-        if abandoned.is_empty() {
+        if places.is_empty() {
             return;
         }
         let error = error_value(py, self.abandoned_error());
         let mut settler = Settler::new(py);
-        for future in &abandoned {
+        for (_, future) in &places {
             settler.end(future.bind(py), Ending::error(&error));
         }
     }

@@ -472,7 +472,15 @@ pub(crate) fn refused<E: Into<PyErr> + Display>(
     let error = match refusal {
         ProduceError::Full(()) | ProduceError::Closed(()) => {
             if let Some(ticket) = item.ticket() {
-                end_refused(py, ticket, error_of_future(queue, &refusal));
+                let error = if matches!(refusal, ProduceError::Full(())) {
+                    ProduceTimeoutError::new_err((said(queue, &refusal), 0))
+                } else {
+                    QueueClosedError::new_err(format!(
+                        "queue {queue} is shut down and takes no more items; submit before its \
+                         shutdown, or make a new queue"
+                    ))
+                };
+                end_refused(py, ticket, error);
             }
             return None;
         }
@@ -495,16 +503,6 @@ pub(crate) fn refused<E: Into<PyErr> + Display>(
         end_refused(py, ticket, error.clone_ref(py));
     }
     Some(error)
-}
-
-fn error_of_future<E: Display>(queue: &str, refusal: &ProduceError<(), E>) -> PyErr {
-    match refusal {
-        ProduceError::Full(()) => ProduceTimeoutError::new_err((said(queue, refusal), 0)),
-        _ => QueueClosedError::new_err(format!(
-            "queue {queue} is shut down and takes no more items; submit before its shutdown, or \
-             make a new queue"
-        )),
-    }
 }
 
 fn said<E: Display>(queue: &str, refusal: &ProduceError<(), E>) -> String {

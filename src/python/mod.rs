@@ -44,28 +44,21 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _core {
     #[pymodule_export]
-    use crate::python::aggregator::{DistinctSketch, PyAggregator, PyTimeBuckets, with_instants};
-    #[pymodule_export]
-    use crate::python::config::{PartitionPolicy, ThreadPolicy, partition_of_key, thread_count};
-    #[pymodule_export]
-    use crate::python::entries::{PyEntries, PyReplyReader};
-    #[pymodule_export]
-    use crate::python::future::FutureBase;
-    #[pymodule_export]
-    use crate::python::handler::py_handler::HandlerCall;
-    #[pymodule_export]
-    use crate::python::queue::event_loop::{
-        PyPendingItem, RoomNotifier, flush_until, produce_arrow_until, remove_handler_soon, room,
-        shutdown_until, try_produce, try_produce_many, try_submit,
+    use crate::python::{
+        aggregator::{DistinctSketch, PyAggregator, PyTimeBuckets, with_instants},
+        config::{PartitionPolicy, ThreadPolicy, partition_of_key, thread_count},
+        entries::{PyEntries, PyReplyReader},
+        future::FutureBase,
+        handler::py_handler::HandlerCall,
+        queue::event_loop::{
+            PyPendingItem, RoomNotifier, flush_until, produce_arrow_until, remove_handler_soon,
+            room, shutdown_until, try_produce, try_produce_many, try_submit,
+        },
+        queue::life::{close_all, forget_parent, is_exiting, prepare_for_forks},
+        queue::snapshot::{histograms_of, stats_of, unhandled_types},
+        queue::{Queue, add_handlers, close_to_outside, end, wait_logged},
+        stages::{GateTicket, PyCounter, PyTimeMeter, StageGate},
     };
-    #[pymodule_export]
-    use crate::python::queue::life::{close_all, forget_parent, is_exiting, prepare_for_forks};
-    #[pymodule_export]
-    use crate::python::queue::snapshot::{histograms_of, stats_of, unhandled_types};
-    #[pymodule_export]
-    use crate::python::queue::{Queue, add_handlers, close_to_outside, end, wait_logged};
-    #[pymodule_export]
-    use crate::python::stages::{GateTicket, PyCounter, PyTimeMeter, StageGate};
 
     /// The version of the package.
     #[pymodule_export]

@@ -179,11 +179,6 @@ pub(super) fn copy_of<'py>(py: Python<'py>, batch: &Batch<PyItem>) -> PyResult<B
     PyList::new(py, objects)
 }
 
-/// Whether a batch has an item that stands for several rows.
-pub(super) fn has_rows(batch: &Batch<PyItem>) -> bool {
-    batch.len() != batch.iter().count()
-}
-
 #[cold]
 fn set_rows(list: &Bound<'_, PyList>, index: usize, rows: &RowBlock) -> PyResult<()> {
     list.set_item(index, rows.to_record_batch(list.py())?)
@@ -230,7 +225,7 @@ impl Handler<PyItem> for PyHandler {
             return self.aggregate(aggregating, batch);
         }
         Python::attach(|py| {
-            let has_submitted = begin(py, &self.submissions, batch);
+            let has_submitted = self.submissions.is_used() && begin_submitted(py, batch);
             if batch.is_empty() {
                 // All were cancelled.
                 return Ok(());
@@ -239,7 +234,8 @@ impl Handler<PyItem> for PyHandler {
             // handler. It also keeps blocks of rows, which are cut if a part of them fails, and
             // what was submitted, with its futures.
             let again = self.retry_on.of(batch);
-            let rows = has_rows(batch);
+            // Some item stands for several rows.
+            let rows = batch.len() != batch.iter().count();
             let keeps = again.is_some() || rows || has_submitted || batch.has_dead_letter();
             let list = if keeps { copy_of(py, batch) } else { list_of(py, batch) };
             let list = list.map_err(|memory| Failure::last(memory.to_string()))?;
@@ -542,11 +538,6 @@ impl RetryOn {
 
 /// Before a call: marks the submitted items as running, and takes those out of the batch that were
 /// cancelled. Returns whether there are submitted items.
-#[inline]
-fn begin(py: Python<'_>, submissions: &Submissions, batch: &mut Batch<PyItem>) -> bool {
-    submissions.is_used() && begin_submitted(py, batch)
-}
-
 #[cold]
 fn begin_submitted(py: Python<'_>, batch: &mut Batch<PyItem>) -> bool {
     let (mut has_submitted, mut cancelled) = (false, Vec::new());
@@ -589,22 +580,15 @@ fn results_of<'py>(
 
 /// After a call: what it returned goes to the futures of the batch.
 #[cold]
-pub(super) fn end_with_results(
+fn end_with_results(
     py: Python<'_>,
     name: &str,
     batch: &Batch<PyItem>,
     returned: Bound<'_, PyAny>,
 ) -> PyResult<()> {
     let results = results_of(name, returned, batch.iter().count())?;
-    let mut settler = Settler::new(py);
-    for (index, item) in batch.iter().enumerate() {
-        if let Some(ticket) = item.ticket() {
-            // Items of a list that another thread has shortened meanwhile.
-            let result = results.get_item(index)?;
-            settler.end(ticket.future(py), Ending::result(result));
-        }
-    }
-    drop(settler);
+    // Items of a list that another thread has shortened meanwhile.
+    end_each(py, batch, |index, _| results.get_item(index).map(Some))?;
     release(results);
     Ok(())
 }
@@ -612,22 +596,36 @@ pub(super) fn end_with_results(
 /// After a call that failed for the items at `failed` only, which are indexes in order: the others
 /// get their results, or None if the handler gave none.
 #[cold]
-pub(super) fn end_others(
+fn end_others(
     py: Python<'_>,
     batch: &Batch<PyItem>,
     failed: &[usize],
     error: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
     let results = error.getattr("results")?;
-    let mut settler = Settler::new(py);
-    let mut start = 0;
+    end_each(py, batch, |index, position| {
+        if failed.binary_search(&position).is_ok() {
+            return Ok(None);
+        }
+        Some(if results.is_none() { Ok(results.clone()) } else { results.get_item(index) })
+            .transpose()
+    })
+}
+
+/// Ends the futures of a batch, each with the result of its item, by its index and its position in
+/// rows; without one it stays as it is.
+fn end_each<'py>(
+    py: Python<'py>,
+    batch: &Batch<PyItem>,
+    result_of: impl Fn(usize, usize) -> PyResult<Option<Bound<'py, PyAny>>>,
+) -> PyResult<()> {
+    let (mut settler, mut start) = (Settler::new(py), 0);
     for (index, item) in batch.iter().enumerate() {
         let position = start;
         start += item.weight();
-        let Some(ticket) = item.ticket() else { continue };
-        if failed.binary_search(&position).is_err() {
-            let result =
-                if results.is_none() { results.clone() } else { results.get_item(index)? };
+        if let Some(ticket) = item.ticket()
+            && let Some(result) = result_of(index, position)?
+        {
             settler.end(ticket.future(py), Ending::result(result));
         }
     }

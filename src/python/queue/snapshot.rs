@@ -74,20 +74,13 @@ pub(crate) fn stats_of<'py>(py: Python<'py>, queue: &Queue) -> PyResult<Bound<'p
     let type_of = |key: &TypeKey| entries.type_of(py, *key);
     // The default handler has one more key for rows, which few queues have.
     let is_of_rows = |key: &TypeKey| *key == Tags::UNKNOWN;
-    let partitions: Vec<_> = stats
-        .partitions
-        .iter()
-        .map(|partition| {
-            (
-                partition.index,
-                partition.used,
-                partition.owner,
-                partition.attempts,
-                partition.busy.as_secs_f64(),
-                partition.types.iter().filter(|key| !is_of_rows(key)).filter_map(type_of).collect(),
-            )
-        })
-        .collect::<Vec<(usize, u64, usize, u64, f64, Vec<Py<PyAny>>)>>();
+    let partitions = stats.partitions.iter().map(|partition| {
+        let keys = partition.types.iter().filter(|key| !is_of_rows(key));
+        let types: Vec<_> = keys.filter_map(type_of).collect();
+        let busy = partition.busy.as_secs_f64();
+        (partition.index, partition.used, partition.owner, partition.attempts, busy, types)
+    });
+    let partitions: Vec<_> = partitions.collect();
     let handlers: Vec<_> = stats
         .handlers
         .iter()
