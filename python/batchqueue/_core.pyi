@@ -401,7 +401,7 @@ class PartitionPolicy:
     def __reduce__(self, /) -> tuple[Any, tuple[int]]: ...
     def __repr__(self, /) -> str: ...
     @staticmethod
-    def adaptive(multiplier: "int" = ...) -> PartitionPolicy:
+    def adaptive(multiplier: "int" = 25) -> PartitionPolicy:
         """
         Let the partitions grow with `add_handler`: one for each handler up to `multiplier` per
         drain thread, then one for every two handlers.

@@ -92,21 +92,21 @@ impl Buckets {
     }
 
     fn span_at(&self, time: i64) -> Span {
+        let regular = |times, grid, regular_from| Span { times, grid, regular_from, carried: None };
         let Some((zone, per_second)) = &self.zone else {
-            let (times, grid) = (i64::MIN..i64::MAX, self.grid_ahead(0));
-            return Span { times, grid, regular_from: i64::MIN, carried: None };
+            return regular(i64::MIN..i64::MAX, self.grid_ahead(0), i64::MIN);
         };
         let span = zone.span_at(time.div_euclid(*per_second));
         let units = |seconds: i64| seconds.saturating_mul(*per_second);
         let times = span.from.map_or(i64::MIN, units)..span.until.map_or(i64::MAX, units);
         let grid = self.grid_ahead(units(span.offset));
         if span.from.is_none() {
-            return Span { times, grid, regular_from: i64::MIN, carried: None };
+            return regular(times, grid, i64::MIN);
         }
         let (from, before) = (times.start, times.start.saturating_sub(1));
         let set_back = units(span.offset_before - span.offset);
         if set_back % self.width == 0 {
-            return Span { times, grid, regular_from: from, carried: None };
+            return regular(times, grid, from);
         }
         // What the clock showed before it was set back has had its start.
         let regular_from = from.saturating_add(set_back.max(0));

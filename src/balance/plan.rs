@@ -156,18 +156,6 @@ pub(crate) fn deal(ranked: &Ranked, threads: usize) -> Vec<u32> {
     bins
 }
 
-/// The same by partition. One without load goes to index mod threads, like a new one.
-#[cfg(all(test, not(loom)))]
-pub(crate) fn lpt(load: &[f64], threads: usize) -> Vec<usize> {
-    let threads = threads.max(1);
-    let ranked = Ranked::new(load);
-    let mut bins: Vec<usize> = (0..load.len()).map(|partition| partition % threads).collect();
-    for (partition, bin) in ranked.partition.iter().zip(deal(&ranked, threads)) {
-        bins[*partition as usize] = bin as usize;
-    }
-    bins
-}
-
 // Partitions ordered by load, and bounds that no plan can beat.
 
 /// The partitions that have load, lightest first; equal loads by descending index, so that from the
@@ -372,7 +360,7 @@ mod lpt_tests {
 
     use super::*;
     use super::{extremes, thread_loads};
-    use crate::balance::simulation::{loads, sum};
+    use crate::balance::simulation::{loads, lpt, sum};
 
     /// Allows for rounding: ranking truncates loads, and sums are rounded.
     const ROUNDING: f64 = 1.0 + 1e-9;

@@ -8,10 +8,21 @@
 use proptest::collection::{SizeRange, vec};
 use proptest::prelude::*;
 
-use crate::balance::plan::{hold_back, plan_around};
+use crate::balance::plan::{Ranked, deal, hold_back, plan_around};
 use crate::config::DrainBalancer;
 use crate::control::meter::{Measure, Meter, Sample};
 use crate::sync::{Duration, Instant};
+
+/// LPT by partition. One without load goes to index mod threads, like a new one.
+pub(super) fn lpt(load: &[f64], threads: usize) -> Vec<usize> {
+    let threads = threads.max(1);
+    let ranked = Ranked::new(load);
+    let mut bins: Vec<usize> = (0..load.len()).map(|partition| partition % threads).collect();
+    for (partition, bin) in ranked.partition.iter().zip(deal(&ranked, threads)) {
+        bins[*partition as usize] = bin as usize;
+    }
+    bins
+}
 
 /// A step, in seconds.
 const STEP: f64 = 0.001;

@@ -703,9 +703,8 @@ mod sticky_tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::balance::plan::lpt;
     use crate::balance::plan::{moves, thread_loads};
-    use crate::balance::simulation::{first_owners, loads, noisy, tiers, uniform, zipf};
+    use crate::balance::simulation::{first_owners, loads, lpt, noisy, tiers, uniform, zipf};
 
     const ROUNDING: f64 = 1.0 + 1e-9;
 

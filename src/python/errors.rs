@@ -78,8 +78,13 @@ pub(crate) fn type_with_article(object: &Bound<'_, PyAny>) -> String {
 }
 
 /// `timeout` is given by name only.
+#[inline]
+pub(crate) fn refuse_second(method: &str, second: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    second.map_or(Ok(()), |given| Err(misplaced(method, given)))
+}
+
 #[cold]
-pub(crate) fn misplaced(method: &str, given: &Bound<'_, PyAny>) -> PyErr {
+fn misplaced(method: &str, given: &Bound<'_, PyAny>) -> PyErr {
     let given = given.repr().map_or_else(|_| "...".to_owned(), |text| text.to_string());
     PyTypeError::new_err(format!(
         "{method} takes one positional argument, and {given} is a second one; give a timeout by \

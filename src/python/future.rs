@@ -77,11 +77,11 @@ impl FutureBase {
         known.state != State::Cancelled
     }
 
-    fn end(&self, py: Python<'_>, ending: Ending) -> Ended {
+    fn end(&self, ending: Ending) -> Ended {
         let known = self.known.lock();
         match &known.standard {
             Some(standard) if known.may_end(&ending) => {
-                Ended::Conditional(standard.clone_ref(py), ending)
+                Ended::Conditional(standard.clone(), ending)
             }
             _ => self.end_held(known, ending),
         }
@@ -151,19 +151,15 @@ impl FutureBase {
         Ok(())
     }
 
-    fn standard(&self, py: Python<'_>) -> PyResult<Standard> {
+    fn standard(&self, py: Python<'_>) -> PyResult<Arc<Standard>> {
         if let Some(standard) = &self.known(py).standard {
-            return Ok(standard.clone_ref(py));
+            return Ok(standard.clone());
         }
-        let made = Standard {
+        let made = Arc::new(Standard {
             condition: py.import("threading")?.getattr("Condition")?.call0()?.unbind(),
             waiters: PyList::empty(py).into_any().unbind(),
-        };
-        let mut known = self.known.lock();
-        let kept = known.standard.get_or_insert_with(|| Box::new(made.clone_ref(py))).clone_ref(py);
-        drop(known);
-        drop(made);
-        Ok(kept)
+        });
+        Ok(self.known.lock().standard.get_or_insert_with(|| made.clone()).clone())
     }
 
     /// Ends the future as its maker asks.
@@ -343,13 +339,13 @@ impl FutureBase {
     /// The condition that `concurrent.futures.wait` holds.
     #[getter]
     fn _condition(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
-        Ok(slf.get().standard(slf.py())?.condition)
+        Ok(slf.get().standard(slf.py())?.condition.clone_ref(slf.py()))
     }
 
     /// The list that `concurrent.futures.wait` enters itself in.
     #[getter]
     fn _waiters(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
-        Ok(slf.get().standard(slf.py())?.waiters)
+        Ok(slf.get().standard(slf.py())?.waiters.clone_ref(slf.py()))
     }
 
     /// Whether it is done, whether it was cancelled, the result, the error: for asyncio.
@@ -446,12 +442,6 @@ struct Standard {
     waiters: Py<PyAny>,
 }
 
-impl Standard {
-    fn clone_ref(&self, py: Python<'_>) -> Self {
-        Self { condition: self.condition.clone_ref(py), waiters: self.waiters.clone_ref(py) }
-    }
-}
-
 /// What happens at the end of a future; most futures have none of it.
 #[derive(Default)]
 struct Watch {
@@ -507,7 +497,7 @@ struct Known {
     listed: Option<(Arc<Submissions>, usize)>,
     watch: Option<Box<Watch>>,
     /// Made when it is asked for, because it costs as much as all the rest.
-    standard: Option<Box<Standard>>,
+    standard: Option<Arc<Standard>>,
 }
 
 impl Known {
@@ -555,7 +545,7 @@ pub(crate) struct Settler<'py> {
     py: Python<'py>,
     watched: Vec<(Bound<'py, FutureBase>, Watch)>,
     /// Futures whose state may change only while their condition is held.
-    conditional: Vec<(Bound<'py, FutureBase>, Standard, Ending)>,
+    conditional: Vec<(Bound<'py, FutureBase>, Arc<Standard>, Ending)>,
     /// For each event loop the pairs of its future and ours.
     mail: Vec<(GuardedRef, Bound<'py, PyList>)>,
 }
@@ -567,7 +557,7 @@ impl<'py> Settler<'py> {
 
     /// Ends a future, unless it is done. Returns whether it was not.
     pub(crate) fn end(&mut self, future: &Bound<'py, FutureBase>, ending: Ending) -> bool {
-        match future.get().end(self.py, ending) {
+        match future.get().end(ending) {
             Ended::Now(watch) => {
                 self.watched.extend(watch.map(|watch| (future.clone(), *watch)));
                 true
@@ -667,7 +657,7 @@ enum Ended {
     /// It was done.
     Before,
     /// Its condition must be held.
-    Conditional(Standard, Ending),
+    Conditional(Arc<Standard>, Ending),
 }
 
 /// Calls a callback. What it raises is logged.

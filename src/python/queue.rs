@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 use crate::control::log_helper::last_patience;
 use crate::error::ProduceError;
 use crate::python::config::{PySelector, run_for_caller};
-use crate::python::errors::{after_some, flushed, forked, misplaced, not_iterable, too_late};
+use crate::python::errors::{after_some, flushed, forked, not_iterable, refuse_second, too_late};
 use crate::python::future::{FutureBase, Ticket, future_class};
 use crate::python::handler::{HandlerMethods, HandlerOptions};
 use crate::python::interpreter::{InterpreterPause, NoPause, Timeout, deadline_of, generation};
@@ -164,9 +164,7 @@ impl Queue {
         second: Option<&Bound<'_, PyAny>>,
         timeout: Option<Timeout>,
     ) -> PyResult<bool> {
-        if let Some(given) = second {
-            return Err(misplaced("produce", given));
-        }
+        refuse_second("produce", second)?;
         let life = self.life()?;
         let queue = life.core()?;
         let py = item.py();
@@ -205,9 +203,7 @@ impl Queue {
         second: Option<&Bound<'_, PyAny>>,
         timeout: Option<Timeout>,
     ) -> PyResult<Bound<'py, FutureBase>> {
-        if let Some(given) = second {
-            return Err(misplaced("submit", given));
-        }
+        refuse_second("submit", second)?;
         let life = self.life()?;
         let queue = life.core()?;
         let py = item.py();
@@ -252,9 +248,7 @@ impl Queue {
         second: Option<&Bound<'_, PyAny>>,
         timeout: Option<Timeout>,
     ) -> PyResult<usize> {
-        if let Some(given) = second {
-            return Err(misplaced("produce_many", given));
-        }
+        refuse_second("produce_many", second)?;
         let deadline = deadline_of(timeout)?;
         let life = self.life()?;
         let queue = life.core()?;

@@ -299,6 +299,11 @@ pub(super) fn to_array<'a>(
     })
 }
 
+/// Fails if a column cannot hold so many bytes, or so many values in lists.
+pub(super) fn check_size(size: usize) -> Result<(), AggregateError> {
+    i32::try_from(size).map(drop).map_err(|_| AggregateError::TooLarge)
+}
+
 /// Builds a column of bytes. Fails above 2 GiB in total, the most that a column can hold.
 pub(super) fn bytes_of(
     values: impl ExactSizeIterator<Item = Option<impl AsRef<[u8]>>>,
@@ -306,9 +311,7 @@ pub(super) fn bytes_of(
     let (mut bytes, mut total) = (BinaryBuilder::with_capacity(values.len(), 0), 0_usize);
     for value in values {
         total += value.as_ref().map_or(0, |value| value.as_ref().len());
-        if i32::try_from(total).is_err() {
-            return Err(AggregateError::TooLarge);
-        }
+        check_size(total)?;
         bytes.append_option(value);
     }
     Ok(bytes.finish())

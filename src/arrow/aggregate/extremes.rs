@@ -8,7 +8,9 @@ use arrow_array::{ArrayRef, ListArray, StructArray};
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Fields};
 
-use crate::arrow::aggregate::column::{Column, Input, OwnedValue, State, Value, to_array};
+use crate::arrow::aggregate::column::{
+    Column, Input, OwnedValue, State, Value, check_size, to_array,
+};
 use crate::arrow::aggregate::description::AggregateError;
 
 /// The minimum or maximum of each group.
@@ -171,10 +173,7 @@ impl TopN {
     }
 
     fn offsets(&self) -> Result<OffsetBuffer<i32>, AggregateError> {
-        let rows: usize = self.best.iter().map(Vec::len).sum();
-        if i32::try_from(rows).is_err() {
-            return Err(AggregateError::TooLarge);
-        }
+        check_size(self.best.iter().map(Vec::len).sum())?;
         Ok(OffsetBuffer::from_lengths(self.best.iter().map(Vec::len)))
     }
 }

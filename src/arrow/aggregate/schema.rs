@@ -14,6 +14,13 @@ pub(super) struct Types {
     pub(super) kept: Vec<Fields>,
 }
 
+impl Types {
+    /// The types of the keys, and those of the partials.
+    pub(super) fn all(&self) -> impl Iterator<Item = DataType> {
+        self.keys.iter().cloned().chain(self.kept.iter().cloned().map(DataType::Struct))
+    }
+}
+
 /// The indices of an aggregation's columns in a schema.
 #[derive(Clone)]
 pub(super) struct ColumnIndices {
@@ -51,19 +58,13 @@ pub(super) fn in_rows(
                 .to_owned(),
         ));
     }
-    let mut keys = Vec::new();
-    let mut key_types = Vec::new();
+    let keys = aggregation.keys.iter().map(|name| find(schema, name));
+    let mut keys = keys.collect::<Result<Vec<_>, _>>()?;
     let mut bucketing = None;
-    for name in &aggregation.keys {
-        let (index, kept) = find(schema, name)?;
-        keys.push(index);
-        key_types.push(kept);
-    }
     if let Some(window) = &aggregation.window {
         let (index, kept) = find(schema, &window.column)?;
         let (kind, found) = bucketing_of(window, kept)?;
-        keys.push(index);
-        key_types.push(kind);
+        keys.push((index, kind));
         bucketing = Some(found);
     }
     let mut measures = Vec::new();
@@ -95,6 +96,7 @@ pub(super) fn in_rows(
         kept.extend(kept_fields(measure, of(&first).as_ref(), of(&second).as_ref()));
         measures.push((first.map(|(index, _)| index), second.map(|(index, _)| index)));
     }
+    let (keys, key_types) = keys.into_iter().unzip();
     Ok((
         ColumnIndices { keys, bucketing, measures: MeasureIndices::Rows(measures) },
         Types { keys: key_types, kept },

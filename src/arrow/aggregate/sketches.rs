@@ -16,7 +16,7 @@ use datasketches::hll::{HllSketch, HllType, HllUnion};
 use rustc_hash::FxHashMap;
 use sketches_ddsketch::{Config, DDSketch};
 
-use crate::arrow::aggregate::column::{Input, State, Value, bytes_of};
+use crate::arrow::aggregate::column::{Input, State, Value, bytes_of, check_size};
 use crate::arrow::aggregate::description::AggregateError;
 use crate::arrow::aggregate::sums::to_floats;
 
@@ -120,9 +120,7 @@ impl State for Quantiles {
                     .map_or(0.0, |value| value.clamp(least, most))
             })
         });
-        if i32::try_from(self.quantiles.len() * self.sketches.len()).is_err() {
-            return Err(AggregateError::TooLarge);
-        }
+        check_size(self.quantiles.len() * self.sketches.len())?;
         let values: ArrayRef = Arc::new(Float64Array::from_iter_values(values));
         let offsets = OffsetBuffer::from_repeated_length(self.quantiles.len(), self.sketches.len());
         let field = Field::new_list_field(DataType::Float64, true).into();
@@ -198,9 +196,7 @@ impl State for QuantileBuckets {
 
     fn result(&self) -> Result<ArrayRef, AggregateError> {
         let total: usize = self.groups.iter().map(FxHashMap::len).sum();
-        if i32::try_from(total).is_err() {
-            return Err(AggregateError::TooLarge);
-        }
+        check_size(total)?;
         let (mut buckets, mut counts) = (Vec::with_capacity(total), Vec::with_capacity(total));
         for group in &self.groups {
             let mut sorted: Vec<_> =

@@ -90,6 +90,23 @@ struct Counted<S> {
     count: i64,
 }
 
+/// What the states of all sums have alike.
+macro_rules! shared_by_sums {
+    () => {
+        fn copied(&self) -> Option<Box<dyn State>> {
+            Some(Box::new(self.clone()))
+        }
+
+        fn resize(&mut self, groups: usize) {
+            self.sums.resize(groups, Counted::default());
+        }
+
+        fn counts(&self) -> Option<ArrayRef> {
+            Some(counts(&self.sums))
+        }
+    };
+}
+
 fn counts<S>(sums: &[Counted<S>]) -> ArrayRef {
     Arc::new(Int64Array::from_iter_values(sums.iter().map(|sum| sum.count)))
 }
@@ -109,13 +126,7 @@ impl IntegerSums {
 }
 
 impl State for IntegerSums {
-    fn copied(&self) -> Option<Box<dyn State>> {
-        Some(Box::new(self.clone()))
-    }
-
-    fn resize(&mut self, groups: usize) {
-        self.sums.resize(groups, Counted::default());
-    }
+    shared_by_sums!();
 
     fn update(&mut self, groups: &[u32], input: &Input) {
         let Some(column) = &input.array else { return };
@@ -161,10 +172,6 @@ impl State for IntegerSums {
             }),
         };
         Ok(Arc::new(self.sums.iter().map(sum).collect::<Result<Int64Array, _>>()?))
-    }
-
-    fn counts(&self) -> Option<ArrayRef> {
-        Some(counts(&self.sums))
     }
 }
 
@@ -221,13 +228,7 @@ impl FloatSums {
 }
 
 impl State for FloatSums {
-    fn copied(&self) -> Option<Box<dyn State>> {
-        Some(Box::new(self.clone()))
-    }
-
-    fn resize(&mut self, groups: usize) {
-        self.sums.resize(groups, Counted::default());
-    }
+    shared_by_sums!();
 
     fn update(&mut self, groups: &[u32], input: &Input) {
         let Some(column) = &input.array else { return };
@@ -262,10 +263,6 @@ impl State for FloatSums {
             (kept.count > 0).then(|| kept.sum.total() / divisor)
         };
         Ok(Arc::new(self.sums.iter().map(result).collect::<Float64Array>()))
-    }
-
-    fn counts(&self) -> Option<ArrayRef> {
-        Some(counts(&self.sums))
     }
 }
 
@@ -331,13 +328,7 @@ impl DecimalSums {
 }
 
 impl State for DecimalSums {
-    fn copied(&self) -> Option<Box<dyn State>> {
-        Some(Box::new(self.clone()))
-    }
-
-    fn resize(&mut self, groups: usize) {
-        self.sums.resize(groups, Counted::default());
-    }
+    shared_by_sums!();
 
     fn update(&mut self, groups: &[u32], input: &Input) {
         let Some(column) = &input.array else { return };
@@ -371,9 +362,5 @@ impl State for DecimalSums {
         let sums = self.sums.iter().map(|exact| self.sum(exact));
         let sums = sums.collect::<Result<Decimal128Array, _>>()?;
         Ok(Arc::new(sums.with_data_type(sum_type(self.scale))))
-    }
-
-    fn counts(&self) -> Option<ArrayRef> {
-        Some(counts(&self.sums))
     }
 }

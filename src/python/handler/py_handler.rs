@@ -416,7 +416,11 @@ pub(super) fn list_of_letters<'py>(
     for mut letter in letters.drain(..) {
         let types = letter.items.iter().map(|item| item.item_type(py));
         let types = PyList::new(py, types.collect::<Vec<_>>())?;
-        let error = error_of(py, &letter);
+        let cause = letter.failure.cause.as_ref().and_then(Cause::downcast_ref::<GuardedRef>);
+        let error = cause.map(|error| error.bind(py).clone()).unwrap_or_else(|| {
+            // Only the core knows of it.
+            error_value(py, BatchQueueError::new_err(letter.failure.message.clone()))
+        });
         let items = list_of(py, &mut letter.items)?;
         let args = (&list, items, types, error, letter.attempts, queue);
         release(call_in(py, CALLBACKS, "add_dead_letters", args)?);
@@ -424,18 +428,9 @@ pub(super) fn list_of_letters<'py>(
     Ok(list)
 }
 
-fn error_of<'py>(py: Python<'py>, letter: &DeadLetters<PyItem>) -> Bound<'py, PyAny> {
-    let known = letter.failure.cause.as_ref().and_then(Cause::downcast_ref::<GuardedRef>);
-    match known {
-        Some(error) => error.bind(py).clone(),
-        // Only the core knows of it.
-        None => error_value(py, BatchQueueError::new_err(letter.failure.message.clone())),
-    }
-}
-
-// `on_open` of a handler: called under its handler lock before the first batch, and again for the next
-// one if it raised. What it opened is closed by `on_close`, which a handler that is not open does
-// not get.
+// `on_open` of a handler: called under its handler lock before the first batch, and again for the
+// next one if it raised. What it opened is closed by `on_close`, which a handler that is not open
+// does not get.
 
 pub(crate) struct Opening {
     on_open: Option<GuardedRef>,

@@ -57,14 +57,9 @@ pub(crate) fn try_produce(
     let py = item.py();
     let given = queue.selector.given(core, &item)?;
     let _assumed = HandlerCall::assume(call);
-    Attempted::of(
-        py,
-        core.name(),
-        core.try_produce(life.item(item)?, given, &|line| {
-            RoomNotifier::is_awaited(notifier, turn_at, line)
-        }),
-        0,
-    )
+    let is_awaited = |line| RoomNotifier::is_awaited(notifier, turn_at, line);
+    let result = core.try_produce(life.item(item)?, given, &is_awaited);
+    Attempted::of(py, core.name(), result, 0)
 }
 
 /// Enqueue one item whose result is wanted, without waiting.
@@ -140,13 +135,10 @@ pub(crate) fn try_produce_many(
         return Err(PyTypeError::new_err("items must be a list or a tuple"));
     };
     let _assumed = HandlerCall::assume(call);
-    let (accepted, result) = items.try_produce(
-        core,
-        &life.registry,
-        start,
-        &|line| RoomNotifier::is_awaited(notifier, turn_at, line),
-        RoomNotifier::is_any_awaited(notifier, turn_at),
-    )?;
+    let is_awaited = |line| RoomNotifier::is_awaited(notifier, turn_at, line);
+    let awaits_any = RoomNotifier::is_any_awaited(notifier, turn_at);
+    let (accepted, result) =
+        items.try_produce(core, &life.registry, start, &is_awaited, awaits_any)?;
     let attempted = match result {
         Some(result) => Attempted::of(py, core.name(), result, accepted)?,
         None => Attempted::Done(None),

@@ -48,12 +48,6 @@ const MOMENT: Duration = Duration::from_millis(1);
 /// Whether a thread of this process restarts a queue.
 static RESTARTING: AtomicBool = AtomicBool::new(false);
 
-/// In a forked child: the thread that restarted a queue does not exist here.
-pub(crate) fn forget_restarts() {
-    // Relaxed: this is the only thread.
-    RESTARTING.store(false, Ordering::Relaxed);
-}
-
 /// A queue in the process with one generation.
 pub(crate) struct Life {
     /// Taken out, and leaked, only by the destructor in a forked child.
@@ -679,7 +673,8 @@ pub(crate) fn forget_parent(py: Python<'_>, in_hook: bool) -> PyResult<()> {
         waits::forget();
         forget_locks();
         forget_drain_thread();
-        forget_restarts();
+        // The thread that restarted a queue does not exist here. Relaxed: this is the only thread.
+        RESTARTING.store(false, Ordering::Relaxed);
     });
     if is_new && !in_hook && has_gil(py) { run_fork_hooks(py) } else { Ok(()) }
 }
