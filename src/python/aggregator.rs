@@ -199,10 +199,10 @@ impl PyAggregator {
     ///     A `pyarrow.RecordBatch` (without pyarrow: an object with `__arrow_c_array__`), or None
     ///     if there are no groups.
     #[pyo3(signature = () -> "Any")]
-    fn partials(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+    fn partials<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let own = self.own()?;
         let partials = py.detach(|| own.kept.lock().aggregator.take_partials())?;
-        partials.map(|partials| Ok(to_pyarrow(py, partials, own.pyarrow)?.unbind())).transpose()
+        partials.map(|partials| to_pyarrow(py, partials, own.pyarrow)).transpose()
     }
 
     /// Return the keys and the measures of all groups, in order of first appearance. The groups
@@ -216,10 +216,10 @@ impl PyAggregator {
     ///     OverflowError: A sum of integers does not fit into 64 bits; `partials` returns it as a
     ///         decimal.
     #[pyo3(signature = () -> "Any")]
-    fn result(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+    fn result<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let own = self.own()?;
         let result = py.detach(|| own.kept.lock().aggregator.result())?;
-        result.map(|result| Ok(to_pyarrow(py, result, own.pyarrow)?.unbind())).transpose()
+        result.map(|result| to_pyarrow(py, result, own.pyarrow)).transpose()
     }
 
     /// Groups that were lost because the next worker raised, or refused them at close.

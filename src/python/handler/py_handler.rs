@@ -58,7 +58,7 @@ impl PyHandler {
         for object in [&self.on_idle, &self.on_error, &self.on_close, &self.error_handler] {
             visit.call(object.as_deref())?;
         }
-        self.opening.traverse(visit)?;
+        visit.call(self.opening.on_open.as_deref())?;
         self.retry_on.traverse(visit)
     }
 
@@ -384,10 +384,7 @@ fn keep_failed<'py>(
     };
     let args = (error.value(py), list, &original, given.count, sizes);
     let positions: Vec<usize> = call_in(py, CALLBACKS, "failed_positions", args)?.extract()?;
-    let is_in_batch = original.is_some();
-    if let Some(original) = original {
-        release(original.into_any());
-    }
+    let is_in_batch = original.map(|original| release(original.into_any())).is_some();
     if is_in_batch {
         end_others(py, batch, &positions, error.value(py))?;
     }
@@ -442,10 +439,6 @@ impl Opening {
     pub(crate) fn new(on_open: Option<GuardedRef>) -> Self {
         let is_open = AtomicBool::new(on_open.is_none());
         Self { on_open, is_open }
-    }
-
-    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(self.on_open.as_deref())
     }
 
     /// Whether `on_open` has not returned yet.

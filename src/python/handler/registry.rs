@@ -413,12 +413,10 @@ impl Entries {
 
     /// After the core was asked to remove the handlers of a type.
     pub(super) fn note_removed(&mut self, key: TypeKey) {
-        let known = self.types.get_mut(&key);
-        let before = known.map(|known| std::mem::take(&mut known.handlers));
-        if let Some(before) = before {
-            self.note_unused(&before);
-            self.perhaps_gone.push_back(key);
-        }
+        let Some(known) = self.types.get_mut(&key) else { return };
+        let before = std::mem::take(&mut known.handlers);
+        self.note_unused(&before);
+        self.perhaps_gone.push_back(key);
     }
 
     fn note_unused(&mut self, handlers: &[usize]) {

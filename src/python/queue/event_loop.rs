@@ -344,8 +344,7 @@ impl PyPendingItem {
 
     /// Give up. A settled item is left as it is.
     fn refuse(&self) -> PyResult<()> {
-        drop(self.take()?);
-        Ok(())
+        self.take().map(drop)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

@@ -398,10 +398,7 @@ pub(crate) fn run_inline(
     queue: &BatchQueue<PyItem>,
     deadline: Option<Instant>,
 ) -> PyResult<()> {
-    if !queue.is_inline() {
-        return Ok(());
-    }
-    queue.run_inline(deadline, &mut InterpreterPause(py))
+    if queue.is_inline() { queue.run_inline(deadline, &mut InterpreterPause(py)) } else { Ok(()) }
 }
 
 // The process around the queues: its exit, and its forks.
