@@ -1053,7 +1053,7 @@ def close_to_outside(
         timeout: Seconds until the end of the shutdown that will follow. None: without a limit.
     """
 
-def end(queue: "Queue", timeout: SupportsFloat | SupportsIndex | timedelta | None) -> int:
+def end(queue: Queue, timeout: SupportsFloat | SupportsIndex | timedelta | None) -> int:
     """
     Shut a queue down, but leave the wait for its log to `wait_logged`. Returns the number of
     abandoned items.

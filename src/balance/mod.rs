@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `strategy` | [`DrainBalancer`](crate::DrainBalancer): whether to plan now, and by repair of what is |
+//! | `strategy` | [`DrainBalancer`](crate::DrainBalancer): when to plan, and the repair of owners |
 //! | `plan` | longest processing time first, from scratch; plans compared and validated |
 //! | `simulation` | tests: what all this does to the work that gets done, minute after minute |
 //!

@@ -358,7 +358,6 @@ mod tests {
 mod lpt_tests {
     use proptest::prelude::*;
 
-    use super::*;
     use super::{extremes, thread_loads};
     use crate::balance::simulation::{loads, lpt, sum};
 

@@ -1,5 +1,5 @@
-//! The strategies: when to plan, and when to leave the partitions where they are; a plan repairs the
-//! current owners where that is good enough.
+//! The strategies: when to plan, and when to leave the partitions where they are. A plan repairs
+//! the current owners where that is good enough.
 
 use std::borrow::Cow;
 

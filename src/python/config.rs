@@ -1,5 +1,5 @@
-//! The facade's `BatchQueueConfig`, translated into the core's: settings, balancer, selector, and the
-//! policies of threads and partitions.
+//! The facade's `BatchQueueConfig`, translated into the core's: settings, balancer, selector, and
+//! the policies of threads and partitions.
 
 use std::cell::Cell;
 use std::num::NonZeroUsize;

@@ -538,8 +538,8 @@ impl Known {
 // Ends many futures, then wakes and calls what waits for them.
 //
 // First all futures of a batch get their results; then, when the settler is dropped, the threads,
-// callbacks and event loops that wait are notified. So a loop is woken once for a batch, and a thread that waits for the first
-// result finds the others as well.
+// callbacks and event loops that wait are notified. So a loop is woken once for a batch, and a
+// thread that waits for the first result finds the others as well.
 
 pub(crate) struct Settler<'py> {
     py: Python<'py>,

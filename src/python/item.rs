@@ -1,5 +1,5 @@
-//! What goes into a queue: objects and blocks of rows, the types that handlers are registered for, and
-//! what becomes of an item that was refused.
+//! What goes into a queue: objects and blocks of rows, the types that handlers are registered for,
+//! and what becomes of an item that was refused.
 
 use std::fmt::Display;
 use std::mem::ManuallyDrop;

@@ -476,7 +476,6 @@ pub(crate) fn close_to_outside(queue: &Queue, timeout: Option<Timeout>) -> PyRes
 /// Shut a queue down, but leave the wait for its log to `wait_logged`. Returns the number of
 /// abandoned items.
 #[pyfunction]
-#[pyo3(signature = (queue: "Queue", timeout))]
 pub(crate) fn end(py: Python<'_>, queue: &Queue, timeout: Option<Timeout>) -> PyResult<u64> {
     let deadline = deadline_of(timeout)?;
     queue.core_to_close()?.end_with(deadline, &mut InterpreterPause(py))

@@ -91,7 +91,7 @@ impl PyHandler {
         let second = reported.and_then(Result::err).map(|second| describe_error(py, second));
         let mut text = describe_error(py, PyErr::from_value(error));
         if let Some(second) = second {
-            text += &format!("\nthen its error handler failed: {second}");
+            text = format!("{text}\nthen its error handler failed: {second}");
         }
         Failure { cause, ..Failure::last(text) }
     }
@@ -414,10 +414,11 @@ pub(super) fn list_of_letters<'py>(
         let types = letter.items.iter().map(|item| item.item_type(py));
         let types = PyList::new(py, types.collect::<Vec<_>>())?;
         let cause = letter.failure.cause.as_ref().and_then(Cause::downcast_ref::<GuardedRef>);
-        let error = cause.map(|error| error.bind(py).clone()).unwrap_or_else(|| {
+        let error = match cause {
+            Some(error) => error.bind(py).clone(),
             // Only the core knows of it.
-            error_value(py, BatchQueueError::new_err(letter.failure.message.clone()))
-        });
+            None => error_value(py, BatchQueueError::new_err(letter.failure.message.clone())),
+        };
         let items = list_of(py, &mut letter.items)?;
         let args = (&list, items, types, error, letter.attempts, queue);
         release(call_in(py, CALLBACKS, "add_dead_letters", args)?);
