@@ -12,7 +12,8 @@ use crate::threads::context::on_drain_thread;
 use crate::threads::waits::{CHECK_EVERY, Pause, Waiting, Wish, shorter, slice};
 
 impl<T: Item> Control<T> {
-    /// Narrows who may put items in. The queue does not grow from here on.
+    /// Restricts who may put items in, and stops growth. Returns `false` if access was already as
+    /// narrow.
     pub(crate) fn restrict(&self, access: Access) -> bool {
         let mut state = self.state.lock();
         if state.access >= access {
@@ -29,15 +30,15 @@ impl<T: Item> Control<T> {
         true
     }
 
-    /// Closes for all threads but drain threads. `deadline`: that of the shutdown that will follow.
+    /// Closes the queue to all but drain threads, ahead of a shutdown with this `deadline`.
     pub(crate) fn close_to_outside(&self, deadline: Option<Instant>) {
         self.restrict(Access::DrainThreads);
         self.flow.ending.deadlines.announce(deadline);
         self.publish_news();
     }
 
-    /// Closes for all threads and lets the drain threads end. Does not wait. Returns `false` if the
-    /// queue was closed.
+    /// Closes the queue and lets the drain threads end, without waiting. Returns `false` if it was
+    /// already closed.
     pub(crate) fn close(&self) -> bool {
         let closes = self.restrict(Access::Closed);
         if closes {
@@ -50,14 +51,14 @@ impl<T: Item> Control<T> {
         closes
     }
 
-    /// A drain thread may have to act sooner than it knew.
+    /// Makes drain threads check the deadlines again: one may be earlier than they knew.
     fn publish_news(&self) {
         self.flow.ending.deadlines.publish_news();
         self.flow.threads.wake_all();
     }
 
-    /// Closes, and waits for the end of the drain threads, but not for the log. Returns the number
-    /// of abandoned items.
+    /// Closes the queue and waits for the drain threads to end, but not for the log. Returns the
+    /// number of abandoned items.
     pub(crate) fn end<P: Pause>(
         self: &Arc<Self>,
         deadline: Option<Instant>,
@@ -70,8 +71,8 @@ impl<T: Item> Control<T> {
         if self.is_inline() {
             self.end_inline(deadline, pause)?;
         }
-        // A drain thread waits only if the wait can end: not for its own queue, nor for a queue
-        // that needs the handler which it is inside, nor for handlers that wait for its own.
+        // A drain thread waits only if the wait can end: not for its own queue, a queue that needs
+        // the handler it is in, or handlers that wait for that handler.
         let may_wait = !self.flow.would_wait_for_itself();
         if may_wait && let Ok(_compensation) = self.flow.compensate() {
             let waiting = Waiting::begin(self.flow.clone(), Wish::End);
@@ -100,8 +101,8 @@ impl<T: Item> Control<T> {
         Ok(self.state.lock().abandoned)
     }
 
-    /// The time is over: what is not settled by now counts as abandoned, whatever happens to it
-    /// later.
+    /// Expires the queue: items that are not settled by now count as abandoned, whatever happens to
+    /// them later. Returns their number.
     pub(crate) fn expire(&self) -> u64 {
         let mut state = self.state.lock();
         if self.flow.ending.is_expired_under_lock() {
@@ -128,14 +129,14 @@ impl<T: Item> Control<T> {
         }
         if abandoned > 0 {
             let (name, items) = (&self.flow.name, counted(abandoned, "item"));
-            // After the lock is released: the last reference to removed handlers may be dropped.
+            // After the lock is released: this may drop the last reference to removed handlers.
             let places = self.places(&left);
             self.flow.warn(format!(
                 "queue {name}: shutdown ran out of time and abandoned {items}{places}{}",
                 self.describe(&calls)
             ));
         }
-        // A drain thread that hangs does not come to its end, where it would log them.
+        // A drain thread logs these when it ends, which one that hangs never does.
         for line in self.flow.dispatch_log.take_rest(&self.flow.name) {
             self.flow.warn(line);
         }
@@ -146,11 +147,10 @@ impl<T: Item> Control<T> {
 // Flushes: threads that wait until what was accepted has been handled.
 
 impl<T: Item> Control<T> {
-    /// Whether all that was accepted has been handled. What lingers does so no longer, if a flush
-    /// waits.
+    /// Whether all accepted items have been handled. If a flush is waiting, ends lingering.
     #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
     pub(crate) fn is_all_handled(&self) -> bool {
-        // Each partition is asked, so that none lingers.
+        // No short circuit: every partition must stop lingering.
         let open =
             self.flow.route.partitions().filter(|it| it.begin_flush() > it.completed()).count();
         let is_settled = |it: Arc<DeadLetterBox<T>>| it.settled() >= it.posted();
@@ -175,7 +175,7 @@ impl<T: Item> Control<T> {
             .map(|partition| (partition, partition.begin_flush()))
             .collect();
         let settled = || goals.iter().all(|(partition, goal)| partition.completed() >= *goal);
-        // Then the letters of these items are in boxes, which are served in order.
+        // Once the items are settled, their letters are in boxes, which are served in order.
         let letters = OnceLock::new();
         let reached = || {
             let goal = |letter_box: Arc<DeadLetterBox<T>>| (letter_box.posted(), letter_box);
@@ -188,8 +188,8 @@ impl<T: Item> Control<T> {
         self.flow.threads.wake_all();
         loop {
             if reached() || expired() {
-                // After an expiry the positions advance over what was abandoned, so the count
-                // decides.
+                // After expiry, positions advance past abandoned items, so only the count is
+                // reliable.
                 let is_settled = self.state.lock().abandoned == 0;
                 self.log_helper
                     .wait_written(patience(deadline), pause)

@@ -1,5 +1,5 @@
-//! What drains a queue: dedicated threads, which sleep between cycles, the workers of a pool that
-//! queues share, or its callers.
+//! What drains a queue: dedicated threads that sleep between cycles, the workers of a shared pool,
+//! or its callers.
 
 use std::io;
 
@@ -21,7 +21,7 @@ use crate::threads::waits::{Pause, slice};
 /// Starts one thread for each sleeper, named `batchqueue-<queue>-<n>`.
 ///
 /// # Errors
-/// The system cannot start another thread. The queue is closed then, and the threads that did start
+/// The system cannot start another thread. The queue is then closed, and the threads that did start
 /// end.
 pub(crate) fn start_dedicated<T: Item>(
     control: &Arc<Control<T>>,
@@ -35,8 +35,8 @@ pub(crate) fn start_dedicated<T: Item>(
         match spawn(name, move || live(index, mine, sleeper)) {
             Ok(handle) => joins.push(handle),
             Err(cause) => {
-                // Partitions of threads that never started would never be finished: expiry makes
-                // the other threads leave.
+                // No thread will finish the partitions of those that did not start, so expiry makes
+                // the others leave.
                 control.close();
                 control.expire();
                 for _ in index..threads {
@@ -52,7 +52,7 @@ pub(crate) fn start_dedicated<T: Item>(
     Ok(joins)
 }
 
-/// Starts a spare thread, which is counted as running.
+/// Starts a spare thread, already counted as running.
 pub(crate) fn start_spare<T: Item>(control: &Arc<Control<T>>, index: usize) -> std::io::Result<()> {
     let (name, mine) = (format!("batchqueue-{}-{index}", control.flow.name), control.clone());
     spawn(name, move || {
@@ -63,7 +63,7 @@ pub(crate) fn start_spare<T: Item>(control: &Arc<Control<T>>, index: usize) -> s
 }
 
 fn live<T: Item>(index: usize, control: Arc<Control<T>>, sleeper: Sleeper) {
-    // Dropped last, so that nothing of this thread is left when a wait for the threads returns.
+    // Dropped last: when a wait for the threads returns, nothing of this thread is left.
     let _count_out = CountOut(control.flow.ending.running().clone());
     let host = control.flow.host.clone();
     let mut task = Some(control.drain_task(index, sleeper));
@@ -72,14 +72,14 @@ fn live<T: Item>(index: usize, control: Arc<Control<T>>, sleeper: Sleeper) {
         if let Some(dismissed) = task.take_if(run) {
             return dismissed.leave_early();
         }
-        // The queue may be dropped with its last thread: its items and handlers are dropped inside
-        // their host.
+        // The last thread may drop the queue, whose items and handlers must be dropped inside their
+        // host.
         of_task.enter(&mut || drop(task.take()));
     }));
 }
 
-/// Runs until the queue has ended, or the thread, which is a spare one, is dismissed: then it
-/// returns `true`.
+/// Runs until the queue has ended. Returns `true` if the thread is a spare one that was dismissed
+/// first.
 fn run<T: Item>(task: &mut DrainTask<T>) -> bool {
     let _running = task.run_here();
     loop {
@@ -100,18 +100,18 @@ fn run<T: Item>(task: &mut DrainTask<T>) -> bool {
     is_dismissed
 }
 
-// A queue without threads: the callers drain it, after each put and before each wait.
+// A queue without threads: callers drain it after each put and before each wait.
 //
-// One caller drains at a time. A caller from inside a handler of the queue does not: the one below
-// it on the stack continues when the handler returns. A caller that drains another inline queue
-// does not wait for a second one, which may wait for the first: the thread that drains checks once
-// more after the lock is free, so that no item stays behind.
+// One caller drains at a time. A call from inside one of the queue's handlers does not drain: the
+// caller below it on the stack continues when the handler returns. A caller that is draining
+// another inline queue does not wait for this one, whose caller may be waiting for that queue. The
+// draining thread checks once more after releasing the lock, so no item is left behind.
 
 /// The longest sleep before the next cycle, while a batch backs off or its handler is busy.
 const MOST_SLEEP: Duration = Duration::from_millis(10);
 
 impl<T: Item> InlineTask<T> {
-    /// Takes the task, waiting while another caller has it.
+    /// Takes the task, waiting up to `limit` while another caller has it.
     fn take(&self, limit: Option<Duration>) -> Result<TakenTask<'_, T>, NotTaken> {
         let began = Instant::now();
         let mut place = self.place.lock();
@@ -133,13 +133,13 @@ impl<T: Item> InlineTask<T> {
 
 /// Why a caller does not drain the queue.
 enum NotTaken {
-    /// Another one does.
+    /// Another caller does.
     Busy,
     /// The queue has ended.
     Ended,
 }
 
-/// The drain task that a caller runs, and returns with this.
+/// The drain task while a caller runs it; returned on drop.
 struct TakenTask<'a, T: Item> {
     drain: &'a InlineTask<T>,
     /// `None`: the queue has ended.
@@ -159,7 +159,7 @@ impl<T: Item> Drop for TakenTask<'_, T> {
 /// How far a caller has drained the queue.
 enum Drained {
     All,
-    /// A batch backs off, or its handler is busy, and the caller has no more time.
+    /// A batch backs off or its handler is busy, and the caller is out of time.
     Late,
     /// The queue has ended.
     Ended,
@@ -180,15 +180,15 @@ impl<T: Item> Control<T> {
         self.inline.0.get().is_some()
     }
 
-    /// If the callers drain the queue: handles what is in it, or ends it if it is closed. Returns
-    /// `false` if a batch still waits after `limit`, or another caller is still at work: the caller
-    /// continues later. It is outside the host.
+    /// If callers drain the queue, handles what is in it, or ends it if it is closed. Returns
+    /// `false` if a batch still waits after `limit` or another caller is still draining: the caller
+    /// continues later. Called outside the host.
     pub(crate) fn run_inline(self: &Arc<Self>, limit: Option<Duration>) -> bool {
         let Some(drain) = self.inline.0.get() else { return true };
         let Some(scope) = InlineScope::enter(self.flow.address()) else { return true };
         let is_done = self.drain_inline(drain, &scope, limit);
         drop(scope);
-        // Now the log may use the queue.
+        // Outside the scope, so the log may use the queue.
         self.log_helper.write_in_call();
         is_done
     }
@@ -207,7 +207,7 @@ impl<T: Item> Control<T> {
             let mut hand = match drain.take(wait) {
                 Ok(hand) => hand,
                 Err(NotTaken::Ended) => return true,
-                // The other caller checks once more when it has returned the task.
+                // The other caller checks once more after returning the task.
                 Err(NotTaken::Busy) => return scope.is_nested(),
             };
             let Some(task) = &mut hand.task else { return true };
@@ -216,7 +216,7 @@ impl<T: Item> Control<T> {
                 Drained::Late => return false,
                 Drained::Ended => {
                     let mut task = hand.task.take();
-                    // The queue may be dropped here: its items and handlers are dropped inside
+                    // This may drop the queue, whose items and handlers must be dropped inside
                     // their host.
                     self.flow.host.clone().enter(&mut || drop(task.take()));
                     self.flow.ending.running().count_out();
@@ -230,8 +230,8 @@ impl<T: Item> Control<T> {
         }
     }
 
-    /// Ends a closed queue that its callers drain. What waits when the deadline has come is
-    /// abandoned; a caller that is inside a handler then ends the queue later.
+    /// Ends a closed queue that callers drain. At the deadline, items that still wait are
+    /// abandoned; if a caller is inside a handler then, it ends the queue later.
     pub(crate) fn end_inline<P: Pause>(
         self: &Arc<Self>,
         deadline: Option<Instant>,
@@ -279,11 +279,11 @@ impl<T: Item> Control<T> {
     }
 }
 
-// A queue on a shared pool: its single drain task runs cycle after cycle on any free worker.
+// A queue on a shared pool: any free worker runs the next cycle of its single drain task.
 //
 // A rest or a sleep is a timer of the pool. The task publishes that it sleeps, checks once more,
-// and leaves the worker in that state; from then on a wake-up notifies the pool, even if the step
-// has not quite ended.
+// and leaves the worker; from then on a wake-up notifies the pool, even if the step has not quite
+// ended.
 
 struct PooledDrain<T: Item>(Mutex<Option<PooledTask<T>>>);
 
@@ -306,12 +306,12 @@ pub(crate) fn start_pooled<T: Item>(
     control.flow.threads[0].waker.notify_through(handle);
 }
 
-/// How the workers of a pool run: like the queue's own drain threads.
+/// Runs the workers of a pool in the host, like the queue's own drain threads.
 pub(crate) fn live_of<T: Item>(host: Arc<dyn crate::flow::handler::Host<T>>) -> Live {
     Arc::new(move |body| host.live(body))
 }
 
-/// The error message for a pool that cannot start.
+/// Returns the error message for a pool that cannot start its threads.
 pub(crate) fn no_threads(name: &str, size: usize, cause: &io::Error) -> String {
     format!(
         "cannot start the {size} threads of the shared scheduler {name:?}: {cause}; ask for fewer \
@@ -341,7 +341,7 @@ impl<T: Item> PoolTask for PooledDrain<T> {
                     let (host, running) =
                         (task.flow().host.clone(), task.flow().ending.running().clone());
                     let mut task = Some(task);
-                    // The queue may be dropped here: its items and handlers are dropped inside
+                    // This may drop the queue, whose items and handlers must be dropped inside
                     // their host.
                     host.enter(&mut || drop(task.take()));
                     drop(share);

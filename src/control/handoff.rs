@@ -9,7 +9,7 @@
 //!                                   └──────┘ aim elsewhere (control)
 //! ```
 //!
-//! No thread waits for another. A turn takes microseconds, so a move does, too.
+//! No thread waits for another. A move takes no longer than a turn: microseconds.
 
 use crate::control::state::{Control, ControlState};
 use crate::flow::partition::Access;
@@ -18,14 +18,14 @@ use crate::item::Item;
 use crate::sync::{Instant, Ordering, fence};
 
 impl<T: Item> Control<T> {
-    /// Moves a partition as a balancer plans it. Returns `false` if `to` has it already, or if the
-    /// queue is closing.
+    /// Moves a partition for a balancer. Returns `false` if `to` already has it or the queue is
+    /// closing.
     pub(crate) fn hand_over(&self, state: &mut ControlState, partition: usize, to: usize) -> bool {
         state.access == Access::Open && self.move_to(state, partition, to)
     }
 
-    /// Moves a partition to the drain thread `to`: immediately, unless its owner is inside, which
-    /// then completes the move when it leaves. Returns `false` if `to` has it already.
+    /// Moves a partition to the drain thread `to`. If the owner is inside, it completes the move
+    /// when it leaves. Returns `false` if `to` already has the partition.
     ///
     /// Called under the control lock, as `state` proves, and not after expiry.
     pub(crate) fn move_to(&self, state: &mut ControlState, partition: usize, to: usize) -> bool {
@@ -35,13 +35,12 @@ impl<T: Item> Control<T> {
         let revoked = loop {
             let next = match seen {
                 _ if seen.wanted() == to => return false,
-                // Already on its way: let it stay, or aim it elsewhere.
+                // Already under way: cancel the move, or redirect it.
                 Owner::Revoked { from, .. } if from == to => Owner::Owned(to),
                 Owner::Revoked { from, .. } | Owner::Owned(from) => Owner::Revoked { from, to },
             };
             if matches!(seen, Owner::Owned(_)) {
-                // A partition that is aimed elsewhere has been under way since it was first
-                // revoked.
+                // A redirected partition has been under way since it was first revoked.
                 self.flow
                     .route
                     .partition(partition)
@@ -63,7 +62,8 @@ impl<T: Item> Control<T> {
                     state.longest_handoff = state.longest_handoff.max(now.elapsed());
                     self.flow.announce_owner(partition, to);
                 }
-                // If the exchange fails, the owner came and left meanwhile, and completed the move.
+                // If the exchange fails, the owner has entered and left in between, and completed
+                // the move.
             }
         }
         true

@@ -1,14 +1,14 @@
-//! The log helper: lines go to the user's log on another thread, at most one for each queue,
-//! through a bounded list. A log that hangs, or that waits for the queue itself, keeps its helper
-//! and loses lines, and holds up nothing else.
+//! The log helper: a thread, at most one per queue, that writes lines from a bounded list to the
+//! user's log. A log that hangs, or that waits for the queue itself, ties up its helper and loses
+//! lines, but blocks nothing else.
 //!
-//! Drain threads, the control thread and the supervisor log in no other way. A caller that produces
-//! or makes a queue logs in its own call, unless it is a drain thread. A queue without threads has
-//! no helper: its callers write the lines when they have drained it, one caller at a time.
+//! Drain threads, the control thread and the supervisor always log through it. A caller that
+//! produces or creates a queue logs in its own call, unless it is a drain thread. A queue without
+//! threads has no helper: its callers write the lines after draining it, one caller at a time.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
-//! | backlog | every thread that logs, the helper, under its lock | the same; statistics; flushes |
+//! | backlog | every thread that logs, the helper, under its lock | the writers; statistics; flushes |
 //! | written | the helper (notify) | flushes and shutdowns (wait) |
 
 use std::cell::Cell;
@@ -23,20 +23,20 @@ use crate::threads::context::{KnownThread, LogScope, QueueLog, on_drain_thread, 
 use crate::threads::pool::ThreadBody;
 use crate::threads::waits::{Pause, slice};
 
-/// Lines that wait for the log; those beyond are dropped and counted.
+/// The most lines that wait for the log; further ones are dropped and counted.
 const MOST_LINES: usize = 1_000;
 
-/// How long a flush, a shutdown, or the exit of the process with all its queues waits for lines.
+/// How long a flush, a shutdown, or the exit of the process (for all its queues) waits for lines.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a shutdown waits at least, so that its deadline does not hide what it abandoned.
+/// How long a shutdown waits at least, so that its report of abandoned items is not cut off.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Who knows what a thread is called, and what it does. Asked by threads that may wait.
+/// A source of thread names and stacks. Its methods may block.
 pub(crate) trait Witness {
     fn name(&self, thread: &KnownThread) -> String;
 
-    /// The calls that the thread is inside of, a line or more for each.
+    /// Returns the thread's call stack, one or more lines per call.
     fn stack(&self, thread: &KnownThread) -> Option<String>;
 }
 
@@ -57,7 +57,7 @@ impl<T: Item> Witness for HostWitness<'_, T> {
 pub(crate) enum Line {
     /// Something may need the operator's attention.
     Warning(String),
-    /// The same, with names or stacks of threads, which the helper asks for.
+    /// A warning with thread names or stacks, which the helper looks up when it writes the line.
     Later(LaterLine),
     /// About normal operation.
     Info(String),
@@ -88,9 +88,9 @@ impl fmt::Debug for Line {
     }
 }
 
-/// Where lines go. Both methods may run the user's code.
+/// A destination for lines. Both methods may run user code.
 pub(crate) trait Log: Send + Sync + 'static {
-    /// Runs the helper from start to end, as a thread that the log can name.
+    /// Runs the helper's whole life, on a thread that the log can name.
     fn live(&self, body: ThreadBody);
 
     fn write(&self, line: Line);
@@ -112,27 +112,27 @@ impl<T: Item> Log for HostLog<T> {
 /// The log as statistics show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LogFigures {
-    /// Lines that wait, the one that is being written included.
+    /// Lines that wait, including the one being written.
     pub(crate) waiting: usize,
     /// Lines that were lost because too many waited.
     pub(crate) dropped: u64,
-    /// How long the line takes so far that is being written.
+    /// How long the current line has been in writing.
     pub(crate) in_line: Duration,
 }
 
 #[derive(Debug, Default)]
 struct Backlog {
     lines: VecDeque<Line>,
-    /// Lines that were put into the list so far.
+    /// Lines put into the list so far.
     accepted: u64,
     dropped: u64,
-    /// Those of them that no line has reported yet.
+    /// Dropped lines that have not been reported yet.
     unreported: u64,
-    /// Whether the callers of the queue write, and no helper.
+    /// Whether the queue's callers write the lines instead of a helper.
     is_of_callers: bool,
-    /// Whether the helper, or a caller, is at work.
+    /// Whether the helper or a caller is writing.
     is_running: bool,
-    /// When that began to write a line.
+    /// When the current line was begun.
     writing_since: Option<Instant>,
 }
 
@@ -141,14 +141,14 @@ impl Backlog {
         self.lines.len() + usize::from(self.writing_since.is_some())
     }
 
-    /// Lines that were written so far, in the order of the list.
+    /// Returns the number of lines written so far.
     fn written(&self) -> u64 {
         self.accepted - self.waiting() as u64
     }
 }
 
 struct Inner {
-    /// What the lines are about, as they begin.
+    /// The prefix of the helper's own lines.
     subject: String,
     log: Box<dyn Log>,
     backlog: Mutex<Backlog>,
@@ -175,7 +175,7 @@ impl LogHelper {
         }))
     }
 
-    /// Lets the callers of the queue write its lines, by [`write_in_call`](Self::write_in_call).
+    /// Leaves writing to the queue's callers, with [`write_in_call`](Self::write_in_call).
     pub(crate) fn leave_to_callers(&self) {
         self.0.backlog.lock().is_of_callers = true;
     }
@@ -183,7 +183,7 @@ impl LogHelper {
     /// Logs a line without waiting for the log.
     pub(crate) fn log(&self, line: Line) {
         if cfg!(loom) {
-            // A further thread would multiply what a model explores.
+            // Another thread would multiply the states that a model explores.
             return self.0.log.write(line);
         }
         let mut backlog = self.0.backlog.lock();
@@ -198,7 +198,7 @@ impl LogHelper {
         self.start();
     }
 
-    /// Starts the helper, if lines wait and it does not run.
+    /// Starts the helper if lines wait and it is not running.
     fn start(&self) {
         let mut backlog = self.0.backlog.lock();
         if backlog.lines.is_empty() || backlog.is_of_callers || backlog.is_running {
@@ -217,8 +217,8 @@ impl LogHelper {
         });
     }
 
-    /// Writes the lines of a queue without threads, unless another caller does: two would change
-    /// their order.
+    /// Writes the lines of a queue without threads, unless another caller is doing so: two writers
+    /// would reorder them.
     pub(crate) fn write_in_call(&self) {
         if std::mem::replace(&mut self.0.backlog.lock().is_running, true) {
             return;
@@ -228,7 +228,7 @@ impl LogHelper {
         leave.has_left.set(true);
     }
 
-    /// Writes lines until none is left.
+    /// Writes lines until none are left.
     fn write_lines(&self) {
         let _scope = LogScope::enter();
         while let Some(line) = self.next() {
@@ -236,7 +236,7 @@ impl LogHelper {
         }
     }
 
-    /// The next line, or `None` at the end.
+    /// Returns the next line, or `None` if no line is left.
     fn next(&self) -> Option<Line> {
         let backlog = &mut *self.0.backlog.lock();
         backlog.writing_since = None;
@@ -266,8 +266,8 @@ impl LogHelper {
         }
     }
 
-    /// Waits until all lines of now are in the log, but no longer than it is worth: not behind a
-    /// line that is held up, nor on a thread that is writing one.
+    /// Waits until all lines logged so far are written, or until `latest`. Does not wait behind a
+    /// line that hangs, nor on a thread that is writing one.
     pub(crate) fn wait_written<P: Pause>(
         &self,
         latest: Instant,
@@ -304,21 +304,22 @@ impl QueueLog for LogHelper {
     }
 }
 
-/// How long a flush waits for its lines.
+/// Returns until when a flush waits for its lines.
 pub(crate) fn patience(deadline: Option<Instant>) -> Instant {
     let latest = Instant::now() + PATIENCE;
     deadline.map_or(latest, |deadline| deadline.min(latest))
 }
 
-/// How long a shutdown waits for its lines, though it has no time left.
+/// Returns until when a shutdown waits for its lines, even past its deadline.
 pub(crate) fn last_patience(deadline: Option<Instant>) -> Instant {
     patience(deadline).max(Instant::now() + LAST_PATIENCE)
 }
 
-/// If the log panics, or the helper does not start, the next line starts another one.
+/// A guard that marks the writer as stopped if the log panics or the helper does not start, so that
+/// the next line starts another.
 struct Leave {
     helper: LogHelper,
-    /// The writer has found no more lines: another may be at work by now.
+    /// The writer has found no more lines and another may be running by now.
     has_left: Cell<bool>,
 }
 

@@ -10,8 +10,8 @@ use crate::sync::{Arc, Mutex};
 use crate::testing::loom::{Number, ONE, Seen, TWO, config, model, model_by_turns};
 use crate::testing::threads::Latch;
 
-/// A close finds more items than one take may take (rule 14): a partition is finished when it is
-/// empty.
+/// A close finds more items than the limit of one take (rule 14): a partition is finished only when
+/// it is empty.
 #[test]
 fn loom_close_while_a_take_stops_at_its_budget() {
     model(2, || {
@@ -38,15 +38,15 @@ fn loom_close_while_a_producer_puts() {
             thread::spawn(move || queue.produce(Number(ONE, 1)).is_ok())
         };
         queue.shutdown(None);
-        // Before the join: what was accepted is handled when the shutdown returns, whichever
-        // threads still run.
+        // Before the join: accepted items are handled when the shutdown returns, whichever threads
+        // still run.
         let handled = seen.numbers().len();
         let accepted = producer.join().unwrap();
         assert_eq!(handled, usize::from(accepted));
     });
 }
 
-/// The same where the open segment already holds an item, so that the put skips its checks.
+/// As above, but the open segment already holds an item, so the put skips its checks.
 #[test]
 fn loom_close_while_a_producer_adds_to_a_segment() {
     model(2, || {
@@ -98,8 +98,7 @@ fn loom_close_while_a_handler_produces() {
     });
 }
 
-/// Shutdown against growth (rule 11): a type that is added too late is refused, and so are its
-/// items.
+/// Shutdown against growth (rule 11): a type added too late is refused, and so are its items.
 #[test]
 fn loom_close_while_a_type_is_added() {
     model(2, || {

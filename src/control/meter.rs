@@ -1,4 +1,4 @@
-//! The meter: the load of each partition, as demand or as busy time.
+//! The meter: measures the load of each partition, as demand or as busy time.
 //!
 //! It reads counts that producers and drain threads maintain anyway. Nothing is reset: a load is
 //! the difference between two readings, and the first reading counts from the queue's start.
@@ -10,19 +10,19 @@ use crate::item::Item;
 use crate::observe::Calling;
 use crate::sync::{Duration, Instant};
 
-/// After this many consecutive runs without enough evidence, the baseline moves anyway: slow
-/// traffic can add up to evidence, and outdated readings are forgotten.
+/// After this many consecutive runs without enough evidence, the baseline moves anyway. Until then
+/// slow traffic can add up to evidence; after that, readings would be outdated.
 const MAX_KEPT_RUNS: u32 = 10;
 
-/// The share of the time that the busiest thread must be busy before anything moves.
+/// The share of time that the busiest thread must spend busy before any partition moves.
 const LEAST_BUSY: f64 = 0.05;
 
 /// What a load is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measure {
-    /// What producers tried to put in: demand. Of the refused attempts, at most as many count as
-    /// were accepted: a producer that tries again and again asks for nothing more. A partition that
-    /// only waits for its next try has no demand that another thread could serve.
+    /// Attempts to put items: demand. Refused attempts count up to the number of accepted ones,
+    /// since a producer that retries asks for nothing more. A partition that only waits for its
+    /// next try has no demand that another thread could serve.
     Attempts,
     /// The time in handlers, up to now.
     Busy,
@@ -68,7 +68,8 @@ impl Sample {
         attempts.min(2 * (self.accepted - before.accepted)) as f64
     }
 
-    /// Load and variance. A call that ended between two counts may be missing in one of them.
+    /// Returns load and variance, at least 0: a call that ended between two reads may be missing
+    /// from one.
     fn busy_since(&self, before: &Self) -> (f64, f64) {
         ((self.busy - before.busy).max(0.0), (self.squares - before.squares).max(0.0))
     }
@@ -79,9 +80,9 @@ impl Sample {
 pub(crate) struct Reading {
     samples: Vec<Sample>,
     load: Vec<f64>,
-    /// Of each load, if it came about by chance.
+    /// The variance of each load under pure chance.
     variance: Vec<f64>,
-    /// A thread with less load has nothing that is worth a move.
+    /// The load below which a thread has nothing worth moving.
     least: f64,
     at: Instant,
 }
@@ -91,16 +92,16 @@ impl Reading {
         &self.load
     }
 
-    /// Whether the threads' loads differ by more than chance. Without this test, a queue with
-    /// little traffic would move partitions at every run.
+    /// Tests whether the threads' loads differ by more than chance. Without this test, a queue with
+    /// little traffic would move partitions on every run.
     ///
-    /// Attempts are counts, so their variance is about their number (Poisson). Busy time is a sum
-    /// over calls at random times (compound Poisson), whose variance is about the sum of the
-    /// squares: long calls need many, quick ones few.
+    /// Attempts are counts, whose variance is about their number (Poisson). Busy time is a sum over
+    /// calls at random times (compound Poisson), whose variance is about the sum of their squares:
+    /// evidence takes many long calls but few quick ones.
     fn evidence(&self, owner: &[usize], threads: usize) -> Evidence {
         const DEVIATIONS: f64 = 3.0;
-        /// If chance explains differences of at most this share of the largest load, it cannot hide
-        /// one that would be worth a move.
+        /// If chance explains at most this share of the largest load, it cannot hide a difference
+        /// worth a move.
         const CLOSE_ENOUGH: f64 = 0.1;
         let (smallest, largest) = extremes(&thread_loads(&self.load, owner, threads));
         let (less, more) = extremes(&thread_loads(&self.variance, owner, threads));
@@ -133,7 +134,7 @@ pub(crate) struct Meter {
     baseline: Vec<Sample>,
     baseline_at: Instant,
     kept_runs: u32,
-    /// The time that each thread had spent in calls, and when that was read.
+    /// The time that each thread had spent in calls as of `busy_at`.
     busy: Vec<Duration>,
     busy_at: Option<Instant>,
 }
@@ -149,8 +150,7 @@ impl Meter {
         }
     }
 
-    /// Reads the load of each partition since the baseline. `calls` returns the calls that are
-    /// running.
+    /// Reads the load of each partition since the baseline. `calls` returns the running calls.
     pub(crate) fn read<T: Item>(
         &mut self,
         route: &Route<T>,
@@ -158,7 +158,7 @@ impl Meter {
         calls: impl FnOnce() -> Vec<(Calling, Instant)>,
     ) -> Reading {
         let mut samples: Vec<Sample> = route.partitions().map(Sample::of).collect();
-        // Afterwards: a call that ends between the two is in neither, and counts the next time.
+        // Read second: a call that ends between the two reads is in neither, and counts next time.
         for (calling, since) in calls() {
             if let Calling::Batch { partition, .. } = calling
                 && let Some(sample) = samples.get_mut(partition)
@@ -169,7 +169,7 @@ impl Meter {
         self.reading(samples, measure, Instant::now())
     }
 
-    /// The same for counts that were read at `now`.
+    /// Computes the reading from counts that were read at `now`.
     pub(crate) fn reading(
         &mut self,
         samples: Vec<Sample>,
@@ -194,8 +194,8 @@ impl Meter {
         Reading { samples, load, variance, least, at: now }
     }
 
-    /// The share of the time since the last call of this function that each thread has spent in
-    /// calls; 0 at the first.
+    /// Returns the share of time that each thread has spent in calls since this was last called; 0
+    /// the first time.
     pub(crate) fn busy_shares(&mut self, busy: Vec<Duration>, now: Instant) -> Vec<f64> {
         let since = self.busy_at.replace(now);
         let before = std::mem::replace(&mut self.busy, busy);
@@ -217,7 +217,7 @@ impl Meter {
         self.kept_runs = 0;
     }
 
-    /// Whether the loads are worth a plan. Without enough evidence the baseline stays, so that the
+    /// Whether the loads warrant a plan. Without enough evidence the baseline stays, so that the
     /// next reading has more.
     pub(crate) fn weigh(&mut self, reading: Reading, owner: &[usize], threads: usize) -> bool {
         let evidence = reading.evidence(owner, threads);
@@ -229,8 +229,7 @@ impl Meter {
         evidence == Evidence::Uneven
     }
 
-    /// Keeps the baseline, because the reading held too little evidence, unless the baseline is too
-    /// old.
+    /// Keeps the baseline so that evidence adds up, unless it is too old.
     fn keep(&mut self, reading: Reading) {
         self.kept_runs += 1;
         if self.kept_runs >= MAX_KEPT_RUNS {
@@ -269,7 +268,7 @@ mod tests {
         assert_eq!(meter.busy_shares(seconds([110, 5]), later), [1.0, 0.5]);
     }
 
-    /// A second of busy time, in calls of so many seconds each.
+    /// A second of busy time, in calls of `call` seconds each.
     #[test]
     fn long_calls_are_less_evidence_than_quick_ones() {
         let of = |call: f64| reading(&[1.0, 0.2], &[call, 0.2 * call], 0.0).evidence(&[0, 1], 2);
@@ -291,7 +290,7 @@ mod tests {
         assert_eq!(since(sample(115, 60)), 15.0);
         assert_eq!(since(sample(900, 60)), 20.0);
         assert_eq!(since(sample(900, 50)), 0.0);
-        // Attempts that waited are accepted later.
+        // Attempts that waited were accepted later.
         assert_eq!(since(sample(105, 60)), 5.0);
     }
 

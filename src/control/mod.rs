@@ -2,16 +2,16 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `state` | [`Control`](state::Control): what the control side of one queue shares |
-//! | `register`, `types` | handlers come, are replaced and go; which partitions their types get |
+//! | `state` | [`Control`](state::Control): the shared state of one queue's control side |
+//! | `register`, `types` | adds, replaces and removes handlers; assigns partitions to their types |
 //! | `handoff` | moves a partition from one drain thread to another |
 //! | `meter`, `rebalancer` | the load of each partition; the thread that runs all balancers |
-//! | `supervisor` | other threads take over from one that is held up; spare threads |
-//! | `watchdog` | log lines about calls, producers and items that take long |
+//! | `supervisor` | take-over from threads that are held up; spare threads |
+//! | `watchdog` | log lines about long calls, blocked producers and waiting items |
 //! | `drains` | what drains a queue: its own threads, the workers of a pool, or its callers |
-//! | `log_helper` | writes log lines on another thread: a log that hangs holds up nothing else |
+//! | `log_helper` | writes log lines on its own thread, so that a log that hangs blocks nothing else |
 //! | `close` | flush, shutdown and expiry |
-//! | `snapshot` | how statistics are read from a running queue |
+//! | `snapshot` | reads statistics from a running queue |
 
 pub(crate) mod close;
 pub(crate) mod drains;

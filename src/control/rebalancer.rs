@@ -1,7 +1,7 @@
 //! The control thread: one per process, which runs the balancers of all queues.
 //!
-//! Balancers do not run on drain threads: in a saturated pool, a balancer that waits for a free
-//! worker never runs. The thread starts with the first queue that has one.
+//! Balancers do not run on drain threads: in a saturated pool, a balancer would wait for a free
+//! worker forever. The thread starts with the first queue that has a balancer.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +21,7 @@ use crate::sync::{Arc, Duration, Forgettable, Instant, Weak, thread_local};
 use crate::threads::agenda::{Agenda, Duty, spawn_helper};
 use crate::threads::slots::ThreadSlot;
 
-/// A custom balancer that has not returned for this long, or for five intervals, is logged.
+/// A custom balancer that has not returned for this long, and for five intervals, is logged.
 const HUNG_AFTER: Duration = Duration::from_secs(5);
 
 static CONTROL: Forgettable<Agenda<Balance>> = Forgettable::new();
@@ -30,7 +30,8 @@ struct Balance;
 
 /// A queue that has a balancer.
 trait Balanced: Send + Sync {
-    /// Runs the balancer. Returns after what time it runs again.
+    /// Runs the balancer. Returns the delay until the next run, or `None` if it runs on request
+    /// only.
     fn balance(self: Arc<Self>) -> Option<Duration>;
 }
 
@@ -65,29 +66,30 @@ pub(crate) fn register<T: Item>(control: &Arc<Control<T>>) -> std::io::Result<()
     agenda.start()
 }
 
-/// Unregisters a closing queue: its balancer does not run any more.
+/// Unregisters a closing queue, so that its balancer no longer runs.
 pub(crate) fn unregister<T: Item>(control: &Control<T>) {
     CONTROL.get().unregister(address(control));
 }
 
-/// By which the agenda knows a queue.
+/// Returns the key of a queue in the agenda.
 fn address<T: Item>(control: &Control<T>) -> usize {
     std::ptr::from_ref(control) as usize
 }
 
-/// For the end of the process; see [`Agenda::wait_ended`].
+/// Waits for the control thread when the process exits; see [`Agenda::wait_ended`].
 #[cfg(feature = "python")]
 pub(crate) fn wait_ended(deadline: Option<Instant>) {
     CONTROL.get().wait_ended(deadline);
 }
 
-/// For a forked child: the thread does not exist here, and its lock may be held for ever.
+/// Resets the agenda in a forked child, where the thread does not exist and its lock may never be
+/// released.
 #[cfg(feature = "python")]
 pub(crate) fn forget() {
     CONTROL.forget();
 }
 
-/// A run of a custom balancer, which ends when this is dropped.
+/// A run of a custom balancer, ended on drop.
 struct Run<T: Item>(Option<Arc<Control<T>>>);
 
 impl<T: Item> Drop for Run<T> {
@@ -109,7 +111,8 @@ impl<T: Item> Control<T> {
         }
     }
 
-    /// A custom balancer is user code, which may hang. It has no further run until it returns.
+    /// Runs a custom balancer, user code that may hang, on a helper thread. It is not run again
+    /// until it returns.
     fn balance_on_helper(self: Arc<Self>) {
         let Some(balancing) = &self.balancing else { return };
         if let Some(since) = balancing.begin_run() {
@@ -139,12 +142,12 @@ impl<T: Item> Control<T> {
         }
     }
 
-    /// With an interval of zero, the balancer runs on request only.
+    /// Returns `None` if the interval is zero: the balancer then runs on request only.
     fn balance_interval(&self) -> Option<Duration> {
         Some(self.flow.config.rebalance_interval).filter(|interval| !interval.is_zero())
     }
 
-    /// [`rebalance`](Self::rebalance) for a caller that must not wait.
+    /// Requests a run of the balancer, for a caller that must not wait.
     pub(crate) fn rebalance_soon(&self) {
         if self.balancing.is_some() && self.state.lock().access == Access::Open {
             CONTROL.get().request(address(self), Instant::now());
@@ -201,7 +204,7 @@ impl<T: Item> Control<T> {
         begun
     }
 
-    /// [`rebalance`](Self::rebalance), which adds to `lines` what is to be logged.
+    /// Implements [`rebalance`](Self::rebalance); adds lines for the log to `lines`.
     fn run_balancer(self: &Arc<Self>, lines: &mut Vec<Line>) -> usize {
         let Some(balancing) = &self.balancing else { return 0 };
         let Some(_inside) = InsideBalancer::enter() else { return 0 };
@@ -229,7 +232,7 @@ impl<T: Item> Control<T> {
         begun
     }
 
-    /// Returns `None` if all partitions stay where they are.
+    /// Measures and plans. Returns `None` if all partitions stay where they are.
     fn decide(
         &self,
         balancing: &Balancing,
@@ -245,8 +248,8 @@ impl<T: Item> Control<T> {
         };
         let reading = meter.read(&self.flow.route, measure, calls);
         let load = reading.load().to_vec();
-        // The wanted owners: a partition in a handoff counts for its new owner, and one that a
-        // spare thread serves for the thread that gets it back.
+        // The wanted owners: a partition in a handoff counts for its new owner, and one on a spare
+        // thread for the thread that will get it back.
         let owner = self.planned_owners(load.len());
         {
             let mut figures = balancing.figures.lock();
@@ -285,8 +288,8 @@ impl<T: Item> Control<T> {
         Some(Decision { plan, load, owner })
     }
 
-    /// The threads that have been inside one call for so long that they may not return. No
-    /// partition is assigned to them.
+    /// Returns which threads have been in one call for so long that they may never return. They are
+    /// assigned no partitions.
     fn threads_away(&self) -> Vec<bool> {
         let interval = self.flow.config.rebalance_interval;
         let limit = if interval.is_zero() { STUCK_AFTER } else { STUCK_AFTER.min(interval / 2) };
@@ -306,7 +309,7 @@ impl<T: Item> Control<T> {
     ) -> Result<Option<Vec<usize>>, String> {
         let mut plan = Ok(None);
         self.flow.host.enter(&mut || {
-            // The control thread serves other queues too: a panic of one balancer must not end it.
+            // The thread serves other queues too: a panic in one balancer must not end it.
             let asked = catch_unwind(AssertUnwindSafe(|| {
                 balancing.balancer.plan(load, owner, self.flow.threads.len())
             }));
@@ -315,7 +318,7 @@ impl<T: Item> Control<T> {
         plan
     }
 
-    /// Logs a partition that is too heavy for any plan.
+    /// Logs a partition that is too heavy for any plan to even out.
     #[allow(clippy::cast_precision_loss)]
     fn report_oversized(&self, balancing: &Balancing, load: &[f64], lines: &mut Vec<Line>) {
         let threads = self.flow.threads.len();

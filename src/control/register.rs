@@ -1,7 +1,7 @@
-//! Registration: how handlers come to their types, and types to their partitions.
+//! Registration: assigns handlers to types, and partitions to types.
 //!
-//! Growth shares what is there, copies nothing, holds the control lock, and is refused once the
-//! queue is closing (rule 11 of `flow/ownership/README.md`).
+//! Growth copies nothing, holds the control lock, and is refused once the queue is closing (rule 11
+//! of `flow/ownership/README.md`).
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -20,8 +20,8 @@ use crate::item::{HandledType, Item, TypeKey};
 use crate::sync::Arc;
 
 impl<T: Item> Control<T> {
-    /// Gives a type its handler, or its handlers, one for each of as many partitions. Returns the
-    /// end of the previous handlers' retirement, if there were any.
+    /// Registers the handlers of a type, one per partition. Returns the end of the previous
+    /// handlers' retirement, if there were any.
     pub(crate) fn register<E>(
         self: &Arc<Self>,
         item_type: &HandledType,
@@ -46,7 +46,7 @@ impl<T: Item> Control<T> {
         Ok(begun.map(|begun| self.continue_retirement(begun)))
     }
 
-    /// Gives other handlers to a type that has not gone. Returns the previous ones.
+    /// Replaces the handlers of a type that has not gone. Returns the previous ones.
     fn register_known(
         &self,
         state: &mut ControlState,
@@ -106,7 +106,8 @@ impl<T: Item> Control<T> {
         Ok(())
     }
 
-    /// The partitions of a new type, and the number of its spread if it has several.
+    /// Chooses the partitions of a new type. Returns them, and the number of its spread if there
+    /// are several.
     fn place_type(
         &self,
         state: &mut ControlState,
@@ -116,7 +117,7 @@ impl<T: Item> Control<T> {
     ) -> (Partitions, Option<usize>) {
         let (route, growth, types) = (&self.flow.route, &mut state.growth, &mut state.types);
         let former = types.whereabouts.get(key);
-        // Several handlers keep the order per partition only, whatever partitions they get.
+        // Several handlers keep order per partition only, so they may get any partitions.
         let former = former.filter(|former| count == 1 || count == former.len()).cloned();
         let free = || {
             let spreads = types.free_spreads.iter().map(|&spread| route.partitions_of(spread));
@@ -153,7 +154,7 @@ impl<T: Item> Control<T> {
             .with_dead_letter(dead_letter)
     }
 
-    /// Before the handlers are published.
+    /// Makes the queue ready for handlers that are about to be published.
     fn prepare(&self, registered: &TypeHandlers<T>) {
         self.flow.serving.add(registered.instances());
         self.flow.route.add_idle_handlers(registered);
@@ -163,8 +164,8 @@ impl<T: Item> Control<T> {
         self.note_settings(&registered.partitions, registered.settings);
     }
 
-    /// A handler of these partitions is called with these settings. With another selector than by
-    /// type, its items may be in any partition.
+    /// Applies the settings of a handler to its partitions. Unless the selector is by type, its
+    /// items may be in any partition.
     fn note_settings(&self, partitions: &[usize], settings: CallSettings) {
         if settings.max_batch_items > self.flow.config.max_batch_items {
             for &partition in partitions {
@@ -201,14 +202,14 @@ impl<T: Item> Control<T> {
         Err(ConfigError(problem))
     }
 
-    /// Removes a type's handler. Returns the end of its retirement, or `None` if it had no handler.
+    /// Removes a type's handler. Returns the end of its retirement, or `None` if there was no
+    /// handler to remove.
     pub(crate) fn unregister(self: &Arc<Self>, key: TypeKey) -> Option<Arc<Retired>> {
         let mut state = self.state.lock();
         let place = self.flow.route.place(state.types.get(key)?.number);
         let before = place.registered()?;
         if state.access == Access::Closed {
-            // The drain threads are about to end, and they close every handler that is still
-            // registered.
+            // The drain threads are about to end, and close every handler that is still registered.
             return None;
         }
         state.growth.count_hosted(&self.flow.route, &before.partitions, Some(&before), None);
@@ -222,7 +223,7 @@ impl<T: Item> Control<T> {
         Some(self.continue_retirement(begun))
     }
 
-    /// Whether nothing is left of the types of these partitions.
+    /// Whether all items of these partitions are settled.
     fn has_settled(&self, partitions: &[usize]) -> bool {
         partitions.iter().all(|&index| {
             let partition = self.flow.route.partition(index);
@@ -230,7 +231,7 @@ impl<T: Item> Control<T> {
         })
     }
 
-    /// When a removed handler has had its last call.
+    /// Lets types go once a removed handler has had its last call.
     pub(crate) fn after_retirement(&self) {
         self.end_some_departures(&mut self.state.lock());
     }
@@ -239,16 +240,16 @@ impl<T: Item> Control<T> {
 // Retirement: what happens to a handler that was replaced or removed (rule 12 of
 // `flow/ownership/README.md`).
 //
-// A drain thread may be inside it when its type already has another handler. When no thread is, a
-// drain thread calls `on_close` and ends the retirement. Only callers that ask to wait for that. A
-// handler without an `on_close` that no thread is inside retires immediately, unless its type goes
-// and has items left: those who remove types wait for the drain threads, so that types do not come
-// faster than they can go.
+// A drain thread may still be inside it when its type already has another handler. Once no thread
+// is, a drain thread calls `on_close` and ends the retirement. Only callers that ask for it wait. A
+// handler without `on_close` that no thread is inside retires immediately, unless its type is
+// removed with items left: callers that remove types wait for the drain threads, so that types
+// cannot be added faster than they can go.
 
 impl<T: Item> Control<T> {
-    /// Begins the retirement of `registered`, after the type was published without it. Under the
-    /// control lock; when the caller has released that, it continues the retirement. `may_end`: it
-    /// need not wait for a drain thread.
+    /// Begins the retirement of `registered`, which is no longer published. Called under the
+    /// control lock; the caller continues the retirement after releasing it. `may_end`: the
+    /// retirement need not wait for a drain thread.
     pub(crate) fn retire(
         self: &Arc<Self>,
         registered: Arc<TypeHandlers<T>>,
@@ -260,9 +261,9 @@ impl<T: Item> Control<T> {
             registered.instances().filter(|handler| !self.flow.serves(handler)).cloned().collect();
         self.flow.route.drop_idle_handlers(&gone);
         let key = registered.key;
-        // Under the lock of the lanes: a thread that has looked the old handler up there is at its
-        // handler lock by now. Jobs of the type that are not in flight go to its new handler,
-        // or to none. With another selector than by type, they may be in any partition.
+        // Under the lock of the lanes: a thread that looked up the old handler there has reached
+        // its handler lock by now. Jobs of the type that are not in flight go to its new handler,
+        // or to none. Unless the selector is by type, they may be in any partition.
         let recall = |partition: usize| {
             let partition = self.flow.route.partition(partition);
             if partition.change_lanes(|lanes| lanes.recall_type(key)) {
@@ -274,8 +275,8 @@ impl<T: Item> Control<T> {
         self.flow.retirements.begin(registered, unsettled, may_end, serves, &self.flow.watcher())
     }
 
-    /// Ends a retirement that is over already, or wakes all threads: the first that is not inside
-    /// a handler ends it, when no thread is inside. Without a lock.
+    /// Ends a retirement that is already over, or else wakes all threads: the first that is not
+    /// inside a handler ends it, once no thread is inside. Called without a lock.
     fn continue_retirement(&self, begun: Begun<T>) -> Arc<Retired> {
         match begun.over {
             Some(retirement) => {
@@ -288,20 +289,21 @@ impl<T: Item> Control<T> {
         begun.retired
     }
 
-    /// Where the items of a type may be that has these partitions.
+    /// Returns the partitions that may hold items of a type with these `partitions`.
     pub(crate) fn partitions_of(&self, partitions: &[usize]) -> impl Iterator<Item = usize> {
         let all = self.flow.config.selector != Selector::ByType;
         let (own, count) = (if all { &[] } else { partitions }, self.flow.route.partition_count());
         own.iter().copied().chain(0..if all { count } else { 0 })
     }
 
-    /// Handlers that are about to be removed still get what lingers. Under the control lock.
+    /// Keeps lingering items for handlers that are about to be removed. Called under the control
+    /// lock.
     fn keep_what_lingers(&self, registered: &Arc<TypeHandlers<T>>) -> Option<UnsettledMark> {
         registered.settings.max_delay?;
         let unsettled = UnsettledMark::default();
         for partition in self.partitions_of(&registered.partitions) {
             let partition = self.flow.route.partition(partition);
-            // What is put from now on need not reach them.
+            // Items put from now on need not reach these handlers.
             let queued = || partition.pushed_under_gate() - partition.taken();
             partition.change_lanes(|lanes| {
                 let queued = if self.flow.has_one_type(partition) { queued() } else { 0 };
@@ -318,23 +320,21 @@ impl<T: Item> Control<T> {
     }
 }
 
-// Departure: how a type goes that has lost its handler.
+// Departure: how a type without a handler goes.
 //
-// When all that was in its partitions at the removal is settled, nothing waits for the type any
-// more. Producers then find it no longer, and its place, its partitions and its name go to the
-// next new type. What they still put, because they had looked the type up before, ends without a
-// handler, as does an item of a type that was never registered. Partitions keep their counts, so
-// no figure changes.
+// Once everything that was in its partitions at the removal is settled, nothing waits for the type.
+// Producers no longer find it, and its place, its partitions and its name go to the next new type.
+// Items from producers that had already looked the type up end without a handler, like items of a
+// type that was never registered. Partitions keep their counts, so no figure changes.
 //
-// A few of the types that are leaving, and a few partitions for those that have gone, are checked
-// with each call that adds or removes a handler or reads statistics. A drain thread that has
-// nothing to do checks types that are leaving, too.
+// Each call that adds or removes a handler or reads statistics checks a few leaving types, and a
+// few partitions for types that have gone. Idle drain threads check leaving types, too.
 
-/// How many of the types that are leaving, and of the partitions, a call checks.
+/// How many leaving types and how many partitions a call checks.
 const CHECKS_IN_CALL: usize = if cfg!(loom) { 1 } else { 4 };
 
 impl<T: Item> Control<T> {
-    /// The type has lost its handler, and the jobs that wait for it were recalled.
+    /// Marks a type as leaving, after its handler was removed and its waiting jobs recalled.
     fn begin_departure(&self, state: &mut ControlState, key: TypeKey) {
         let Some(known) = state.types.get(key) else { return };
         let goal = |index: usize| (index, self.flow.route.partition(index).pushed_under_gate());
@@ -346,7 +346,7 @@ impl<T: Item> Control<T> {
         state.types.leave(key, goals);
     }
 
-    /// Lets some types go that nothing waits for any more, and forgets some that have gone.
+    /// Lets some leaving types go, and forgets some that have gone.
     pub(crate) fn end_some_departures(&self, state: &mut ControlState) {
         self.end_departures(state, CHECKS_IN_CALL);
         let completed = |index: usize| self.flow.route.partition(index).completed();
@@ -365,7 +365,7 @@ impl<T: Item> Control<T> {
 
     fn end_departure(&self, state: &mut ControlState, key: TypeKey, known: KnownType) {
         let types = &mut state.types;
-        // First: what is put from here on goes where items of unknown types go.
+        // First: from here on, its items go where items of unknown types go.
         self.flow.route.remove_type(&mut types.table_use, key);
         state.growth.remove_type(&known.partitions, known.weight);
         if self.flow.config.selector == Selector::ByType {
@@ -376,7 +376,7 @@ impl<T: Item> Control<T> {
         self.flow.dispatch_log.forget(key);
     }
 
-    /// What is known of a type.
+    /// Returns what the queue still knows of a type.
     #[cfg_attr(any(loom, not(any(feature = "python", test))), allow(dead_code))] // for the bindings
     pub(crate) fn knowledge_of(&self, key: TypeKey) -> Knowledge {
         let state = self.state.lock();
@@ -394,10 +394,10 @@ mod departure_loom_tests {
     use crate::sync::Arc;
     use crate::testing::loom::{Number, ONE, Seen, TWO, config, model, model_by_turns};
 
-    // Types that go while a producer puts their items.
+    // A type goes while a producer puts items of it.
 
-    /// A type goes while a producer puts an item of it, and another one gets its place and its
-    /// partition: its handler does not get the item.
+    /// A type goes while a producer puts an item of it, and another type gets its place and its
+    /// partition: the other type's handler does not get the item.
     #[test]
     fn loom_put_while_the_type_goes_and_another_comes() {
         model(1, || {
@@ -419,7 +419,7 @@ mod departure_loom_tests {
     }
 
     /// A type goes while a producer puts an item of it, and comes back: the item is handled at most
-    /// once, and before a later one.
+    /// once, and before later ones.
     #[test]
     fn loom_put_while_the_type_goes_and_comes_back() {
         model_by_turns(11, 1, || {

@@ -1,4 +1,4 @@
-//! How statistics are read from a running queue.
+//! Reads statistics from a running queue.
 
 use rustc_hash::FxHashMap;
 
@@ -10,7 +10,7 @@ use crate::observe::{Calling, HandlerCounts, HandlerHistograms, Stats};
 use crate::sync::{Duration, now};
 
 impl<T: Item> Control<T> {
-    /// What a thread is inside of, for logs and statistics.
+    /// Returns the name of what a thread is calling, for logs and statistics.
     pub(crate) fn name_of(&self, calling: &Calling) -> String {
         match (calling, &self.flow.consumption) {
             (Calling::Named(name), _) => name.to_string(),
@@ -33,7 +33,7 @@ impl<T: Item> Control<T> {
             let mut state = self.state.lock();
             self.end_some_departures(&mut state);
             let (abandoned, longest_handoff) = (state.abandoned, state.longest_handoff);
-            // An expiry after this is not seen: its items are still queued or in flight.
+            // A later expiry does not count here: its items are still queued or in flight.
             let expired = self.flow.ending.is_expired_under_lock();
             (Stats::new(self.flow.config.buffer_size, abandoned, longest_handoff), expired)
         };
@@ -48,9 +48,9 @@ impl<T: Item> Control<T> {
         let log = self.log_helper.figures(now);
         (stats.log_waiting, stats.log_dropped) = (log.waiting, log.dropped);
         stats.log_in_line = log.in_line;
-        // The calls that run now, by the number of their handlers.
+        // The longest running call of each handler, by handler number.
         let mut in_calls: FxHashMap<usize, Duration> = FxHashMap::default();
-        // Threads first: what is counted as handled here is counted as produced below.
+        // Threads first: whatever counts as handled here also counts as produced below.
         for (index, slot) in self.flow.threads.iter().enumerate().filter(|(_, slot)| slot.has_run())
         {
             let figures = slot.figures();
@@ -94,7 +94,7 @@ impl<T: Item> Control<T> {
         by_type.chain(of_consumers).map(|(key, counts)| (key, counts.into())).collect()
     }
 
-    /// What all consumers of the queue were given; `None` if it has handlers.
+    /// Returns the merged counts of all consumers, or `None` if the queue has handlers.
     fn consumed_by_consumers(&self) -> Option<HandlerCounts> {
         match &self.flow.consumption {
             Consumption::ByHandler => None,

@@ -1,5 +1,5 @@
-//! What the control side of a queue keeps: one component for each concern, which has its own fields
-//! and says who writes and who reads them.
+//! The state of a queue's control side: one component per concern, which documents who writes and
+//! who reads its fields.
 
 use std::fmt;
 
@@ -28,18 +28,18 @@ use crate::threads::park::Sleeper;
 use crate::threads::pool::Pool;
 use crate::threads::slots::ThreadSlots;
 
-/// The control side of one queue: who drains what, when, and until when. Drain threads know it as
-/// their [`Steering`].
+/// The control side of one queue: who drains what, when, and until when. Drain threads call it
+/// through [`Steering`].
 ///
 /// | field | written by | read by |
 /// |---|---|---|
-/// | `state` | control side, under its lock, which is *the control lock* | the same |
+/// | `state` | control side, under its lock, which is *the control lock* | control side |
 /// | `departures` | see [`Departures`] | drain threads |
 /// | `supervision` | see [`Supervision`] | supervisor, statistics |
 /// | `watch` | the start of the queue, once | the last drain thread that ends |
 /// | `balancing` | see [`Balancing`] | control side, statistics |
 /// | `log_helper` | see `control/log_helper.rs` | all threads that log or wait for the log |
-/// | `inline` | callers that drain the queue; set once, at its start | the same |
+/// | `inline` | callers that drain the queue; set once, at its start | callers |
 pub(crate) struct Control<T: Item> {
     pub(crate) flow: Arc<Flow<T>>,
     pub(crate) state: Mutex<ControlState>,
@@ -54,16 +54,16 @@ pub(crate) struct Control<T: Item> {
     pub(crate) inline: InlineDrain<T>,
 }
 
-/// What the control lock guards: the order of growth, handoffs and close.
+/// The state that the control lock guards, which orders growth, handoffs and close.
 #[derive(Debug)]
 pub(crate) struct ControlState {
     pub(crate) growth: Growth,
     pub(crate) types: KnownTypes,
-    /// Who may put items in; past `Open` the queue does not grow, and no plan is carried out.
+    /// Who may put items in. Past `Open`, the queue does not grow and plans are not carried out.
     pub(crate) access: Access,
     /// Items that an expired shutdown left behind.
     pub(crate) abandoned: u64,
-    /// The longest of the moves that were complete when their caller returned.
+    /// The longest move that its caller completed.
     pub(crate) longest_handoff: Duration,
 }
 
@@ -100,7 +100,7 @@ impl<T: Item> Control<T> {
         }
     }
 
-    /// The work of one drain thread of this queue.
+    /// Returns the task of one drain thread.
     pub(crate) fn drain_task(self: Arc<Self>, index: usize, sleeper: Sleeper) -> DrainTask<T> {
         DrainTask::new(index, self.flow.clone(), self, sleeper)
     }
@@ -119,11 +119,11 @@ impl<T: Item> fmt::Debug for Control<T> {
     }
 }
 
-/// How many types a drain thread checks that has nothing to do.
+/// How many leaving types an idle drain thread checks.
 const CHECKS_WHEN_IDLE: usize = 64;
 
-/// How many types are leaving: written by the control side, under the control lock, read by drain
-/// threads after an empty cycle.
+/// The number of types that are leaving: written by the control side under the control lock, read
+/// by drain threads after an empty cycle.
 #[derive(Debug, Default)]
 pub(crate) struct Departures {
     pending: AtomicUsize,
@@ -135,7 +135,7 @@ impl Departures {
         self.pending.load(Ordering::Relaxed) > 0
     }
 
-    /// Under the control lock.
+    /// Called under the control lock.
     pub(crate) fn note_pending(&self, types: usize) {
         // Relaxed: as in `are_pending`.
         self.pending.store(types, Ordering::Relaxed);
@@ -147,20 +147,20 @@ impl Departures {
 #[cfg_attr(any(loom, not(any(feature = "python", test))), allow(dead_code))] // for the bindings
 pub(crate) enum Knowledge {
     Handled,
-    /// Its handler was removed, and it has not gone.
+    /// Its handler was removed, but the type has not gone yet.
     Leaving,
     Nothing,
 }
 
-/// After this time without a turn there are no more visits; and a thread that was away gets its
-/// partitions back when it has been reachable for as long.
+/// After this time without a turn, visits stop. A thread that was away gets its partitions back
+/// once it has been reachable for this long.
 pub(crate) const IDLE_AFTER: Duration = Duration::from_secs(1);
 
-/// What the supervisor knows of one queue from one visit to the next.
+/// The supervisor's state of one queue, kept between visits.
 ///
 /// | field | written by | read by |
 /// |---|---|---|
-/// | `seen` | supervisor; drain threads before a slow call, or in one without items | the same |
+/// | `seen` | supervisor; drain threads before a slow call, or in one without items | the writers |
 /// | `taken_over` | supervisor | statistics |
 #[derive(Debug)]
 pub(crate) struct Supervision {
@@ -168,7 +168,7 @@ pub(crate) struct Supervision {
     /// How often the queue is visited while it has turns.
     pub(crate) tick: Duration,
     pub(crate) seen: Mutex<Seen>,
-    /// Partitions that other threads took over.
+    /// The number of take-overs so far.
     taken_over: AtomicU64,
     pub(crate) log: Throttle<(usize, String)>,
 }
@@ -188,7 +188,7 @@ impl Supervision {
         }
     }
 
-    /// The number of ticks in a time, rounded up.
+    /// Returns the number of ticks in a time, rounded up, at least 2.
     pub(crate) fn ticks(&self, time: Duration) -> u32 {
         let ticks = time.as_nanos().div_ceil(self.tick.as_nanos().max(1));
         u32::try_from(ticks).unwrap_or(u32::MAX).max(2)
@@ -200,7 +200,7 @@ impl Supervision {
     }
 
     pub(crate) fn taken_over(&self) -> u64 {
-        // Relaxed: a figure, ordered by nothing.
+        // Relaxed: a statistic that orders nothing.
         self.taken_over.load(Ordering::Relaxed)
     }
 }
@@ -209,7 +209,7 @@ impl Supervision {
 pub(crate) struct Seen {
     pub(crate) threads: Vec<SeenThread>,
     pub(crate) idle_ticks: u32,
-    /// By partition: the thread that it was taken over from, and the one that has it.
+    /// The partitions that were taken over.
     pub(crate) loans: FxHashMap<usize, Loan>,
 }
 
@@ -219,20 +219,20 @@ pub(crate) struct SeenThread {
     pub(crate) turns: u64,
     pub(crate) cycles: u64,
     pub(crate) is_running: bool,
-    /// Whether it neither rested nor slept.
+    /// Whether it was neither resting nor asleep.
     pub(crate) is_awake: bool,
-    /// Whether its call is long: it may not return soon.
+    /// Whether its call is long, so that it may not return soon.
     pub(crate) is_long: bool,
     pub(crate) is_away: bool,
-    /// For how many ticks a spare thread has had no partition.
+    /// The number of ticks for which a spare thread has had no partition.
     pub(crate) surplus_ticks: u32,
-    /// For how many ticks the thread has not been away.
+    /// The number of ticks for which the thread has not been away.
     pub(crate) here_ticks: u32,
-    /// Partitions that it lost since it went away.
+    /// The number of partitions lost since the thread went away.
     pub(crate) lost: usize,
 }
 
-/// A partition that was taken over.
+/// The threads that a partition was taken over from, and by.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Loan {
     pub(crate) from: usize,
@@ -258,7 +258,7 @@ impl Seen {
     }
 }
 
-/// The drain task of an inline queue, which one caller at a time runs.
+/// The drain task of an inline queue. One caller at a time runs it.
 pub(crate) struct InlineDrain<T: Item>(pub(crate) OnceLock<InlineTask<T>>);
 
 pub(crate) struct InlineTask<T: Item> {
@@ -267,24 +267,24 @@ pub(crate) struct InlineTask<T: Item> {
 }
 
 pub(crate) struct TaskPlace<T: Item> {
-    /// `None` while a caller has it, and once the queue has ended.
+    /// `None` while a caller has the task, and once the queue has ended.
     pub(crate) task: Option<DrainTask<T>>,
     pub(crate) has_ended: bool,
 }
 
 impl<T: Item> Default for InlineDrain<T> {
-    /// That of a queue with threads.
+    /// Returns the empty value that a queue with threads has.
     fn default() -> Self {
         Self(OnceLock::new())
     }
 }
 
-// What drain threads ask of the control side.
+// The calls of drain threads into the control side.
 
 impl<T: Item> Steering<T> for Control<T> {
     #[cold]
     fn begin_slow_call(self: Arc<Self>, thread: usize) {
-        // During a visit, this is left to the next one.
+        // If a visit is in progress, the next one does this.
         if self.supervision.is_on
             && self.supervision.tick <= SLOW_CALL
             && let Some(mut seen) = self.supervision.seen.try_lock()
@@ -296,8 +296,8 @@ impl<T: Item> Steering<T> for Control<T> {
     }
 
     fn watch_side_call(&self) {
-        // An idle queue has such calls for ever, so they ask for less: for one look in a second.
-        // Ordered by the lock of the tally, which `disarm` takes after it has cleared the mark.
+        // An idle queue has such calls forever, so they request less: one visit a second. Ordered
+        // by the lock of the tally, which `disarm` takes after it has cleared the mark.
         if !self.flow.arming.has(Visits::Rare) {
             self.supervision.seen.lock().idle_ticks = self.supervision.ticks(IDLE_AFTER) - 2;
             self.flow.arming.ask(Visits::Rare, IDLE_AFTER);
@@ -308,8 +308,9 @@ impl<T: Item> Steering<T> for Control<T> {
         if !self.flow.retirements.are_pending() {
             return Vec::new();
         }
-        // Under the control lock no handler loses a type: an instance that serves none, and is in
-        // no other retirement, has had its last batch, and no other thread comes to that result.
+        // Under the control lock no handler loses a type: an instance that serves none and is in no
+        // other retirement has had its last batch, and no other thread can reach the same
+        // conclusion.
         let _state = self.state.lock();
         self.flow.retirements.take_idle(
             all,
@@ -319,18 +320,18 @@ impl<T: Item> Steering<T> for Control<T> {
     }
 
     fn end_departures_when_idle(&self) {
-        // Not in loom, which has no end of empty cycles to explore.
+        // Not under loom, which would explore empty cycles without end.
         if cfg!(loom) || !self.departures.are_pending() {
             return;
         }
-        // Another thread that holds the lock may do so for long.
+        // Another thread may hold the lock for long.
         if let Some(mut state) = self.state.try_lock() {
             self.end_departures(&mut state, CHECKS_WHEN_IDLE);
         }
     }
 
     fn end_watch(&self) {
-        // A thread that hangs is watched as long as it does.
+        // Only the last thread ends the watch: one that hangs stays watched.
         if !cfg!(loom) && self.flow.ending.running().begin_end() {
             self.watch.end();
         }
@@ -350,27 +351,27 @@ impl<T: Item> Steering<T> for Control<T> {
     }
 }
 
-/// Totals over all runs so far.
+/// Totals over all balancer runs so far.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BalanceFigures {
     pub(crate) rebalances: u64,
     pub(crate) moves: u64,
-    /// The largest thread load over the smallest, in the interval before the last run.
+    /// The ratio of the largest thread load to the smallest, in the interval before the last run.
     pub(crate) load_ratio: f64,
 }
 
-/// What a queue keeps between runs of its balancer.
+/// The balancer of a queue and its state between runs.
 ///
 /// | field | written by | read by |
 /// |---|---|---|
-/// | `meter` | the run in progress | the same |
+/// | `meter` | the run in progress | the run in progress |
 /// | `figures` | the run in progress | statistics |
-/// | `*_log` | runs | the same |
-/// | `running` | control thread, helper threads | the same |
+/// | `*_log` | runs | runs |
+/// | `running` | control thread, helper threads | the writers |
 #[derive(Debug)]
 pub(crate) struct Balancing {
     pub(crate) balancer: DrainBalancer,
-    /// Locked for a whole run: two concurrent runs would each plan from part of an interval.
+    /// Locked for a whole run: concurrent runs would each plan from part of an interval.
     pub(crate) meter: Mutex<Meter>,
     pub(crate) figures: Mutex<BalanceFigures>,
     pub(crate) oversized_log: Throttle<usize>,
@@ -383,7 +384,7 @@ pub(crate) struct Balancing {
 #[derive(Debug, Default)]
 struct Running {
     since: Option<Instant>,
-    /// Another run was due meanwhile.
+    /// Whether another run came due during this one.
     again: bool,
 }
 
@@ -400,7 +401,7 @@ impl Balancing {
         }
     }
 
-    /// Before a run on a helper thread. Returns since when there is one already.
+    /// Begins a run on a helper thread. If one is already in progress, returns when it began.
     pub(crate) fn begin_run(&self) -> Option<Instant> {
         let mut running = self.running.lock();
         let since = running.since;
@@ -409,7 +410,7 @@ impl Balancing {
         since
     }
 
-    /// Returns whether another run was due meanwhile.
+    /// Ends the run. Returns whether another one came due during it.
     pub(crate) fn end_run(&self) -> bool {
         std::mem::take(&mut *self.running.lock()).again
     }

@@ -1,17 +1,17 @@
-//! The supervisor: other threads take over from a drain thread that is held up in a handler.
+//! The supervisor: lets other threads take over from a drain thread that is held up in a handler.
 //!
-//! A handler may take seconds, or hang. Its thread is inside no partition meanwhile, so that all it
-//! owns can move immediately. The supervisor, one thread of the process, visits each queue with
-//! several drain threads every `takeover_after` while it has turns. A thread that has made no
-//! progress since the last visit is *away*: its partitions that have something to do go to threads
-//! that are not, also while the queue closes. A thread that is about to call a
-//! handler whose last call was slow is away from then on, and sees to this itself.
+//! A handler may take seconds, or hang. Its thread is inside no partition then, so all its
+//! partitions can move immediately. The supervisor, one thread per process, visits each queue with
+//! several drain threads every `takeover_after` while the queue has turns. A thread that has made
+//! no progress since the last visit is *away*: its partitions with work move to threads that are
+//! not, even while the queue closes. A thread that is about to call a handler whose last call was
+//! slow counts as away from then on, and moves its partitions itself.
 //!
-//! A queue that has had no turn for a second is visited no more; its next turn asks for visits
-//! again. The supervisor calls no user code, so that no queue can hold it up.
+//! Visits stop when a queue has had no turn for a second; its next turn requests them again. The
+//! supervisor calls no user code, so no queue can hold it up.
 //!
-//! The same thread visits each queue for its [`watchdog`](crate::control::watchdog), in separate
-//! visits: also one with a single drain thread, and one that is idle.
+//! The same thread also visits each queue for its [`watchdog`](crate::control::watchdog),
+//! separately, and even if the queue is idle or has a single drain thread.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -29,7 +29,7 @@ use crate::threads::agenda::{Supervised, Visits};
 use crate::threads::park::Signal;
 use crate::threads::slots::{Reach, ThreadSlot};
 
-/// A thread that has been in one call for longer may never return.
+/// A thread that has been in one call for longer than this may never return.
 const LOST_AFTER: Duration = Duration::from_secs(5);
 
 impl<T: Item> Supervised for Control<T> {
@@ -40,7 +40,7 @@ impl<T: Item> Supervised for Control<T> {
     }
 }
 
-/// Registers a queue, whose turns ask for visits from now on.
+/// Registers a queue. From now on its turns request visits.
 pub(crate) fn register<T: Item>(control: &Arc<Control<T>>) {
     if control.supervision.is_on {
         let queue: Weak<Control<T>> = Arc::downgrade(control);
@@ -71,7 +71,7 @@ impl<T: Item> Control<T> {
         !is_idle || !self.disarm(seen)
     }
 
-    /// Finds out which threads are away. Returns whether there were turns since the last tick.
+    /// Updates which threads are away. Returns whether there were turns since the last tick.
     fn note_progress(&self, seen: &mut Seen) -> bool {
         let mut had_turns = false;
         for (thread, slot) in seen.threads.iter_mut().zip(self.flow.threads.iter()) {
@@ -79,10 +79,10 @@ impl<T: Item> Control<T> {
             had_turns |= turns != thread.turns;
             thread.is_running = slot.is_running() && !slot.is_dismissed();
             let is_awake = thread.is_running && !slot.waker.is_asleep();
-            // One that was woken since the last tick may wait for the interpreter, or for a core.
+            // A thread woken since the last tick may be waiting for the interpreter, or for a core.
             let was_awake = std::mem::replace(&mut thread.is_awake, is_awake);
             let stays = was_awake && is_awake && (turns, cycles) == (thread.turns, thread.cycles);
-            // Without a call, the task of a pool may wait for a worker.
+            // Outside a call, the task of a pool may be waiting for a worker.
             let is_held_up =
                 stays && (self.flow.pool.is_none() || slot.tally.counts().calling.is_some());
             thread.is_away = is_held_up || slot.in_slow_call();
@@ -106,13 +106,14 @@ impl<T: Item> Control<T> {
         let is_idle = self.flow.threads.iter().zip(&seen.threads).all(|(slot, thread)| {
             slot.turns() == thread.turns && slot.tally.counts().calling.is_none()
         });
-        // If it is armed already, the thread that did so has asked for a visit.
+        // If a thread has already armed it, that thread has requested a visit.
         is_idle || !self.flow.arming.raise(Visits::Ticks)
     }
 
     // ---- the log
 
-    /// Logs which handler holds a thread up, once it has for a second and others had to take over.
+    /// Logs the handlers that have held up a thread for a second, if others had to take over or
+    /// none could.
     fn report(&self, seen: &Seen) {
         let now = Instant::now();
         let spares =
@@ -155,22 +156,22 @@ impl<T: Item> Control<T> {
     }
 }
 
-/// For how long a thread that is away has been in its call. If it is elsewhere, it may not return
-/// soon.
+/// Returns how long a thread that is away has been in its call. Outside a call, it is assumed to be
+/// stuck.
 fn away_for(slot: &ThreadSlot) -> Duration {
     slot.tally.counts().calling.map_or(STUCK_AFTER, |(_, since)| since.elapsed())
 }
 
-// Take-over: partitions move away from drain threads that are held up, and back.
+// Take-over: moves partitions away from drain threads that are held up, and back.
 
-/// A spare thread leaves when it has had no partition for this long.
+/// How long a spare thread without a partition stays.
 const SURPLUS: Duration =
     if cfg!(test) { Duration::from_millis(200) } else { Duration::from_secs(10) };
 
 impl<T: Item> Control<T> {
-    /// Moves what threads that are away would serve to the others.
+    /// Moves partitions with work from threads that are away to the others.
     pub(crate) fn take_over(self: &Arc<Self>, seen: &mut Seen) {
-        // A caller that registers may hold the lock for long; the next tick comes soon.
+        // A caller that registers a handler may hold the lock for long, and the next tick is soon.
         let Some(mut state) = self.state.try_lock() else { return };
         if self.flow.ending.is_expired_under_lock() {
             return;
@@ -193,7 +194,7 @@ impl<T: Item> Control<T> {
             let partition = self.flow.route.partition(partition);
             !(partition.is_slow() && self.flow.has_one_type(partition))
         };
-        // A handler that no thread is inside may wait for its last call, or for dead letters.
+        // A handler that no thread is inside may be waiting for its last call, or for dead letters.
         let needs_spare = seen.are_all_long()
             && (held_up.iter().any(is_quick)
                 || self.flow.has_ended_retirement()
@@ -206,7 +207,7 @@ impl<T: Item> Control<T> {
         for (partition, owner) in held_up {
             let here = (0..load.len()).filter(|&thread| seen.is_here(thread));
             let Some(to) = here.min_by_key(|&thread| load[thread]) else { break };
-            // A thread that may return soon keeps its share: it could do nothing otherwise.
+            // A thread that may return soon keeps its share, or it would have nothing to do.
             let levels = load[to] == 0 || load[to] + 1 < load[owner];
             if (levels || seen.threads[owner].is_long) && self.move_to(&mut state, partition, to) {
                 load[to] += 1;
@@ -220,7 +221,7 @@ impl<T: Item> Control<T> {
         }
     }
 
-    /// Starts a spare thread, if one is left and the queue has not ended. Returns its number.
+    /// Starts a spare thread if one is left and the queue has not ended. Returns its number.
     fn start_spare(self: &Arc<Self>) -> Option<usize> {
         let mut spares = self.flow.threads.spares.numbers();
         let thread = spares.find(|&thread| !self.flow.threads[thread].is_running())?;
@@ -238,13 +239,13 @@ impl<T: Item> Control<T> {
         Some(thread)
     }
 
-    /// Gives partitions back whose thread has been reachable for a while.
+    /// Gives partitions back to threads that have been reachable for a while.
     pub(crate) fn give_back(&self, seen: &mut Seen) {
         let Seen { threads, loans, .. } = seen;
         if loans.is_empty() {
             return;
         }
-        // Where all work is slow, nothing is disturbed by moves, and spare threads do little.
+        // If all work is slow, moves disturb nothing, and spare threads have little to do.
         let (spares, idle) = (self.flow.threads.len(), self.supervision.ticks(IDLE_AFTER));
         let is_slow = !self.flow.has_quick_work();
         let is_due = |loan: &Loan| {
@@ -269,36 +270,37 @@ impl<T: Item> Control<T> {
         }
     }
 
-    /// Whether a balancer runs without a request, and finds a place for what was taken over.
+    /// Whether a balancer runs periodically, and so places partitions that were taken over.
     fn is_planned_anew(&self) -> bool {
         self.balancing.is_some() && !self.flow.config.rebalance_interval.is_zero()
     }
 
-    /// After a plan: what was taken over stays where the plan has it, unless a spare thread has it.
+    /// Forgets loans after a plan, which has placed these partitions, except those of spare
+    /// threads.
     pub(crate) fn forget_loans(&self) {
         let first_spare = self.flow.threads.len();
         self.supervision.seen.lock().loans.retain(|_, loan| loan.to >= first_spare);
     }
 
-    /// Whether the owner of a partition has something to do in it.
+    /// Whether a partition has work for its owner.
     fn has_work(&self, partition: &Partition<T>, closing: bool) -> bool {
         if partition.is_finished() {
             return false;
         }
-        // What is queued behind the only lane of a partition waits for the lane.
+        // Items queued behind a partition's only lane wait for that lane.
         let is_blocked = partition.has_lanes() && self.flow.has_one_type(partition);
         partition.waits_for_owner()
             || partition.is_ready() && !is_blocked
             || closing && !partition.waits_for_calls()
     }
 
-    /// Whether another thread could do the work in a partition that seems to have some: it may be
-    /// ready without an item. Not asked of all partitions, because it locks the gate.
+    /// Whether another thread could do the work of a partition: a ready one may have no item.
+    /// Checked only if the owner is away, because it locks the gate.
     pub(crate) fn is_held_up(partition: &Partition<T>, closing: bool) -> bool {
         closing || partition.waits_for_owner() || partition.has_queued()
     }
 
-    /// Lets spare threads go that have had no partition for a while.
+    /// Dismisses spare threads that have had no partition for a while.
     fn dismiss_spares(&self, seen: &mut Seen) {
         let first = self.flow.threads.len();
         if !seen.threads[first..].iter().any(|spare| spare.is_running) {
@@ -306,8 +308,8 @@ impl<T: Item> Control<T> {
         }
         let mut owns = vec![false; seen.threads.len()];
         for partition in self.flow.route.partitions() {
-            // Only this thread gives partitions to spare threads. A partition on its way there
-            // counts as well: its old owner may still be in a turn.
+            // Only this thread gives partitions to spare threads. A partition that is moving counts
+            // for both threads: its old owner may still be in a turn.
             let owner = self.flow.route.owner(partition.index).load();
             (owns[owner.inside()], owns[owner.wanted()]) = (true, true);
         }
@@ -320,7 +322,7 @@ impl<T: Item> Control<T> {
             if spare.surplus_ticks >= self.supervision.ticks(SURPLUS) {
                 let slot = &self.flow.threads[thread];
                 slot.dismiss();
-                // It gets no partition from here on, and is not started again before it has left.
+                // From here on it gets no partition, and is not restarted before it has left.
                 spare.is_running = false;
                 // SeqCst: pairs with the fence in `Sleeper::prepare`.
                 fence(Ordering::SeqCst);
@@ -329,7 +331,7 @@ impl<T: Item> Control<T> {
         }
     }
 
-    /// The owner of each partition as a balancer sees it, which plans for no spare thread.
+    /// Returns the owner of each partition for a balancer, which does not plan for spare threads.
     pub(crate) fn planned_owners(&self, partitions: usize) -> Vec<usize> {
         let mut owners: Vec<usize> = (0..partitions)
             .map(|partition| self.flow.route.owner(partition).load().wanted())

@@ -1,4 +1,4 @@
-//! The types that the control side knows: those with a handler, and those that are about to go.
+//! The types that the control side knows: those with a handler, and those that are leaving.
 //!
 //! ```text
 //!   (unknown) ──register──▶ with a handler ──remove──▶ leaving ──what it left is settled──▶ (gone)
@@ -6,9 +6,9 @@
 //!        └────────────────────────└───────register────────┘◀─────────────register─────────────┘
 //! ```
 //!
-//! A type that is leaving keeps its entry in the type table, its number and its partitions, until
-//! all that was in them when it lost its handler is settled. Then it goes: nothing of it is left
-//! here but, for a while, where it was.
+//! A leaving type keeps its entry in the type table, its number and its partitions until everything
+//! that was in them when it lost its handler is settled. Then it goes: only its former partitions
+//! are remembered for a while.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::{Add, AddAssign, Sub};
@@ -22,22 +22,22 @@ use crate::flow::route::type_handlers::{Partitions, TypeHandlers};
 use crate::flow::route::type_table::TableUse;
 use crate::item::{MOST_PARTITIONS_OF_TYPE, TypeKey};
 
-/// Up to which position each partition is to be settled.
+/// The position up to which each partition has to be settled.
 pub(crate) type Goals = SmallVec<[(usize, u64); 1]>;
 
 /// A type that has not gone.
 #[derive(Debug)]
 pub(crate) struct KnownType {
-    /// That of its place in the route.
+    /// The number of its place in the route.
     pub(crate) number: usize,
     pub(crate) partitions: Partitions,
-    /// If it has several partitions: the number of its spread in the route.
+    /// The number of its spread in the route, if it has several partitions.
     pub(crate) spread: Option<usize>,
-    /// Of all its handlers.
+    /// The total weight of its handlers.
     pub(crate) weight: Weight,
     /// `None` while it has a handler.
     goals: Option<Goals>,
-    /// Whether it is in the list of those that are leaving; it may have a handler again.
+    /// Whether it is in the list of leaving types, where it stays even if it has a handler again.
     is_listed: bool,
 }
 
@@ -74,14 +74,14 @@ impl KnownTypes {
         self.by_key.insert(key, known);
     }
 
-    /// The type has a handler again, or another one.
+    /// Notes that the type has a handler again, or a different one.
     pub(crate) fn stay(&mut self, key: TypeKey) {
         if let Some(known) = self.by_key.get_mut(&key) {
             known.goals = None;
         }
     }
 
-    /// The type has lost its handler.
+    /// Notes that the type has lost its handler.
     pub(crate) fn leave(&mut self, key: TypeKey, goals: Goals) {
         let Some(known) = self.by_key.get_mut(&key) else { return };
         known.goals = Some(goals);
@@ -90,8 +90,8 @@ impl KnownTypes {
         }
     }
 
-    /// Takes out those of the first `most` types which are leaving that can go. `completed` returns
-    /// up to which position a partition is settled.
+    /// Checks the first `most` leaving types and removes those that can go. `completed` returns the
+    /// position up to which a partition is settled.
     pub(crate) fn take_gone(
         &mut self,
         most: usize,
@@ -121,36 +121,36 @@ impl KnownTypes {
         self.by_key.len()
     }
 
-    /// How many types are leaving, those included that have a handler again.
+    /// Returns the number of listed types, including those that have a handler again.
     pub(crate) fn leaving(&self) -> usize {
         self.leaving.len()
     }
 }
 
-// Where types were that have gone, for as long as that matters.
+// The former partitions of types that have gone, for as long as they matter.
 //
 // A type that comes back soon gets its former partitions. Items of it that no handler will get may
-// still be queued: those that were put before it went, or while it was not registered. If it came
-// back to another partition, went and came back to a third one, such an item could be there, and
-// reach its handler behind newer ones. So a type is forgotten only when every item that was put
-// before it went, into whatever partition, is settled.
+// still be queued: those put before it went, or while it was not registered. If it came back to
+// another partition, went, and came back to a third, such an item could be there and reach its
+// handler behind newer ones. So a type is forgotten only when every item put before it went, into
+// any partition, is settled.
 //
-// One cursor serves all types. It goes through the partitions, and stays at each until the items
-// are settled that were there when it came. A type is forgotten after the first whole round that
-// has begun since it went.
+// One cursor serves all types. It visits the partitions in turn and stays at each until the items
+// that were there on its arrival are settled. A type is forgotten after the first whole round that
+// began after it went.
 
 /// Under the control lock.
 #[derive(Debug, Default)]
 pub(crate) struct Whereabouts {
     places: FxHashMap<TypeKey, Place>,
-    /// In the order in which they went, each with its round; some have come back since, and may
-    /// have gone again.
+    /// Types in the order in which they went, each with its round. Some have come back since, and
+    /// may have gone again.
     gone: VecDeque<(TypeKey, u64)>,
-    /// The whole rounds so far.
+    /// The number of whole rounds so far.
     round: u64,
-    /// The partition that is checked next.
+    /// The partition to check next.
     cursor: usize,
-    /// How many of its items have to be settled.
+    /// The position up to which that partition has to be settled.
     goal: Option<u64>,
 }
 
@@ -162,17 +162,17 @@ struct Place {
 }
 
 impl Whereabouts {
-    /// A type has gone from these partitions.
+    /// Notes that a type has gone from these partitions.
     pub(crate) fn note(&mut self, key: TypeKey, partitions: Partitions) {
         let round = self.round;
         let before = self.places.insert(key, Place { partitions, round });
-        // One that comes and goes again and again is listed once in each round.
+        // A type that keeps coming and going is listed once per round.
         if before.is_none_or(|before| before.round != round) {
             self.gone.push_back((key, round));
         }
     }
 
-    /// Where a type was that comes back.
+    /// Returns the former partitions of a type.
     pub(crate) fn get(&self, key: TypeKey) -> Option<&Partitions> {
         self.places.get(&key).map(|place| &place.partitions)
     }
@@ -181,8 +181,8 @@ impl Whereabouts {
         self.gone.is_empty()
     }
 
-    /// Checks up to `steps` of the `count` partitions. `pushed` and `completed` return how many
-    /// items were put into one, and up to which all are settled.
+    /// Checks up to `steps` of the `count` partitions. `pushed` returns how many items were put
+    /// into a partition, and `completed` the position up to which all are settled.
     pub(crate) fn advance(
         &mut self,
         count: usize,
@@ -214,7 +214,7 @@ impl Whereabouts {
             && round + 2 <= self.round
         {
             self.gone.pop_front();
-            // One that went again since has a later entry.
+            // A type that has gone again since has a later entry.
             if self.places.get(&key).is_some_and(|place| place.round == round) {
                 self.places.remove(&key);
             }
@@ -224,24 +224,24 @@ impl Whereabouts {
 
 // Growth: which partitions a new type gets, and how many the queue has.
 //
-// A new type gets partitions for as long as the queue knows it: its own while the policy allows as
-// many, else the one with the fewest types. Partitions are never freed: one whose types have gone
-// is the first to get another.
+// A new type gets partitions for as long as the queue knows it: its own while the policy allows
+// that many, else those with the fewest types. Partitions are never freed: one whose types have
+// gone is the first to get another.
 
-/// What growth keeps, under the control lock.
+/// The state of growth, under the control lock.
 #[derive(Debug, Default)]
 pub(crate) struct Growth {
-    /// Of all types that have not gone.
+    /// The total weight of all types that have not gone.
     weight: Weight,
     types: TypesPerPartition,
-    /// The only type that each partition has ever had.
+    /// Per partition, the only type that it has ever had.
     only_type: Vec<OnlyType>,
-    /// Of these, the types whose handlers need the host.
+    /// Per partition, the number of its types whose handlers need the host.
     hosted_types: Vec<usize>,
 }
 
 impl Growth {
-    /// Counts the types whose handlers need the host, and marks the partitions that need none.
+    /// Counts the types whose handlers need the host, and marks partitions without such types.
     pub(crate) fn count_hosted<T>(
         &mut self,
         route: &Route<T>,
@@ -258,8 +258,8 @@ impl Growth {
         }
     }
 
-    /// Chooses `spread` partitions for a new type; adds partitions if the policy says so. Takes how
-    /// many threads there are, and how many there may be, and what all handlers of the type weigh.
+    /// Chooses `spread` partitions for a new type, and adds partitions if the policy says so. There
+    /// are `threads` threads, and at most `most`; `weight` is that of all the type's handlers.
     pub(crate) fn place<T>(
         &mut self,
         route: &Route<T>,
@@ -272,7 +272,7 @@ impl Growth {
             (config.selector, config.partitions)
         {
             let wanted = policy.resolve(threads, (self.weight + weight).as_f64());
-            // The rest comes with the next types: types that have come back did not add theirs.
+            // The rest is added with the next types: types that have come back did not add theirs.
             let most = route.partition_count() + MOST_PARTITIONS_OF_TYPE;
             route.grow(config, threads, wanted.min(most).max(spread));
         }
@@ -285,7 +285,7 @@ impl Growth {
         partitions.iter().all(|&index| self.types.counts[index] == 0)
     }
 
-    /// A type gets these partitions. Called before any producer finds it.
+    /// Notes that a type gets these partitions. Called before any producer can find it.
     pub(crate) fn add_type<T>(
         &mut self,
         route: &Route<T>,
@@ -300,8 +300,8 @@ impl Growth {
             self.types.add(index);
             let only_type = &mut self.only_type[index];
             *only_type = only_type.and(key);
-            // Also for a type that has gone: a producer may have looked it up before, and put its
-            // item later.
+            // A type that has gone counts too: a producer that looked it up before may put its item
+            // later.
             if *only_type == OnlyType::Several {
                 route.partition(index).mix();
                 route.partition(index).end_suppression();
@@ -309,7 +309,7 @@ impl Growth {
         }
     }
 
-    /// A type has gone from these partitions.
+    /// Notes that a type has gone from these partitions.
     pub(crate) fn remove_type(&mut self, partitions: &[usize], weight: Weight) {
         self.weight = self.weight - weight;
         for &index in partitions {
@@ -336,14 +336,14 @@ impl OnlyType {
     }
 }
 
-/// The weight of types, as a multiple of 2⁻⁶⁴: what is added and taken away leaves no error.
+/// The weight of types, as a multiple of 2⁻⁶⁴, so that sums and differences are exact.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Weight(u128);
 
 impl Weight {
     const ONE: f64 = 18_446_744_073_709_551_616.0;
 
-    /// That of as many handlers, each of which weighs more than 0.
+    /// Returns the weight of `handlers` handlers of `weight` each, which is above 0.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     pub(crate) fn of(weight: f64, handlers: usize) -> Self {
         Self((weight * Self::ONE) as u128 * handlers as u128)
@@ -381,7 +381,7 @@ impl Sub for Weight {
 #[derive(Debug, Default)]
 struct TypesPerPartition {
     counts: Vec<usize>,
-    /// The same, with the index behind the count.
+    /// The pairs of count and index, in order.
     fewest_first: BTreeSet<(usize, usize)>,
 }
 
@@ -405,9 +405,9 @@ impl TypesPerPartition {
         self.fewest_first.insert((count, index));
     }
 
-    /// The best `spread` partitions for a type: first on threads that have none of it yet, so that
-    /// its instances run in parallel; then those with the fewest types. `thread_of` is called for a
-    /// type that is spread.
+    /// Returns the best `spread` partitions for a type: first on threads that have none of it yet,
+    /// so that its instances run in parallel; then those with the fewest types. `thread_of` is
+    /// called only for a type that is spread.
     fn choose(
         &self,
         spread: usize,
@@ -512,7 +512,7 @@ mod whereabouts_tests {
         pushed.borrow_mut()[0] = 6;
         advance(&mut whereabouts, 100);
         assert!(whereabouts.places.contains_key(&TypeKey(1)), "an item of partition 0 is left");
-        // What is put later does not matter.
+        // Items put later do not matter.
         pushed.borrow_mut()[0] = 7;
         completed.borrow_mut()[0] = 6;
         advance(&mut whereabouts, 100);
@@ -565,7 +565,7 @@ mod growth_tests {
         types
     }
 
-    /// The rule itself, by a scan for each partition.
+    /// The rule itself, by one scan per chosen partition.
     fn by_scans(types: &[usize], threads: &[usize], spread: usize) -> Vec<usize> {
         let mut used = [0_usize; 4];
         let mut chosen: Vec<usize> = Vec::new();

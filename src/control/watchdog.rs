@@ -1,16 +1,16 @@
-//! The watchdog: log lines about calls of handlers, waits of producers and items that wait, once
-//! they have lasted for [`warn_after`](crate::config::Config::warn_after).
+//! The watchdog: logs calls of handlers, waits of producers and waits of items that have lasted for
+//! [`warn_after`](crate::config::Config::warn_after).
 //!
-//! It has no thread: the supervisor visits each queue at half that time, and sooner when a line is
-//! due. A visit reads what the threads of the queue note anyway, so nothing is added to the path of
-//! an item; only a producer that finds no room notes its wait here. A visit calls no user code and
-//! never enters the host. The names and stacks of threads come from the host, so the helper of the
-//! log asks for them; if the host is held for ever, the helper waits, and the supervisor does not.
+//! It has no thread of its own: the supervisor visits each queue at half that interval, and sooner
+//! when a line is due. A visit reads what the queue's threads record anyway, so an item's path gets
+//! no longer; only a producer that finds no room records its wait here. A visit calls no user code
+//! and never enters the host. The names and stacks of threads come from the host, so the log helper
+//! asks for them; if the host is never released, the helper waits, and the supervisor does not.
 //!
-//! A line is due when a call, a wait or an item has lasted for the limit, then each time that the
-//! time has doubled, and when it is over. Each drain thread has its call. Waits of producers, and
-//! items, are one subject each for the whole queue: the one that has lasted longest is named, and
-//! they are over when it is below half of the limit.
+//! A line is due when a call or a wait has lasted for the limit, each time its duration has
+//! doubled, and when it is over. Calls are tracked per drain thread. Producers' waits and items'
+//! waits are one subject each for the whole queue: the line names the longest, and the subject is
+//! over once the longest is below half the limit.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -32,10 +32,10 @@ use crate::threads::agenda::{Supervised, spawn_helper};
 use crate::threads::context::KnownThread;
 use crate::threads::waits::WaitingProducer;
 
-/// While something was reported, its end is noticed after this time.
+/// The longest time until the end of something reported is noticed.
 const MOST_PAUSE: Duration = Duration::from_secs(1);
 
-/// A queue as the supervisor visits it for the watchdog.
+/// A queue's entry in the supervisor's agenda for the watchdog.
 struct Visitor<T: Item> {
     queue: Weak<Control<T>>,
     limit: Duration,
@@ -43,10 +43,10 @@ struct Visitor<T: Item> {
     seen: Mutex<LastSeen>,
 }
 
-/// What visits remember.
+/// The state kept between visits.
 #[derive(Debug, Default)]
 struct LastSeen {
-    /// By drain thread: its call, and what that was called when it was reported.
+    /// Per drain thread: its call, and the call's name when it was reported.
     calls: Vec<(Lasting, String)>,
     producers: Lasting,
     items: Lasting,
@@ -71,7 +71,7 @@ impl<T: Item> Supervised for Visitor<T> {
     }
 }
 
-/// Drops a reference on a thread that must not enter the host. If it is the last, a helper does.
+/// Drops a reference on a thread that must not enter the host. A helper drops the last reference.
 fn let_go_elsewhere<T: Item>(control: Arc<Control<T>>) {
     if let Some(last) = Arc::into_inner(control) {
         let (host, mut last) = (last.flow.host.clone(), Some(last));
@@ -81,7 +81,7 @@ fn let_go_elsewhere<T: Item>(control: Arc<Control<T>>) {
 }
 
 impl<T: Item> Control<T> {
-    /// From here on there are visits, if the queue is watched.
+    /// Starts the watchdog's visits, if the queue is watched.
     pub(crate) fn start_watch(self: &Arc<Self>) {
         // loom has no clock.
         if let Some(limit) = self.flow.config.warn_after.filter(|_| !cfg!(loom)) {
@@ -90,10 +90,10 @@ impl<T: Item> Control<T> {
     }
 }
 
-// When lines are due about something that lasts: at a limit, then at double the distance each
-// time, and when it is over.
+// When lines about something that lasts are due: at a limit, then at double the distance each time,
+// and when it is over.
 
-/// What is to be said.
+/// What to report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Say {
     Nothing,
@@ -101,7 +101,7 @@ enum Say {
     Lasts(Duration),
 }
 
-/// What was said.
+/// The last report.
 #[derive(Debug, Clone, Copy)]
 struct Said {
     since: Instant,
@@ -113,19 +113,19 @@ struct Said {
 struct Lasting(Option<Said>);
 
 impl Lasting {
-    /// Whether something was said about it, and its end was not.
+    /// Whether it was reported, and its end was not.
     fn is_reported(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Returns for how long it lasted if it was reported, and is over.
+    /// Returns how long it lasted, if it was reported and is over.
     fn end(&mut self, now: Instant, is_over: impl Fn(Instant) -> bool) -> Option<Duration> {
         let said = self.0.filter(|said| is_over(said.since))?;
         self.0 = None;
         Some(now.saturating_duration_since(said.since))
     }
 
-    /// It has lasted since then.
+    /// Notes that it has lasted since `since`. Returns what to report.
     fn note(&mut self, since: Instant, limit: Duration, now: Instant) -> Say {
         let lasts = now.saturating_duration_since(since);
         let begun = self.0.map_or(since, |said| said.since);
@@ -133,7 +133,7 @@ impl Lasting {
         if !is_due {
             return Say::Nothing;
         }
-        // Whatever the time of this look: at the limit, twice the limit, four times the limit, ...
+        // However late this visit: at the limit, twice the limit, four times the limit, ...
         let mut distance = limit;
         while begun + distance <= now {
             distance *= 2;
@@ -142,13 +142,13 @@ impl Lasting {
         Say::Lasts(lasts)
     }
 
-    /// When it must be checked again, if it lasts since then.
+    /// Returns when to check again something that has lasted since `since`.
     fn next(&self, since: Instant, limit: Duration) -> Instant {
         self.0.map_or(since + limit, |said| said.next)
     }
 }
 
-// What the watchdog says.
+// The text of lines.
 
 /// A call that takes long.
 #[derive(Debug, Clone)]
@@ -159,14 +159,14 @@ pub(crate) struct LongCall {
     handler: String,
     took: Duration,
     thread: Arc<KnownThread>,
-    /// The items in the call, if that is known.
+    /// The number of items in the call, if known.
     in_call: Option<u64>,
-    /// The items that wait for the same handler, or partition.
+    /// The number of items that wait for the same handler or partition.
     behind: Option<u64>,
 }
 
 impl LongCall {
-    /// Without the stack.
+    /// Returns the text without the stack.
     fn text(&self, witness: &dyn Witness) -> String {
         let (handler, took) = (&self.handler, seconds(self.took));
         let mut text = format!(
@@ -182,10 +182,11 @@ impl LongCall {
         text
     }
 
-    /// The stack, on separate lines. `is_current`: whether the thread is still in that call.
+    /// Returns the stack, on separate lines, if the thread is still in that call according to
+    /// `is_current`.
     fn stack(&self, witness: &dyn Witness, is_current: impl Fn() -> bool) -> String {
         let stack = is_current().then(|| witness.stack(&self.thread)).flatten();
-        // It may have returned while its stack was read.
+        // The call may have returned while its stack was read.
         let stack = stack.filter(|_| is_current());
         stack.map_or_else(String::new, |stack| format!("\n{stack}"))
     }
@@ -204,9 +205,9 @@ fn seconds(time: Duration) -> String {
     }
 }
 
-// Since when the oldest item waits for its call, also one that a call has had and that waits for
-// its next try. For those the partition knows no time, so a visit notes how many items were put so
-// far. If a later visit finds that one of them still waits, it waits since then at least.
+// How long the oldest item has waited for its call, including items that wait for another try. The
+// partition keeps no time for the latter, so a visit notes how many items were put so far. If one
+// of them still waits at a later visit, it has waited at least since then.
 
 #[derive(Debug, Clone, Copy)]
 struct Mark {
@@ -219,7 +220,7 @@ struct Mark {
 struct WaitingItems(FxHashMap<usize, Mark>);
 
 impl WaitingItems {
-    /// `found`: what waits in the partition now.
+    /// Records what waits in the partition now.
     fn note(&mut self, partition: usize, found: Option<Waiting>, now: Instant) {
         let Some(Waiting { first, pushed, put }) = found else {
             self.0.remove(&partition);
@@ -232,20 +233,20 @@ impl WaitingItems {
         }
     }
 
-    /// The partition of the oldest item, and since when it waits.
+    /// Returns the partition of the oldest item, and since when it has waited.
     fn oldest(&self) -> Option<(usize, Instant)> {
         let oldest = self.0.iter().min_by_key(|(partition, mark)| (mark.since, **partition))?;
         Some((*oldest.0, oldest.1.since))
     }
 }
 
-// A visit: what takes long, and the lines about it.
+// A visit: finds what takes long, and logs it.
 
-/// At most so many types are named of a partition that holds more.
+/// The most names, of partitions or of types in one, that a line lists.
 const MOST_NAMES: usize = 3;
 
 impl<T: Item> Visitor<T> {
-    /// Says what is to be said at `now`. Returns after what time the next visit is due.
+    /// Logs the lines due at `now`. Returns the delay until the next visit.
     fn visit(&self, control: &Arc<Control<T>>, now: Instant) -> Duration {
         let (limit, seen) = (self.limit, &mut *self.seen.lock());
         let mut visit = Visit { control, limit, now, next: now + limit / 2 };
@@ -257,9 +258,9 @@ impl<T: Item> Visitor<T> {
 }
 
 impl<T: Item> Control<T> {
-    // ---- what is known of calls
+    // ---- calls and waits, as the threads record them
 
-    /// The call that a drain thread is inside of.
+    /// Returns the call that a drain thread is in.
     fn long_call(&self, thread: usize, now: Instant) -> Option<LongCall> {
         let slot = &self.flow.threads[thread];
         let (calling, since) = slot.tally.counts().calling?;
@@ -278,10 +279,10 @@ impl<T: Item> Control<T> {
         })
     }
 
-    /// The items in the call for a partition, and those that wait behind it.
+    /// Returns the number of items in the call for a partition, and of those that wait behind it.
     fn items_of_call(&self, partition: usize) -> (Option<u64>, Option<u64>) {
         if self.flow.ending.is_expired() {
-            // What waited is dropped, and not settled.
+            // Waiting items are dropped without being settled.
             return (None, None);
         }
         let home = self.flow.route.partition(partition);
@@ -299,12 +300,12 @@ impl<T: Item> Control<T> {
         calling.is_some_and(|(_, since)| since == call.since)
     }
 
-    /// The calls that hold what a shutdown abandons, before it is dropped.
+    /// Returns the calls that hold items, before a shutdown abandons these.
     pub(crate) fn long_calls(&self, now: Instant) -> Vec<LongCall> {
         (0..self.flow.threads.most()).filter_map(|thread| self.long_call(thread, now)).collect()
     }
 
-    /// These calls, each on separate lines.
+    /// Describes these calls, each on separate lines.
     pub(crate) fn describe(&self, calls: &[LongCall]) -> String {
         let witness = HostWitness(&*self.flow.host);
         let describe = |call: &LongCall| {
@@ -314,7 +315,7 @@ impl<T: Item> Control<T> {
         calls.iter().map(describe).collect()
     }
 
-    /// The partitions that have items, the first few.
+    /// Returns the first few partitions that have unsettled items.
     pub(crate) fn partitions_left(&self) -> Vec<usize> {
         let left = self.flow.route.partitions().filter(|partition| {
             let counts = partition.counts();
@@ -323,7 +324,7 @@ impl<T: Item> Control<T> {
         left.take(MOST_NAMES + 1).map(|partition| partition.index).collect()
     }
 
-    /// What these are called: `" of partitions 0 (Order), 3 (Click)"`.
+    /// Names these partitions: `" of partitions 0 (Order), 3 (Click)"`.
     pub(crate) fn places(&self, left: &[usize]) -> String {
         let name = |(number, &index)| match number {
             MOST_NAMES => "...".to_owned(),
@@ -337,7 +338,7 @@ impl<T: Item> Control<T> {
         }
     }
 
-    /// The call that the items of a partition wait for.
+    /// Returns the call that the items of a partition wait for.
     fn blocking_call(&self, partition: usize, now: Instant) -> Option<LongCall> {
         let calling = |thread: usize| self.flow.threads[thread].tally.counts().calling;
         let all = || 0..self.flow.threads.most();
@@ -346,14 +347,14 @@ impl<T: Item> Control<T> {
             Calling::Named(_) => false,
         };
         let here = all().find(|&thread| calling(thread).is_some_and(|(call, _)| is_here(&call)));
-        // The same handler may be inside a batch of another partition.
+        // The same handler may be in a batch of another partition.
         let has_one = self.flow.config.selector != Selector::ByType;
         let any = || all().filter(|_| has_one).find(|&thread| calling(thread).is_some());
         let owner = || self.flow.route.owner(partition).load().inside();
         self.long_call(here.or_else(any).unwrap_or_else(owner), now)
     }
 
-    /// What the items of a partition are, as far as it is known: `" (Order, Click)"`.
+    /// Names the types of a partition, as far as they are known: `" (Order, Click)"`.
     fn types_in(&self, partition: usize) -> String {
         let Consumption::ByHandler = self.flow.consumption else { return String::new() };
         if self.flow.config.selector != Selector::ByType {
@@ -369,7 +370,7 @@ impl<T: Item> Control<T> {
         if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) }
     }
 
-    /// The name of a type that has a handler.
+    /// Returns the name of a type that has a handler.
     fn type_named(&self, key: TypeKey) -> Option<String> {
         let Consumption::ByHandler = self.flow.consumption else { return None };
         let registered = self.flow.route.find(key).and_then(TypeRoute::registered)?;
@@ -382,7 +383,7 @@ fn waiting_in<T>(partition: &Partition<T>) -> u64 {
     counts.pushed - counts.taken + counts.held
 }
 
-/// Asks on another thread whether a call lasts.
+/// Returns a check, for another thread, whether a call is still running.
 fn is_current<T: Item>(
     control: &Arc<Control<T>>,
     call: &LongCall,
@@ -401,7 +402,7 @@ struct Visit<'a, T: Item> {
     control: &'a Arc<Control<T>>,
     limit: Duration,
     now: Instant,
-    /// When the next one is due.
+    /// When the next visit is due.
     next: Instant,
 }
 
@@ -409,7 +410,7 @@ impl<T: Item> Visit<'_, T> {
     fn come_back(&mut self, at: Instant, is_reported: bool) {
         self.next = self.next.min(at);
         if is_reported {
-            // To notice the end.
+            // Soon enough to notice the end.
             self.next = self.next.min(self.now + (self.limit / 4).min(MOST_PAUSE));
         }
     }
@@ -449,8 +450,8 @@ impl<T: Item> Visit<'_, T> {
         }));
     }
 
-    /// A line about what items or producers of a partition wait for. `text` gets the names of
-    /// types from `names`.
+    /// Logs what items or producers of a partition wait for. `text` gets the type names from
+    /// `names`.
     fn log_wait(
         &self,
         partition: usize,
@@ -465,7 +466,7 @@ impl<T: Item> Visit<'_, T> {
         let call = call.map(|call| (is_current(control, &call), call));
         let weak = Arc::downgrade(control);
         self.log(Line::later(move |witness| {
-            // Not during the visit: the last reference to removed handlers may be dropped here.
+            // Not during the visit: this may drop the last reference to removed handlers.
             let names = weak.upgrade().map_or_else(String::new, |control| {
                 let names = names(&control);
                 Control::let_go(control);
@@ -522,7 +523,7 @@ impl<T: Item> Visit<'_, T> {
         });
     }
 
-    /// Whether what lasts since then is far below the limit.
+    /// Whether a wait since `since` is below half the limit.
     fn is_short(&self, since: Option<Instant>) -> bool {
         since.is_none_or(|since| self.now.saturating_duration_since(since) < self.limit / 2)
     }
@@ -619,10 +620,10 @@ mod waiting_items_tests {
         let found = |first, pushed, put| Some(Waiting { first, pushed, put });
         waiting.note(3, found(10, 12, None), at(1));
         assert_eq!(waiting.oldest(), Some((3, at(1))));
-        // The last of the two still waits, behind nothing.
+        // The second of the two still waits, now first in line.
         waiting.note(3, found(11, 500, None), at(2));
         assert_eq!(waiting.oldest(), Some((3, at(1))));
-        // All that waited is called: the rest may be as old as this visit, or as its put.
+        // All that waited are in a call: the rest may be as old as this visit, or as their put.
         waiting.note(3, found(500, 600, None), at(3));
         assert_eq!(waiting.oldest(), Some((3, at(3))));
         waiting.note(3, found(600, 700, Some(at(4))), at(5));

@@ -1,4 +1,4 @@
-//! What a queue keeps of types that have gone.
+//! What a queue remembers of types that have gone.
 
 use crate::config::{Config, PartitionPolicy, RetryPolicy, Selector, ThreadPolicy};
 use crate::control::state::Knowledge;
@@ -41,7 +41,7 @@ fn noop() -> HandlerRef<Sent> {
     HandlerRef::new(|_: &mut Batch<Sent>| ())
 }
 
-/// A handler that is inside its first batch until the second latch opens.
+/// Returns a handler that stays in its first batch until the second latch opens.
 fn held() -> (HandlerRef<Sent>, Arc<Latch>, Arc<Latch>) {
     let (entered, release) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
     let handler = {
@@ -95,7 +95,7 @@ fn sessions_leave_nothing_behind() {
         wait_until(|| queue.control.state.lock().types.leaving() == 0);
         let control = &queue.control;
         assert_eq!(control.state.lock().types.count(), 1);
-        // A removal may find items, so that a few sessions are leaving at the same time.
+        // A removal may find items, so a few types may be leaving at the same time.
         let (places, count) = (queue.flow.route.type_count(), queue.partition_count());
         assert!(places <= 40 && count <= partitions + 40, "{places} places, {count} partitions");
         let stats = queue.stats();
@@ -168,7 +168,7 @@ fn a_type_that_comes_back_while_its_items_wait_gets_its_partition() {
     assert_eq!(queue.stats().consumed, 2);
 }
 
-/// An item of its former lives might be among those that wait.
+/// The waiting items might include one from the type's former lives.
 #[test]
 fn a_type_that_has_gone_comes_back_to_its_partition_while_items_of_others_wait() {
     let queue = start(adaptive());
@@ -279,7 +279,7 @@ fn an_item_of_a_type_that_has_gone_does_not_reach_the_next_type_of_its_partition
     queue.add_handler(B, handler).unwrap();
     queue.produce(Sent(B)).unwrap();
     entered.wait();
-    // As a producer does that looked the type up in time: it does not mark the partition.
+    // Like a producer that looked the type up in time: the put does not mark the partition.
     assert!(queue.flow.route.partition(0).put(Sent(A), || false).is_ok());
     queue.produce(Sent(B)).unwrap();
     let handler = {
@@ -297,8 +297,8 @@ fn an_item_of_a_type_that_has_gone_does_not_reach_the_next_type_of_its_partition
     assert_conserved(&queue);
 }
 
-/// It waits where items of unknown types go. From there it could reach the handler behind a newer
-/// one that was put into the partition of the type.
+/// The item waits where items of unknown types go. From there it could reach the handler behind a
+/// newer one that was put into the type's partition.
 #[test]
 fn an_item_that_was_put_before_its_type_came_is_not_delivered_from_another_partition() {
     let config = Config {

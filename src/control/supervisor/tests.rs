@@ -17,7 +17,7 @@ impl Item for Number {
     }
 }
 
-/// Is called in each idle cycle.
+/// A hook called in each idle cycle.
 struct Idle;
 
 impl Handler<Number> for Idle {
@@ -86,7 +86,7 @@ fn a_queue_without_turns_is_visited_no_more_even_if_it_has_idle_handlers() {
     queue.shutdown(None);
 }
 
-/// Before the call: its thread had another partition with an item.
+/// They move before the call, while the thread has another partition with an item.
 #[test]
 fn a_thread_that_calls_a_slow_handler_leaves_its_partitions_before() {
     const HOLD: TypeKey = TypeKey(16);
@@ -109,14 +109,15 @@ fn a_thread_that_calls_a_slow_handler_leaves_its_partitions_before() {
         })
     };
     let quick = HandlerRef::new(|_: &mut Batch<Number>| ());
-    // Partitions 0, 2 and 4 are those of the first thread.
+    // The first thread has partitions 0, 2 and 4.
     for (number, handler) in
         [hold, quick.clone(), slow.clone(), quick.clone(), quick.clone()].into_iter().enumerate()
     {
         let key = [HOLD, TypeKey(64), SLOW, TypeKey(80), QUICK][number];
         queue.add_handler(key, handler).unwrap();
     }
-    // A visit at the wrong moment leaves it to the next one, so there are several rounds.
+    // A visit at the wrong moment leaves the take-over to the next one, so there are several
+    // rounds.
     for round in 1..=20 {
         let shut = release.lock();
         queue.produce(Number(HOLD)).unwrap();

@@ -1,5 +1,5 @@
-//! What the watchdog says, and when. The limit is an hour, and the tests move the time of visits:
-//! the supervisor's own visits find nothing.
+//! What the watchdog logs, and when. The limit is an hour and the tests choose the time of each
+//! visit, so the supervisor's own visits find nothing.
 
 use std::ops::Deref;
 
@@ -28,13 +28,13 @@ impl Item for Number {
     }
 }
 
-/// Keeps the lines, and knows the stack of each thread by its number, which is 7.
+/// Keeps the lines, and returns a stack for any thread, whose number is 7.
 #[derive(Clone, Default)]
 struct Log {
     lines: Arc<Mutex<Vec<String>>>,
-    /// Held by a test that holds up the log.
+    /// Held by tests that block the log.
     held_up: Arc<Mutex<()>>,
-    /// How often the host was entered, asked, or given a line.
+    /// The number of calls into the host: entries, queries and lines.
     calls: Arc<Mutex<usize>>,
 }
 
@@ -114,7 +114,7 @@ fn config(threads: usize, partitions: usize) -> Config {
     }
 }
 
-/// A queue, with visits by the test.
+/// A queue that the test visits.
 struct Watched {
     queue: BatchQueue<Number>,
     visitor: Visitor<Number>,
@@ -143,7 +143,7 @@ fn named(key: TypeKey, name: &str) -> crate::item::HandledType {
     crate::item::HandledType { name: name.to_owned(), ..key.into() }
 }
 
-/// A handler of orders, held in a call with one item.
+/// Holds a handler of orders in a call with one item.
 fn hold<'a>(queue: &BatchQueue<Number>, held: &'a Held) -> MutexGuard<'a, ()> {
     let guard = held.0.lock();
     queue.produce(Number(ORDER)).unwrap();
@@ -332,7 +332,7 @@ fn a_shutdown_names_the_handler_that_holds_what_it_abandons() {
          waits behind it"
     ));
     assert!(lines[0].ends_with("\nStack: consume"));
-    // It is still watched.
+    // The thread is still watched.
     visit(&queue, Instant::now() + 2 * HOUR);
     log.wait_for(2);
     drop(held_up);
@@ -363,7 +363,7 @@ fn the_last_reference_of_a_visit_is_dropped_by_a_helper() {
     wait_until(|| gone.strong_count() == 0 && *log.calls.lock() == before + 1);
 }
 
-// What the watchdog says of items that wait for their call.
+// Lines about items that wait for their call.
 
 #[test]
 fn items_that_are_tried_again_and_again_are_reported() {
