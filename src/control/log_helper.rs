@@ -8,7 +8,7 @@
 //!
 //! | field | written by | read by |
 //! |---|---|---|
-//! | backlog | every thread that logs, the helper, under its lock | the writers; statistics; flushes |
+//! | backlog | threads that log, the helper, under its lock | the writers; statistics; flushes |
 //! | written | the helper (notify) | flushes and shutdowns (wait) |
 
 use std::cell::Cell;

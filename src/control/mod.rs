@@ -9,7 +9,7 @@
 //! | `supervisor` | take-over from threads that are held up; spare threads |
 //! | `watchdog` | log lines about long calls, blocked producers and waiting items |
 //! | `drains` | what drains a queue: its own threads, the workers of a pool, or its callers |
-//! | `log_helper` | writes log lines on its own thread, so that a log that hangs blocks nothing else |
+//! | `log_helper` | writes log lines on its own thread: a log that hangs blocks nothing else |
 //! | `close` | flush, shutdown and expiry |
 //! | `snapshot` | reads statistics from a running queue |
 

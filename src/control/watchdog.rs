@@ -1,11 +1,11 @@
 //! The watchdog: logs calls of handlers, waits of producers and waits of items that have lasted for
 //! [`warn_after`](crate::config::Config::warn_after).
 //!
-//! It has no thread of its own: the supervisor visits each queue at half that interval, and sooner
-//! when a line is due. A visit reads what the queue's threads record anyway, so an item's path gets
-//! no longer; only a producer that finds no room records its wait here. A visit calls no user code
-//! and never enters the host. The names and stacks of threads come from the host, so the log helper
-//! asks for them; if the host is never released, the helper waits, and the supervisor does not.
+//! It has no thread: the supervisor visits each queue at half that interval, and sooner when a line
+//! is due. A visit reads what the queue's threads record anyway, so an item's path gets no longer;
+//! only a producer that finds no room records its wait here. A visit calls no user code and never
+//! enters the host. The names and stacks of threads come from the host, so the log helper asks for
+//! them; if the host is never released, the helper waits, and the supervisor does not.
 //!
 //! A line is due when a call or a wait has lasted for the limit, each time its duration has
 //! doubled, and when it is over. Calls are tracked per drain thread. Producers' waits and items'

@@ -1,12 +1,12 @@
-//! Threads of the process that come back to queues at set times: one runs balancers
-//! (`control/rebalancer.rs`), the supervisor lets other threads take over from one that is held
-//! up (`control/supervisor.rs`).
+//! Per-process threads that visit queues at set times: the control thread runs balancers
+//! (`control/rebalancer.rs`), the supervisor lets other threads take over from one that is held up
+//! (`control/supervisor.rs`).
 //!
-//! Such a thread starts when its first queue asks for it, and ends with the last queue.
+//! Each thread starts when the first queue needs it, and ends with the last queue.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
-//! | `plan` | queues that start, ask for a visit, or end; the thread | the same |
+//! | `plan` | queues that start, request a visit, or end; the thread | the thread; waits for it |
 
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
@@ -20,18 +20,19 @@ use crate::sync::{
 };
 use crate::threads::pool::{CountOut, RunningThreads};
 
-/// When a thread comes back to a queue whose visit panicked.
+/// The delay until the next visit of a queue whose visit panicked.
 const AFTER_PANIC: Duration = Duration::from_secs(1);
 
-/// What a thread does for each of its queues.
+/// The work of a thread for each of its queues.
 pub(crate) trait Duty: 'static {
-    /// A queue as the thread sees it.
+    /// The thread's view of a queue.
     type Queue: ?Sized + Send + Sync + 'static;
 
     /// The name of the thread.
     const THREAD: &'static str;
 
-    /// Visits a queue. Returns after what time it comes again, if not on request only.
+    /// Visits a queue. Returns the delay until the next visit, or `None` if the queue is visited on
+    /// request only.
     fn visit(queue: Arc<Self::Queue>) -> Option<Duration>;
 }
 
@@ -41,7 +42,7 @@ pub(crate) struct Agenda<D: Duty> {
     duty: PhantomData<fn() -> D>,
 }
 
-/// Queues are known by their address.
+/// The visits of a thread. Queues are identified by their addresses.
 struct Plan<Q: ?Sized> {
     entries: FxHashMap<usize, Entry<Q>>,
     /// The next visit of each queue that has one.
@@ -91,7 +92,7 @@ impl<D: Duty> Default for Agenda<D> {
 }
 
 impl<D: Duty> Agenda<D> {
-    /// Adds a queue, which is visited after `first`, or only on request.
+    /// Adds a queue. Its first visit is after `first`, or on request if that is `None`.
     pub(crate) fn register(&self, queue: Weak<D::Queue>, first: Option<Duration>) {
         let (address, mut plan) = (address(&queue), self.plan.lock());
         plan.entries.insert(address, Entry { queue, next: None });
@@ -113,7 +114,7 @@ impl<D: Duty> Agenda<D> {
         Ok(())
     }
 
-    /// Asks for a visit at `time`, or sooner. `queue`: its address.
+    /// Requests a visit at `time` or sooner of the queue with this address.
     pub(crate) fn request(&self, queue: usize, time: Instant) {
         self.plan.lock().request(queue, time);
         self.changed.notify_all();
@@ -124,7 +125,7 @@ impl<D: Duty> Agenda<D> {
         self.changed.notify_all();
     }
 
-    /// Waits until the queue, which was unregistered, is not being visited any more.
+    /// Waits until an unregistered queue is no longer being visited.
     fn wait_unvisited(&self, queue: usize) {
         let mut plan = self.plan.lock();
         while plan.visited == Some(queue) {
@@ -132,7 +133,8 @@ impl<D: Duty> Agenda<D> {
         }
     }
 
-    /// Waits until the thread has ended, which it does when no queue is left, or until `deadline`.
+    /// Waits until the thread has ended, or until `deadline`. The thread ends when no queue is
+    /// left; while one is, this does not wait.
     #[cfg(feature = "python")]
     pub(crate) fn wait_ended(&self, deadline: Option<Instant>) {
         let mut plan = self.plan.lock();
@@ -170,13 +172,13 @@ impl<D: Duty> Agenda<D> {
         let Some(entry) = plan.entries.get_mut(&address) else { return plan };
         entry.next = None;
         let Some(queue) = entry.queue.upgrade() else {
-            // It was dropped before it was started.
+            // The queue was dropped before it was started.
             plan.remove(address);
             return plan;
         };
         plan.visited = Some(address);
         drop(plan);
-        // A panic is reported where it happens; the other queues are visited all the same.
+        // A panic is reported where it happens. Visits of other queues continue.
         let again = catch_unwind(AssertUnwindSafe(|| D::visit(queue))).unwrap_or(Some(AFTER_PANIC));
         let mut plan = self.plan.lock();
         plan.visited = None;
@@ -196,9 +198,9 @@ static SUPERVISOR: Forgettable<Agenda<Supervise>> = Forgettable::new();
 
 struct Supervise;
 
-/// What the supervisor visits: a queue with several drain threads, or the watchdog of a queue.
+/// A target of the supervisor's visits: a queue with several drain threads, or a queue's watchdog.
 pub(crate) trait Supervised: Send + Sync {
-    /// Returns after what time another visit must follow.
+    /// Returns the delay until the next visit, or `None` if none has to follow.
     fn tick(self: Arc<Self>) -> Option<Duration>;
 }
 
@@ -217,51 +219,52 @@ pub(crate) fn wait_supervisor_ended(deadline: Option<Instant>) {
     SUPERVISOR.get().wait_ended(deadline);
 }
 
-/// For a forked child: the supervisor does not exist here, and its lock may be held for ever.
+/// Resets the supervisor in a forked child, where its thread does not exist and its lock may never
+/// be released.
 #[cfg(feature = "python")]
 pub(crate) fn forget_supervisor() {
     SUPERVISOR.forget();
 }
 
-/// The supervisor's visits to a queue that its threads ask for.
+/// The supervisor's visits that a queue's threads have requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Visits {
     None,
-    /// The next one is a second away.
+    /// One, a second away.
     Rare,
-    /// One each tick.
+    /// One per tick.
     Ticks,
 }
 
-/// Which visits to a queue are under way, and how its threads ask for more.
+/// The requested visits of a queue, and the means by which its threads request more.
 ///
 /// | field | written by | read by |
 /// |---|---|---|
 /// | `visits` | drain threads (raise), supervisor (clear) | drain threads |
-/// | `visited` | the start of the queue, once | drain threads that ask |
+/// | `visited` | the start of the queue, once | drain threads that request visits |
 #[derive(Debug)]
 pub(crate) struct Arming {
     visits: AtomicU8,
-    /// The address of what is visited.
+    /// The address of the visited queue.
     visited: OnceLock<usize>,
 }
 
 impl Arming {
-    /// A queue that needs no visits never asks for them.
+    /// Creates the visits of a queue. One that needs no visits never requests any.
     pub(crate) fn new(needs_visits: bool) -> Self {
         let first = if needs_visits { Visits::None } else { Visits::Ticks };
         Self { visits: AtomicU8::new(first as u8), visited: OnceLock::new() }
     }
 
-    /// Registers what is visited from now on, on request.
+    /// Registers the queue for visits on request.
     pub(crate) fn register(&self, visited: Weak<dyn Supervised>) {
         let _ = self.visited.set(address(&visited));
         SUPERVISOR.get().register(visited, None);
     }
 
-    /// Ends the visits of a queue that has ended, and waits for one that is under way: it must not
-    /// hold the last reference, because it would drop the user's handlers.
+    /// Ends the visits of a queue that has ended, and waits for a visit in progress: that must not
+    /// hold the last reference, or it would drop the user's handlers.
     pub(crate) fn unregister(&self) {
         if let Some(&visited) = self.visited.get() {
             let supervisor = SUPERVISOR.get();
@@ -270,14 +273,16 @@ impl Arming {
         }
     }
 
-    /// Whether there are such visits, or more. The caller has stored what it begins, and fenced.
+    /// Whether at least such visits are requested. The caller has stored what it begins, and
+    /// fenced.
     #[inline]
     pub(crate) fn has(&self, visits: Visits) -> bool {
         // Relaxed: ordered by the caller's fence, which pairs with the one in `clear`.
         self.visits.load(Ordering::Relaxed) >= visits as u8
     }
 
-    /// Asks for visits, the first of them after this time, unless there are such visits, or more.
+    /// Requests visits, the first `after` this time, unless at least such visits are already
+    /// requested.
     #[cold]
     pub(crate) fn ask(&self, visits: Visits, after: Duration) {
         if self.raise(visits)
@@ -286,33 +291,33 @@ impl Arming {
             let supervisor = SUPERVISOR.get();
             supervisor.request(visited, Instant::now() + after);
             if supervisor.start().is_err() {
-                // The system has no thread left. The next turn tries again.
+                // The system has no thread left; the next turn tries again.
                 self.clear();
             }
         }
     }
 
-    /// Returns whether the caller has to ask for them.
+    /// Raises the level to `visits`. Returns whether the caller has to request them.
     pub(crate) fn raise(&self, visits: Visits) -> bool {
-        // Relaxed: it only decides which thread asks.
+        // Relaxed: it only decides which thread requests the visits.
         self.visits.fetch_max(visits as u8, Ordering::Relaxed) < visits as u8
     }
 
-    /// The caller then checks whether a thread has begun something meanwhile.
+    /// Clears the requests. The caller then checks whether a thread has begun something in between.
     pub(crate) fn clear(&self) {
         self.visits.store(Visits::None as u8, Ordering::Relaxed);
-        // SeqCst: pairs with the fence of a thread that enters a partition: either it sees that
-        // there are no more visits, or its turn is seen by the caller.
+        // SeqCst: pairs with the fence of a thread that enters a partition: either that thread sees
+        // that visits have ended, or the caller sees its turn.
         fence(Ordering::SeqCst);
     }
 }
 
-/// Visits of the supervisor that nothing asks for: each says when the next one follows.
+/// Visits of the supervisor without requests: each returns the delay until the next.
 #[derive(Default)]
 pub(crate) struct OwnVisits(OnceLock<Arc<dyn Supervised>>);
 
 impl OwnVisits {
-    /// The first visit is after `first`. If the system has no thread left, the first turn of a
+    /// Begins the visits, after `first`. If the system has no thread left, the first turn of a
     /// queue tries again.
     pub(crate) fn begin(&self, visited: Arc<dyn Supervised>, first: Duration) {
         let supervisor = SUPERVISOR.get();
@@ -320,7 +325,7 @@ impl OwnVisits {
         let _ = supervisor.start();
     }
 
-    /// No visit begins from here on, and none is under way.
+    /// Ends the visits, and waits for one in progress.
     pub(crate) fn end(&self) {
         if let Some(visited) = self.unregister() {
             SUPERVISOR.get().wait_unvisited(visited);
@@ -345,7 +350,7 @@ impl Drop for OwnVisits {
     }
 }
 
-// Helper threads: they run user code that the process's own threads must not wait for, custom
+// Helper threads run user code that the control thread and the supervisor must not wait for: custom
 // balancers (`control/rebalancer.rs`) and the log (`log_helper.rs`).
 
 /// The helper threads of the process.
@@ -366,7 +371,7 @@ pub(crate) fn spawn_helper(
     .map(drop)
 }
 
-/// Waits until no helper runs, or until `deadline`.
+/// Waits until no helper is running, or until `deadline`.
 #[cfg(feature = "python")]
 pub(crate) fn wait_helpers_ended(deadline: Option<Instant>) {
     let helpers = HELPERS.get();
@@ -379,7 +384,7 @@ pub(crate) fn wait_helpers_ended(deadline: Option<Instant>) {
     }
 }
 
-/// For a forked child: the threads do not exist here.
+/// Resets the helpers in a forked child, where their threads do not exist.
 #[cfg(feature = "python")]
 pub(crate) fn forget_helpers() {
     HELPERS.forget();
@@ -409,7 +414,7 @@ mod loom_tests {
     use crate::sync::AtomicU64;
     use crate::testing::loom::model;
 
-    /// A turn begins while the visits end: it asks for more, or they continue.
+    /// A turn begins while the visits end: either it requests more, or they continue.
     #[test]
     fn loom_turn_while_the_visits_end() {
         model(2, || {

@@ -1,20 +1,20 @@
-//! The context of a thread: the queue that it drains, and the handler that it is inside.
+//! The context of a thread: the queue that it drains, and the handler that it is in.
 //!
-//! Queues and handler locks are identified by their addresses: nothing here keeps them alive.
+//! Queues and handler locks are identified by their addresses. Nothing here keeps them alive.
 
 use std::cell::{Cell, RefCell};
 
 use crate::sync::{Arc, AtomicBool, Weak, thread_local};
 
-/// Where the lines about a queue go.
+/// The destination of log lines about a queue.
 pub(crate) trait QueueLog: Send + Sync {
-    /// Logs a line from any thread, without waiting for the log. If callers drain the queue, it is
-    /// logged when they have.
+    /// Logs a line from any thread, without waiting for the log. If callers drain the queue, the
+    /// line is logged after they have done so.
     fn warn(&self, line: String);
 }
 
 thread_local! {
-    // Not `const`: loom's twin has no such form.
+    // Not `const`: loom's macro has no such form.
     #[allow(clippy::missing_const_for_thread_local)]
     /// The queue whose drain thread this is, as an address; 0: not a drain thread.
     static DRAINS: Cell<usize> = Cell::new(0);
@@ -28,7 +28,7 @@ thread_local! {
     static HOLDS: Cell<usize> = Cell::new(0);
 
     #[allow(clippy::missing_const_for_thread_local)]
-    /// What [`this_thread`] returns, once it was asked.
+    /// The cached result of [`this_thread`].
     static THIS: RefCell<Option<Arc<KnownThread>>> = RefCell::new(None);
 
     #[allow(clippy::missing_const_for_thread_local)]
@@ -40,12 +40,12 @@ thread_local! {
     static LOGS: Cell<bool> = Cell::new(false);
 
     #[allow(clippy::missing_const_for_thread_local)]
-    /// If this thread acts as a drain thread: whether the call has ended that it acts in.
+    /// If this thread acts as a drain thread: whether the call that it acts for has ended.
     static CALL_HAS_ENDED: RefCell<Option<Arc<AtomicBool>>> = RefCell::new(None);
 }
 
-/// While it lives, this thread drains a queue. A thread that drains inline queues may drain another
-/// inside a handler; so the former queue returns.
+/// A guard while this thread drains a queue. Nests: a handler of an inline queue may drain another
+/// inline queue, so dropping the guard restores the previous queue.
 #[derive(Debug)]
 pub(crate) struct DrainScope {
     before: usize,
@@ -71,7 +71,7 @@ impl Drop for DrainScope {
     }
 }
 
-/// While it lives, this thread drains an inline queue, perhaps inside a handler of another.
+/// A guard while this thread drains an inline queue, perhaps inside a handler of another.
 #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
 #[derive(Debug)]
 pub(crate) struct InlineScope {
@@ -80,7 +80,7 @@ pub(crate) struct InlineScope {
 
 #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
 impl InlineScope {
-    /// Returns `None` if this thread drains the queue already.
+    /// Returns `None` if this thread is already draining the queue.
     pub(crate) fn enter(queue: usize) -> Option<Self> {
         INLINE.with(|inline| {
             let mut inline = inline.borrow_mut();
@@ -105,7 +105,7 @@ impl Drop for InlineScope {
     }
 }
 
-/// While it lives, this thread writes lines into the log.
+/// A guard while this thread writes lines to the log.
 #[derive(Debug)]
 pub(crate) struct LogScope {
     before: bool,
@@ -123,7 +123,7 @@ impl Drop for LogScope {
     }
 }
 
-/// While it lives, this thread is inside the handler with this lock.
+/// A guard while this thread is inside the handler with this lock.
 #[derive(Debug)]
 pub(crate) struct HandlerScope(());
 
@@ -140,23 +140,24 @@ impl Drop for HandlerScope {
     }
 }
 
-/// The queue that the calling thread drains, as an address.
+/// Returns the address of the queue that the calling thread drains.
 pub(crate) fn drained_queue() -> Option<usize> {
     Some(DRAINS.with(Cell::get)).filter(|&queue| queue != 0)
 }
 
-/// The log of the queue that the calling thread drains.
+/// Returns the log of the queue that the calling thread drains.
 #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
 pub(crate) fn drained_log() -> Option<Arc<dyn QueueLog>> {
     LOG.with(|log| log.borrow().as_ref().and_then(Weak::upgrade))
 }
 
-/// The handler lock that the calling thread holds as a drain thread, as an address.
+/// Returns the address of the handler lock that the calling thread holds as a drain thread.
 pub(crate) fn held_lock() -> Option<usize> {
     Some(HOLDS.with(Cell::get)).filter(|&lock| lock != 0)
 }
 
-/// On a thread that acts as a drain thread, a flag that is set when the call ends which it acts in.
+/// On a thread that acts as a drain thread, returns a flag that is set when the call it acts for
+/// ends.
 pub(crate) fn call_has_ended() -> Option<Arc<AtomicBool>> {
     CALL_HAS_ENDED.with(|ended| ended.borrow().clone())
 }
@@ -166,26 +167,27 @@ pub(crate) fn on_drain_thread() -> bool {
     DRAINS.with(Cell::get) != 0
 }
 
-/// Whether the calling thread is writing a line of any queue into the log.
+/// Whether the calling thread is writing a line of any queue to the log.
 pub(crate) fn on_log_thread() -> bool {
     LOGS.with(Cell::get)
 }
 
-/// A thread as the log names it.
+/// The identity of a thread, for the log.
 #[derive(Debug)]
 pub(crate) struct KnownThread {
-    /// By which the host knows it.
+    /// The host's number for the thread.
     pub(crate) number: u64,
-    /// What it is called if the host does not know it.
+    /// The name to use if the host does not know the thread.
     pub(crate) name: String,
 }
 
-/// The calling thread. `number`: by which the host knows it; called once per thread.
+/// Returns the calling thread. `number` returns the host's number for it, and is called once per
+/// thread.
 pub(crate) fn this_thread(number: impl FnOnce() -> u64) -> Arc<KnownThread> {
     if let Some(known) = THIS.with(|this| this.borrow().clone()) {
         return known;
     }
-    // The host may run code that asks as well.
+    // The host may run code that calls this function again.
     let number = number();
     let name = std::thread::current().name().unwrap_or("a thread without a name").to_owned();
     let known = Arc::new(KnownThread { number, name });
@@ -193,7 +195,8 @@ pub(crate) fn this_thread(number: impl FnOnce() -> u64) -> Arc<KnownThread> {
     known
 }
 
-/// The context of a drain thread, for the thread that does its handler's work while it waits.
+/// The context of a drain thread, for the thread that does the handler's work while the drain
+/// thread waits.
 #[cfg(feature = "python")]
 #[derive(Debug, Clone)]
 pub(crate) struct ThreadContext {
@@ -205,7 +208,8 @@ pub(crate) struct ThreadContext {
 
 #[cfg(feature = "python")]
 impl ThreadContext {
-    /// That of a drain thread, which is inside a handler. `call_has_ended` is set when it returns.
+    /// Returns the context of the calling drain thread, which is inside a handler. `call_has_ended`
+    /// is set when the handler returns.
     pub(crate) fn of_call(call_has_ended: Arc<AtomicBool>) -> Self {
         Self { call_has_ended: Some(call_has_ended), ..Self::of_this_thread() }
     }
@@ -219,7 +223,7 @@ impl ThreadContext {
         }
     }
 
-    /// While the result lives, the calling thread acts as that drain thread.
+    /// Makes the calling thread act as that drain thread until the result is dropped.
     pub(crate) fn assume(&self) -> AssumedContext {
         let before = Self::of_this_thread();
         self.set();
@@ -234,7 +238,7 @@ impl ThreadContext {
     }
 }
 
-/// While it lives, this thread acts as another.
+/// A guard while this thread acts as another.
 #[cfg(feature = "python")]
 #[derive(Debug)]
 pub(crate) struct AssumedContext(ThreadContext);
@@ -246,7 +250,8 @@ impl Drop for AssumedContext {
     }
 }
 
-/// In a forked child: its only thread is not a drain thread, even if the parent's was one.
+/// Resets the context in a forked child, whose only thread is not a drain thread even if the
+/// forking thread was.
 #[cfg(feature = "python")]
 pub(crate) fn forget_drain_thread() {
     DRAINS.with(|drains| drains.set(0));

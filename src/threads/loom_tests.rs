@@ -4,7 +4,7 @@
 //! a lost notification is a deadlock, which loom reports. Most of these models are small enough for
 //! every interleaving. Every step of the pool is a critical section of one lock, so a race between
 //! two parties needs one or two preemptions: one to get between two sections, one to return. The
-//! bounds of the larger models allow that, and are the largest with which a test ends within a few
+//! larger models are bounded: enough for that, and as far as a test still ends within a few
 //! seconds.
 
 use loom::cell::UnsafeCell;
@@ -15,8 +15,8 @@ use crate::testing::loom::{model, model_by_turns, model_unbounded};
 use crate::testing::threads::{FOR_EVER, Latch, end, start, task};
 use crate::threads::pool::{After, Limit, Pool, PoolTask, TaskHandle};
 
-/// Reads its inbox, sleeps, and is done when it has seen all messages. loom reports two workers
-/// that are in `inside` concurrently.
+/// A task that reads its inbox, sleeps, and is done when it has seen all messages. loom reports an
+/// error if two workers are in `inside` concurrently.
 struct Reader {
     inside: UnsafeCell<()>,
     inbox: Mutex<usize>,
@@ -58,8 +58,8 @@ impl PoolTask for Reader {
     }
 }
 
-/// From running to running and notified, and from idle to queued: a message that arrives while the
-/// step ends is seen.
+/// From `Running` to `RunningNotified`, and from `Idle` to `Queued`: a message that arrives while
+/// the step ends is seen.
 ///
 /// No bound: two threads.
 #[test]
@@ -95,8 +95,8 @@ fn loom_two_notifies_while_a_step_runs() {
     });
 }
 
-/// Each added task wakes a worker: two tasks that are added while two workers go to wait both get
-/// one, even if the first cannot end without the second.
+/// Each added task wakes a worker: two tasks added while two workers begin to wait both get a
+/// worker, even if the first cannot end without the second.
 ///
 /// Bound 3, in 3 s: three threads; with 4 it takes a minute.
 #[test]
@@ -119,7 +119,7 @@ fn loom_two_tasks_while_two_workers_go_to_wait() {
     });
 }
 
-/// Close against add: the workers end, and the task, whether it has run or not, is dropped.
+/// Close against add: the workers end, and the task is dropped, whether or not it has run.
 ///
 /// No bound: three threads of a few steps each.
 #[test]

@@ -1,12 +1,12 @@
-//! How a drain thread, or a drain task on a shared pool, rests and sleeps without lost wake-ups.
+//! Rest and sleep of a drain thread, or of a drain task on a shared pool, without lost wake-ups.
 //!
-//! `state` is written by the drain thread (awake, resting, sleeping) and by the threads that wake
-//! it (awake, pressed). Both sides follow the same order: *store, fence, load*. The drain thread
-//! stores its state and then checks for work; a producer stores its work and then checks the state.
-//! So at least one of them sees the other's store.
+//! `state` is written by the drain thread (awake, resting, sleeping) and by its wakers (awake,
+//! pressed). Both sides follow the same order: *store, fence, load*. The drain thread stores its
+//! state and then checks for work; a producer stores its work and then checks the state. So at
+//! least one of them sees the other's store.
 //!
-//! Pressure on an awake thread is recorded: `PRESSED` stays until the thread prepares to sleep
-//! again. So only then must it check how full its partitions are, each under its gate.
+//! Pressure on an awake thread is recorded: `PRESSED` stays until the thread next prepares to
+//! sleep. Only if it is set must the thread check how full its partitions are, each under its gate.
 
 use crate::sync::{Arc, AtomicU8, Duration, OnceLock, Ordering, Parker, Unparker, fence, parker};
 use crate::threads::pool::TaskHandle;
@@ -23,32 +23,32 @@ const PRESSED: u8 = 4;
 /// The effect of a put, which decides whether to wake the drain thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Signal {
-    /// The drain thread need not be notified.
+    /// Do not wake the drain thread.
     Nothing,
-    /// The partition was empty: wake a sleeping thread, but let a resting one rest.
+    /// The partition was empty: wake a sleeping thread, but not a resting one.
     FirstItem,
     /// The partition is half full, or nearly full where items linger: end a rest as well.
     Pressure,
 }
 
-/// How deep a drain thread sleeps.
+/// How deeply a drain thread sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SleepKind {
-    /// Lets a batch form: a first item does not end it, pressure does.
+    /// Lets a batch form: pressure ends it, a first item does not.
     Rest,
     /// There is nothing to do: any signal ends it.
     Sleep,
 }
 
-/// The drain thread's side of its sleep.
+/// The sleeping side: a drain thread or task.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     state: Arc<AtomicU8>,
-    /// `None` for a task on a shared pool: it leaves its worker, and the pool keeps its timer.
+    /// `None` for a task on a shared pool, which leaves its worker while the pool keeps its timer.
     parker: Option<Parker>,
 }
 
-/// The other threads' side: wakes the drain thread.
+/// The waking side: other threads.
 #[derive(Debug)]
 pub(crate) struct Waker {
     state: Arc<AtomicU8>,
@@ -87,28 +87,27 @@ impl Sleeper {
         self.parker.is_none()
     }
 
-    /// Publishes that the thread is about to sleep. It must check once more for work before it
-    /// does.
+    /// Publishes that the thread is about to sleep. The caller must then check for work once more.
     pub(crate) fn prepare(&self, kind: SleepKind) -> SleepAttempt<'_> {
         let state = if kind == SleepKind::Rest { RESTING } else { SLEEPING };
-        // Relaxed: ordered by the fence, which pairs with the fence that a waker's caller makes
-        // before `Waker::wake`. A swap, like every change of `state`: the order of a waker's
-        // exchange among plain stores would be undefined.
+        // Relaxed: ordered by the fence, which pairs with the fence of a waker's caller before
+        // `Waker::wake`. A swap, like every change of `state`: a waker's exchange would have no
+        // defined order among plain stores.
         let before = self.state.swap(state, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         SleepAttempt { sleeper: self, is_pressed: before == PRESSED }
     }
 
-    /// Called when a task that left its worker to sleep runs again.
+    /// Marks a task that left its worker to sleep as awake again.
     pub(crate) fn wake_up(&self) {
         // Relaxed: a waker that still reads the old state unparks once too often, which ends a
-        // later sleep early. `PRESSED` is a separate bit, so that it stays if a waker has set it.
+        // later sleep early. `PRESSED` is a separate bit, so it survives if a waker has set it.
         self.state.fetch_and(PRESSED, Ordering::Relaxed);
     }
 }
 
-/// Proof that wakers see the thread as asleep. If it is dropped without [`sleep`](Self::sleep), the
-/// thread stays awake.
+/// Proof that wakers see the thread as asleep. Dropped without [`sleep`](Self::sleep), it leaves
+/// the thread awake.
 #[derive(Debug)]
 pub(crate) struct SleepAttempt<'a> {
     sleeper: &'a Sleeper,
@@ -141,12 +140,12 @@ impl Drop for SleepAttempt<'_> {
 }
 
 impl Waker {
-    /// Wakes the thread if `signal` ends its kind of sleep. The caller has stored its change and
-    /// fenced before.
+    /// Wakes the thread if `signal` ends its kind of sleep. The caller has stored its change, and
+    /// fenced.
     pub(crate) fn wake(&self, signal: Signal) {
         // Relaxed: ordered by the caller's fence.
         let state = self.state.load(Ordering::Relaxed);
-        // Relaxed: the exchanges only ensure that a single waker makes the system call.
+        // Relaxed: the exchanges only ensure that only one waker makes the system call.
         let is_asleep = match (signal, state) {
             (Signal::FirstItem, SLEEPING) => self
                 .state
@@ -155,8 +154,8 @@ impl Waker {
             (Signal::Pressure, AWAKE | RESTING | SLEEPING) => {
                 self.state.swap(PRESSED, Ordering::Relaxed) & (RESTING | SLEEPING) != 0
             }
-            // Pressed already: the thread's next exchange sees it, and after that the thread sees
-            // the caller's change.
+            // Already pressed: the thread's next exchange sees that, and then the thread sees the
+            // caller's change.
             _ => false,
         };
         if is_asleep {
@@ -171,13 +170,13 @@ impl Waker {
         }
     }
 
-    /// Whether the thread rests or sleeps, or is about to.
+    /// Whether the thread is resting or sleeping, or about to.
     pub(crate) fn is_asleep(&self) -> bool {
-        // Relaxed: a hint, ordered by nothing.
+        // Relaxed: only a hint.
         self.state.load(Ordering::Relaxed) & (RESTING | SLEEPING) != 0
     }
 
-    /// Ends the sleep as its limit would: without a change of the state.
+    /// Ends the sleep as its limit would: without changing the state.
     #[cfg(all(test, loom))]
     pub(crate) fn time_out(&self) {
         if let WakeTarget::Thread(unparker) = &self.target {

@@ -2,10 +2,10 @@
 //! behalf of a single task.
 //!
 //! One lock guards everything. It is held for a little bookkeeping per turn, that is per batch and
-//! not per item, and queues on a shared pool have little traffic: several locks would only add
-//! interleavings. No code of a task runs under it, and no task is dropped under it.
+//! not per item, and queues on a shared pool have little traffic: more locks would only add
+//! interleavings. No task runs or is dropped under it.
 //!
-//! `README.md` in this folder describes the protocol, and why no task is forgotten.
+//! `README.md` in this folder describes the protocol, and shows why no task is forgotten.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -24,14 +24,14 @@ use crate::sync::{
 /// How many workers a pool may have while some of them are blocked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// Twice the pool's size: for waits that may never end on their own.
+    /// Twice the pool's size: for waits that may never end.
     Twice,
-    /// No limit: for waits of which there is at most one per task.
+    /// No limit: for waits that each task has at most one of.
     None,
 }
 
-/// Workers and their tasks. The pool runs until it is closed, whether or not references to it are
-/// left.
+/// Workers and their tasks. The pool runs until it is closed, whether or not references to it
+/// remain.
 pub(crate) struct Pool {
     name: String,
     live: Live,
@@ -39,7 +39,7 @@ pub(crate) struct Pool {
     running: Arc<RunningThreads>,
     size: usize,
     state: Mutex<PoolState>,
-    /// For workers that wait. Notified once per task that enters the queue, and by
+    /// Wakes waiting workers. Notified once per task that enters the queue, and by
     /// [`Pool::pass_on`].
     work: Condvar,
 }
@@ -50,24 +50,24 @@ struct PoolState {
     workers: usize,
     /// Workers that are blocked while a [`Compensation`] exists.
     blocked: usize,
-    /// Blocked workers that the limit does not apply to.
+    /// Blocked workers that the limit does not count.
     beyond_limit: usize,
-    /// Workers that wait for work, including those that were notified and have not woken yet.
+    /// Workers that wait for work, including those notified but not yet awake.
     waiting: usize,
-    /// The deadline at which a waiting worker will wake for the first timer.
+    /// When a waiting worker will wake for the first timer.
     keeper: Option<Deadline>,
     /// The number of workers ever started, for their names.
     started: usize,
 }
 
 impl PoolState {
-    /// Called when a worker's wait has ended.
+    /// Ends a worker's blocking wait.
     fn leave(&mut self, limit: Limit) {
         self.blocked -= 1;
         self.beyond_limit -= usize::from(limit == Limit::None);
     }
 
-    /// Whether more workers can run than the pool's size, because a blocked one has resumed.
+    /// Whether more workers can run than the pool's size allows, because a blocked one has resumed.
     fn has_surplus(&self, size: usize) -> bool {
         self.workers - self.blocked > size
     }
@@ -108,7 +108,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Adds a task and queues it immediately. On a closed pool the task counts as done.
+    /// Adds a task and queues it immediately. On a closed pool, the task counts as done.
     pub(crate) fn add(self: &Arc<Self>, task: Arc<dyn PoolTask>) -> TaskHandle {
         let mut state = self.state.lock();
         let added = state.tasks.add(task);
@@ -130,14 +130,13 @@ impl Pool {
     }
 
     /// Announces that the calling worker is about to wait for something that may need a worker of
-    /// this pool: another worker replaces it until the guard is dropped. Returns `None` if there
-    /// are already twice as many workers as the pool's size, or if the system cannot start another
-    /// thread. The worker must not wait then.
+    /// this pool: another worker replaces it until the guard is dropped. Returns `None` if the pool
+    /// already has twice its size in workers, or if the system cannot start another thread. The
+    /// worker must not wait then.
     pub(crate) fn begin_blocking(self: &Arc<Self>, limit: Limit) -> Option<Compensation> {
         debug_assert!(self.runs_current_thread(), "only a worker of the pool blocks it");
         let mut state = self.state.lock();
-        // Without this worker there are still enough if another has resumed and the surplus has not
-        // left yet.
+        // Enough workers remain if another has resumed and the surplus has not left yet.
         let enough = state.has_surplus(self.size);
         if !enough && limit == Limit::Twice && state.workers - state.beyond_limit >= 2 * self.size {
             return None;
@@ -169,8 +168,8 @@ impl Pool {
         works_for(self)
     }
 
-    /// Lets the workers end when the queue of tasks is empty, and gives up the tasks that rest.
-    /// Idempotent. Does not wait, so a worker may call it too.
+    /// Lets the workers end once the task queue is empty, and gives up sleeping tasks. Idempotent.
+    /// Does not wait, so a worker may call it.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         let given_up = state.tasks.close();
@@ -194,40 +193,40 @@ impl Pool {
     // ---- for workers
 
     fn wait_for_work<'a>(&self, mut state: MutexGuard<'a, PoolState>) -> MutexGuard<'a, PoolState> {
-        // Only one worker wakes for the first timer.
+        // Only one worker, the keeper, wakes for the first timer.
         let keeps = if state.lacks_keeper() { state.tasks.first_timer() } else { None };
         if keeps.is_some() {
             state.keeper = keeps;
         }
         state.waiting += 1;
-        // A timer that has become due in the meantime makes this wait end immediately.
+        // If the timer is due by now, this wait ends immediately.
         let limit = keeps.map(|deadline| deadline.time_left().unwrap_or_default());
         state = wait_for(&self.work, state, limit);
         state.waiting -= 1;
-        // Unless another worker will wake earlier. If two wake at the same moment, one of them is
-        // forgotten here, which costs a wake-up but never loses a timer.
+        // Unless another worker has become keeper for an earlier timer. If both keep the same
+        // deadline, this forgets the other, which costs a wake-up but never loses a timer.
         if keeps.is_some() && state.keeper == keeps {
             state.keeper = None;
         }
         state
     }
 
-    /// The last step of a worker before it leaves the queue: if it leaves tasks behind, or a timer
-    /// that no worker will wake for, it wakes another worker.
+    /// Wakes another worker if queued tasks are left, or a timer that no worker will wake for. The
+    /// last step of a worker before it turns away from the queue.
     fn pass_on(&self, state: &PoolState) {
         if state.tasks.has_queued() || state.lacks_keeper() {
             self.wake_worker(state);
         }
     }
 
-    /// Workers that are not waiting check the queue before they do.
+    /// Wakes a waiting worker. Others check the queue before they wait.
     fn wake_worker(&self, state: &PoolState) {
         if state.waiting > 0 {
             self.work.notify_one();
         }
     }
 
-    /// The number of workers, and of those that wait for work.
+    /// Returns the number of workers, and how many of them wait for work.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn workers(&self) -> (usize, usize) {
         let state = self.state.lock();
@@ -248,7 +247,7 @@ impl Employer for Pool {
         &self.running
     }
 
-    /// Waits for a task. Returns `None` if this worker must leave; it no longer counts then.
+    /// Waits for a task. Returns `None` if this worker must leave; it is then not counted.
     fn next_turn(&self) -> Option<Turn> {
         let mut state = self.state.lock();
         let turn = loop {
@@ -274,7 +273,7 @@ impl Employer for Pool {
         self.state.lock().tasks.give_back(turn, after);
     }
 
-    /// Called when a worker has ended without running its body.
+    /// Notes that a worker has ended without running its body.
     fn lost_worker(&self) {
         self.state.lock().workers -= 1;
     }
@@ -298,9 +297,9 @@ pub(crate) struct TaskHandle {
 }
 
 impl TaskHandle {
-    /// Makes the task run a full step after this call. Does nothing if the task is done.
+    /// Makes the task run a full step after this call, unless it is done.
     ///
-    /// What the caller wrote before is visible to that step: both hold the lock in between.
+    /// That step sees everything the caller wrote before: both take the lock in between.
     pub(crate) fn notify(&self) {
         let Some(id) = self.id else { return };
         let mut state = self.pool.state.lock();
@@ -310,7 +309,7 @@ impl TaskHandle {
     }
 }
 
-/// While it exists, another worker replaces the one that created it.
+/// A guard while another worker replaces the one that created it.
 #[derive(Debug)]
 #[must_use = "the worker counts as blocked until this is dropped"]
 pub(crate) struct Compensation {
@@ -329,7 +328,7 @@ impl Drop for Compensation {
 }
 
 // The tasks of a pool: their states, the queue of tasks that wait for a worker, and the timers of
-// tasks that sleep.
+// sleeping tasks.
 //
 // ```text
 //   add ──▶ Queued ──take──▶ Running ──notify──▶ RunningNotified
@@ -340,15 +339,15 @@ impl Drop for Compensation {
 //             └── notify, or its timer ─────────┘     Done, from either Running: no longer listed
 // ```
 //
-// Plain data without locks or threads: all access is under the pool's lock.
+// Plain data without locks or threads. All access is under the pool's lock.
 
-/// A drain task. The pool never runs `step` of a task on two workers concurrently.
+/// A drain task. The pool never runs a task's `step` on two workers concurrently.
 pub(crate) trait PoolTask: Send + Sync + 'static {
-    /// Does a piece of work and returns how to continue. It must not wait, except after
+    /// Does a piece of work, and returns how to continue. Must not wait, except after
     /// [`Pool::begin_blocking`].
     ///
     /// A panic is logged and ends the task like [`After::Done`]: its half-finished state cannot be
-    /// trusted to another step, and repeating it might never end.
+    /// trusted with another step, and repeating it might never end.
     ///
     /// [`Pool::begin_blocking`]: crate::threads::pool::Pool::begin_blocking
     fn step(&self) -> After;
@@ -357,28 +356,28 @@ pub(crate) trait PoolTask: Send + Sync + 'static {
 /// How a task continues after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum After {
-    /// There is more to do: it goes to the back of the queue.
+    /// There is more to do: the task goes to the back of the queue.
     Again,
-    /// There is nothing to do until a notification, or until this time has passed.
+    /// There is nothing to do until a notification arrives or this time has passed.
     Sleep(Duration),
     /// The task is done. The pool drops it, on the worker and outside the lock.
     Done,
 }
 
-/// Identifies a task within its pool. Ids are never reused, so a handle that outlives its task has
+/// The id of a task within its pool. Ids are never reused, so a handle that outlives its task has
 /// no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TaskId(u64);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TaskState {
-    /// Sleeps, with a timer at this deadline.
+    /// Asleep, with a timer at this deadline.
     Idle(Deadline),
     /// In the queue, once.
     Queued,
     /// A worker has its [`Turn`].
     Running,
-    /// A worker has its [`Turn`], and it was notified since.
+    /// A worker has its [`Turn`], and the task was notified since.
     RunningNotified,
 }
 
@@ -387,8 +386,7 @@ struct TaskRecord {
     state: TaskState,
 }
 
-/// The right to run a task, and the proof that no other worker does: it exists from `take` to
-/// `give_back`.
+/// The exclusive right to run a task, from `take` to `give_back`.
 pub(crate) struct Turn {
     id: TaskId,
     task: Arc<dyn PoolTask>,
@@ -427,7 +425,7 @@ impl Tasks {
         let Some(entry) = self.entries.get_mut(&id) else { return false };
         match entry.state {
             TaskState::Idle(timer) => {
-                // The timer is removed with its sleep, so it never fires during a later one.
+                // The timer ends with its sleep, so it never fires during a later one.
                 self.timers.remove(&(timer, id));
                 entry.state = TaskState::Queued;
                 self.queue.push_back(id);
@@ -441,7 +439,7 @@ impl Tasks {
         }
     }
 
-    /// Takes the task that has waited longest for a worker. Tasks whose timers are due enter the
+    /// Takes the task that has waited longest for a worker. Tasks whose timers are due join the
     /// back of the queue first.
     pub(crate) fn take(&mut self) -> Option<Turn> {
         while let Some(&(deadline, id)) = self.timers.first()
@@ -461,7 +459,7 @@ impl Tasks {
         let id = turn.id;
         let Some(entry) = self.entries.get_mut(&id) else { return };
         match (entry.state, after) {
-            // An unseen notification does not keep the task: it has declared that it is done.
+            // An unseen notification does not keep the task, which has declared itself done.
             (_, After::Done) => {
                 self.entries.remove(&id);
             }
@@ -493,9 +491,8 @@ impl Tasks {
         self.closed
     }
 
-    /// Accepts no further task, and lets none sleep any more. Sleeping tasks are given up and
-    /// returned, for the caller to drop outside the lock; queued and running tasks are given up
-    /// when they would sleep.
+    /// Refuses further tasks, and gives up sleeping ones, which the caller drops outside the lock.
+    /// Queued and running tasks are given up when they would sleep.
     pub(crate) fn close(&mut self) -> Vec<Arc<dyn PoolTask>> {
         self.closed = true;
         let resting = std::mem::take(&mut self.timers);
@@ -507,17 +504,17 @@ impl Tasks {
     }
 }
 
-// A worker of a shared pool: it runs turn after turn inside the pool's host, and finally counts
-// itself out.
+// A worker of a shared pool runs turn after turn inside the pool's host, and finally counts itself
+// out.
 
-/// What a drain thread does from start to end.
+/// The whole life of a drain thread.
 pub type ThreadBody = Box<dyn FnOnce() + Send>;
 
-/// Runs a worker from start to end. If it does not call the body, the pool continues with one
-/// worker less.
+/// Runs the body of a worker. If the function never calls it, the pool continues with one worker
+/// less.
 pub(crate) type Live = Arc<dyn Fn(ThreadBody) + Send + Sync>;
 
-/// What a worker needs of its pool.
+/// A worker's view of its pool.
 pub(crate) trait Employer: Send + Sync + 'static {
     fn name(&self) -> &str;
 
@@ -526,12 +523,12 @@ pub(crate) trait Employer: Send + Sync + 'static {
     /// Threads that have not ended. Each counts itself out as its very last act.
     fn running(&self) -> &Arc<RunningThreads>;
 
-    /// Waits for a task. Returns `None` if this worker must leave; it no longer counts then.
+    /// Waits for a task. Returns `None` if this worker must leave; it is then not counted.
     fn next_turn(&self) -> Option<Turn>;
 
     fn give_back(&self, turn: &Turn, after: After);
 
-    /// Called when a worker has ended without running its body.
+    /// Notes that a worker has ended without running its body.
     fn lost_worker(&self);
 }
 
@@ -554,16 +551,17 @@ pub(crate) fn is_worker() -> bool {
     WORKS_FOR.with(Cell::get) != 0
 }
 
-/// For a forked child: its only thread is not a worker, even if the forking thread was one.
+/// Resets the worker state in a forked child, whose only thread is not a worker even if the forking
+/// thread was.
 #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
 pub(crate) fn forget_worker() {
     WORKS_FOR.with(|works_for| works_for.set(0));
 }
 
-/// Starts a worker, which the pool has counted already.
+/// Starts a worker that the pool has already counted.
 fn spawn_worker<P: Employer>(pool: &Arc<P>, number: usize) -> io::Result<()> {
     pool.running().count_in();
-    // Created outside the thread's body, so that it is also dropped if the thread does not start.
+    // Created outside the thread's body, so that it is dropped even if the thread does not start.
     let count_out = CountOut(pool.running().clone());
     let pool = pool.clone();
     spawn(format!("batchqueue-{}-{number}", pool.name()), move || {
@@ -575,7 +573,7 @@ fn spawn_worker<P: Employer>(pool: &Arc<P>, number: usize) -> io::Result<()> {
     .map(drop)
 }
 
-/// Takes the pool by value, so that it is dropped before the worker is counted out.
+/// Runs a worker. Takes the pool by value, to drop it before the worker is counted out.
 #[allow(clippy::needless_pass_by_value)]
 fn live<P: Employer>(pool: Arc<P>) {
     WORKS_FOR.with(|works_for| works_for.set(Arc::as_ptr(&pool) as usize));
@@ -588,7 +586,7 @@ fn live<P: Employer>(pool: Arc<P>) {
     }));
 }
 
-/// A worker that has not run its body. If that is dropped, the pool has lost the worker.
+/// A worker that has not run its body. Dropped in that state, it is lost to the pool.
 struct IdleWorker<P: Employer>(Option<Arc<P>>);
 
 impl<P: Employer> Drop for IdleWorker<P> {
@@ -602,7 +600,7 @@ impl<P: Employer> Drop for IdleWorker<P> {
 fn run<P: Employer>(pool: &P, turn: Turn) {
     let after = guarded(pool.name(), || turn.step()).unwrap_or(After::Done);
     pool.give_back(&turn, after);
-    // A task that is done is dropped here, outside the lock: its end may close this very pool.
+    // Drops a task that is done, outside the lock: its end may close this very pool.
     guarded(pool.name(), || drop(turn));
 }
 
@@ -620,10 +618,10 @@ fn guarded<R>(pool: &str, body: impl FnOnce() -> R) -> Option<R> {
     None
 }
 
-// How many threads of a queue or of a pool have not ended.
+// The number of threads of a queue or of a pool that have not ended.
 
-/// The drain threads or workers that have not ended. It outlives the rest, so that the last act of
-/// a thread is to count itself out, after everything it held is gone.
+/// The number of drain threads or workers that have not ended. Outlives the queue or pool, so that
+/// a thread can count itself out as its last act, after everything it held is gone.
 #[derive(Debug)]
 pub(crate) struct RunningThreads {
     counts: Mutex<Counts>,
@@ -633,7 +631,7 @@ pub(crate) struct RunningThreads {
 #[derive(Debug)]
 struct Counts {
     running: usize,
-    /// Those of them that have not begun their end.
+    /// Threads that have not begun to end.
     unended: usize,
 }
 
@@ -656,7 +654,7 @@ impl RunningThreads {
         counts.unended += 1;
     }
 
-    /// Counts a thread in, unless all have ended.
+    /// Counts a thread in and returns `true`, unless all have ended.
     pub(crate) fn count_in_if_any(&self) -> bool {
         let mut counts = self.counts.lock();
         let is_any = counts.running > 0;
@@ -665,8 +663,8 @@ impl RunningThreads {
         is_any
     }
 
-    /// The last step of a drain thread before it lets go of its queue, or of one that did not
-    /// start. Returns whether all others had it before.
+    /// Marks the beginning of a thread's end: its last step before it lets go of its queue, or the
+    /// end of one that did not start. Returns whether it is the last.
     pub(crate) fn begin_end(&self) -> bool {
         let mut counts = self.counts.lock();
         counts.unended -= 1;
@@ -682,8 +680,8 @@ impl RunningThreads {
         self.counts.lock().running == 0
     }
 
-    /// Waits until a thread ends, [`notify`](Self::notify) is called because it `is_over`, or
-    /// `limit` has passed; may return early.
+    /// Waits until a thread ends, [`notify`](Self::notify) is called because the wait `is_over`, or
+    /// `limit` has passed. May return early.
     pub(crate) fn wait(&self, limit: Option<Duration>, is_over: impl Fn() -> bool) {
         let counts = self.counts.lock();
         if counts.running > 0 && !is_over() {
@@ -691,15 +689,16 @@ impl RunningThreads {
         }
     }
 
-    /// Ends all waits. Called after what `is_over` in [`wait`](Self::wait) checks has changed.
+    /// Ends all waits. Called after the state that `is_over` in [`wait`](Self::wait) checks has
+    /// changed.
     pub(crate) fn notify(&self) {
-        // Under the lock: a thread that has checked before is waiting by now.
+        // Under the lock: a thread that checked before this is waiting by now.
         drop(self.counts.lock());
         self.changed.notify_all();
     }
 }
 
-/// Counts a thread out when it is dropped, whatever ended the thread.
+/// A guard that counts a thread out when dropped, however the thread ends.
 pub(crate) struct CountOut(pub(crate) Arc<RunningThreads>);
 
 impl Drop for CountOut {

@@ -8,11 +8,11 @@ use crate::threads::pool::{Live, Pool, forget_worker};
 
 static REGISTRY: Forgettable<Registry> = Forgettable::new();
 
-/// The pool with this name. The first caller creates it and determines its size. Returns the size
-/// of an existing pool if it differs, for a warning.
+/// Returns the pool with this name. The first caller creates it and sets its size. If an existing
+/// pool has a different size, also returns that, for a warning.
 ///
 /// # Errors
-/// The system cannot start the threads of its workers.
+/// The system cannot start the pool's workers.
 pub(crate) fn shared_pool(
     name: &str,
     size: usize,
@@ -21,16 +21,16 @@ pub(crate) fn shared_pool(
     REGISTRY.get().pool(name, size, live)
 }
 
-/// Every shared pool that has a worker, including pools that are closed and about to end: the end
-/// of the process waits for them.
+/// Returns every shared pool that has a worker, including closed pools about to end: process exit
+/// waits for them.
 #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
 pub(crate) fn live_pools() -> Vec<Arc<Pool>> {
     REGISTRY.get().live_pools()
 }
 
-/// For a forked child: the workers do not exist here, and the parent's locks may be held for ever.
-/// From now on all names are free, and dropping a reference to one of the parent's pools does
-/// nothing.
+/// Resets the pools in a forked child, where the workers do not exist and the parent's locks may
+/// never be released. From now on all names are free, and dropping a share of one of the parent's
+/// pools does nothing.
 #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
 pub(crate) fn forget_pools() {
     if let Some(parents) = REGISTRY.forget() {
@@ -39,8 +39,8 @@ pub(crate) fn forget_pools() {
     forget_worker();
 }
 
-/// A queue's share of a pool. Dropping the last share frees the name and closes the pool. It does
-/// not wait, so it may happen on a worker.
+/// A queue's share of a pool. Dropping the last share frees the name and closes the pool, without
+/// waiting, so it may happen on a worker.
 #[derive(Debug)]
 pub(crate) struct PoolRef {
     pool: Arc<Pool>,
@@ -72,9 +72,9 @@ pub(crate) struct Registry {
 /// A pool from its start to the end of its last worker.
 #[derive(Debug)]
 struct LivePool {
-    /// Dead as soon as the last queue drops its share, before the pool is closed: the name is free
-    /// from that moment, and no request can revive a pool that is about to close. At most one live
-    /// pool of a name still has a share.
+    /// Dead once the last queue drops its share, before the pool is closed: from then on the name
+    /// is free, and no request can revive a pool that is about to close. At most one live pool of a
+    /// name has a share.
     share: Weak<PoolRef>,
     pool: Arc<Pool>,
 }
@@ -86,8 +86,8 @@ impl Registry {
         size: usize,
         live: Live,
     ) -> io::Result<(Arc<PoolRef>, Option<usize>)> {
-        // Held while the workers start, which does not wait: two concurrent first callers get the
-        // same pool.
+        // Held while the workers start, which does not wait, so that two concurrent first callers
+        // get the same pool.
         let mut pools = self.pools.lock();
         pools.retain(|live| !live.pool.has_ended());
         let known = pools
@@ -127,8 +127,7 @@ mod tests {
     use crate::testing::threads::{Latch, PATIENCE, end, live, task, wait_for_end};
     use crate::threads::pool::After;
 
-    // Pools by name. Each test has its own registry, except the last one, which uses that of the
-    // process.
+    // Pools by name. Each test has its own registry, except the last one, which uses the process's.
 
     fn take(registry: &Arc<Registry>, name: &str, size: usize) -> Arc<PoolRef> {
         registry.pool(name, size, live()).unwrap().0
@@ -144,7 +143,7 @@ mod tests {
         let pool = first.pool().clone();
         drop(first);
         assert!(Arc::ptr_eq(&pool, take(&registry, "IO", 1).pool()));
-        // Still open: it accepts a task.
+        // The pool is still open: it accepts a task.
         let ran = Arc::new(Latch::default());
         let runs = ran.clone();
         pool.add(task(move || {
@@ -188,7 +187,7 @@ mod tests {
         wait_for_end(&pool);
     }
 
-    /// Repeatedly races the last drop against a new request: every request returns a pool that
+    /// Races the last drop against a new request, many times: every request returns a pool that
     /// works.
     #[test]
     fn a_pool_that_is_requested_during_the_last_release_works() {

@@ -1,4 +1,4 @@
-//! What the other threads of a queue see of each drain thread, and how they wake it.
+//! The state of each drain thread that a queue's other threads see, and its waker.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
@@ -22,50 +22,50 @@ use crate::sync::{
 use crate::threads::context::KnownThread;
 use crate::threads::park::{Signal, Sleeper, Waker};
 
-/// No partition has this number.
+/// The number of no partition.
 const OUTSIDE: usize = usize::MAX;
 
-/// No time since the start of a queue.
+/// A value for no time since the start of a queue.
 const NEVER: u64 = u64::MAX;
 
-/// What others see of one drain thread.
+/// The state of one drain thread that other threads see.
 #[derive(Debug)]
 pub(crate) struct ThreadSlot {
     pub(crate) waker: Waker,
-    /// Apart from `waker`, which producers read: drain thread `i` writes the rest with each turn.
+    /// Padded from `waker`, which producers read: drain thread `i` writes the rest in each turn.
     pub(crate) tally: CachePadded<ThreadTally>,
     cycles: AtomicU64,
     cpu_ns: AtomicU64,
     progress: CachePadded<Progress>,
     longest_handoff_ns: AtomicU64,
     is_running: AtomicBool,
-    /// Whether it has ever run.
+    /// Whether the thread has ever run.
     has_run: AtomicBool,
-    /// Whether it is to leave.
+    /// Whether the thread has to leave.
     is_dismissed: AtomicBool,
     /// A [`Reach`].
     reach: AtomicU8,
-    /// Whether it is in a call that was expected to be slow.
+    /// Whether the thread is in a call that was expected to be slow.
     in_slow_call: AtomicBool,
-    /// The thread that it is, or, on a pool, the worker that runs it.
+    /// The thread itself, or, on a pool, the worker that runs the task.
     runner: Mutex<Option<Arc<KnownThread>>>,
 }
 
-/// How the supervisor last found a thread.
+/// The state in which the supervisor last found a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Reach {
     Here,
-    /// Without progress for a tick, in a call or elsewhere.
+    /// No progress for a tick, in a call or elsewhere.
     Away,
-    /// The same for so long that it may never return.
+    /// No progress for so long that it may never return.
     Lost,
 }
 
-/// Written by the drain thread with each turn and call.
+/// The fields that the drain thread writes in each turn and call.
 #[derive(Debug)]
 struct Progress {
-    /// The partition that the thread is inside of, or `OUTSIDE`.
+    /// The partition that the thread is in, or `OUTSIDE`.
     partition: AtomicUsize,
     turns: AtomicU64,
     /// The time in calls with items so far.
@@ -101,24 +101,24 @@ impl ThreadSlot {
 
     /// Whether the thread is inside a partition. The caller has fenced.
     pub(crate) fn is_inside(&self, partition: usize) -> bool {
-        // Acquire: pairs with the Release in `go_outside` and `go_inside`; if the thread has left
-        // the partition, all that it did there is visible.
+        // Acquire: pairs with the Release in `go_outside` and `go_inside`. If the thread has left
+        // the partition, everything it did there is visible.
         self.progress.partition.load(Ordering::Acquire) == partition
     }
 
-    /// The turns of the thread so far.
+    /// Returns the number of turns so far.
     pub(crate) fn turns(&self) -> u64 {
-        // Relaxed: ordered by the caller's fence, where it has one.
+        // Relaxed: ordered by the caller's fence, if it has one.
         self.progress.turns.load(Ordering::Relaxed)
     }
 
-    /// The cycles of the thread so far.
+    /// Returns the number of cycles so far.
     pub(crate) fn cycles(&self) -> u64 {
         // Relaxed: a figure, ordered by nothing.
         self.cycles.load(Ordering::Relaxed)
     }
 
-    /// The time in calls with items so far, the present one included.
+    /// Returns the time in calls with items so far, including the current one.
     pub(crate) fn busy(&self) -> Duration {
         let present = self.tally.counts().calling.map_or(Duration::ZERO, |call| call.1.elapsed());
         // Relaxed: a figure, ordered by nothing.
@@ -156,9 +156,9 @@ impl ThreadSlot {
         self.reach.store(reach as u8, Ordering::Relaxed);
     }
 
-    /// Whether there is such a thread at the moment. Always, but for spare ones.
+    /// Whether the thread currently exists. Permanent threads always do.
     pub(crate) fn is_running(&self) -> bool {
-        // Acquire: pairs with the Release in `set_running`; what a spare thread did before it left
+        // Acquire: pairs with the Release in `set_running`. What a spare thread did before it left
         // is visible.
         self.is_running.load(Ordering::Acquire)
     }
@@ -174,13 +174,14 @@ impl ThreadSlot {
         self.is_running.store(is_running, Ordering::Release);
     }
 
-    /// Called by the supervisor, which then wakes the thread after a fence: it owns no partition.
+    /// Makes the thread, which owns no partition, leave. Called by the supervisor, which then
+    /// fences and wakes the thread.
     pub(crate) fn dismiss(&self) {
         // Relaxed: ordered by the caller's fence.
         self.is_dismissed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the thread is to leave. Before it sleeps, it has fenced.
+    /// Whether the thread has to leave. Before it sleeps, the caller has fenced.
     pub(crate) fn is_dismissed(&self) -> bool {
         // Relaxed: as in `dismiss`.
         self.is_dismissed.load(Ordering::Relaxed)
@@ -192,14 +193,14 @@ impl ThreadSlot {
         self.has_run.load(Ordering::Relaxed)
     }
 
-    /// The thread that runs it, or did last.
+    /// Returns the thread that runs it, or that did last.
     pub(crate) fn runner(&self) -> Option<Arc<KnownThread>> {
         self.runner.lock().clone()
     }
 
     // ---- called by the drain thread itself ------------------------------------------------------
 
-    /// When a thread begins to run it.
+    /// Records the thread that begins to run it.
     pub(crate) fn set_runner(&self, thread: Arc<KnownThread>) {
         let mut runner = self.runner.lock();
         if !runner.as_ref().is_some_and(|known| Arc::ptr_eq(known, &thread)) {
@@ -207,43 +208,45 @@ impl ThreadSlot {
         }
     }
 
-    /// Before a call that will take long, until the result is dropped.
+    /// Marks the thread as in a slow call until the result is dropped.
     pub(crate) fn begin_slow_call(&self) -> SlowCall<'_> {
         // Relaxed: as in `in_slow_call`.
         self.in_slow_call.store(true, Ordering::Relaxed);
         SlowCall(self)
     }
 
-    /// Before the thread checks that it owns the partition; it fences in between.
+    /// Notes that the thread enters a partition. The caller then fences, and checks that it owns
+    /// the partition.
     #[inline]
     pub(crate) fn go_inside(&self, partition: usize) {
-        // Release: as in `go_outside`, for a thread that went from one partition to the next.
+        // Release: as in `go_outside`, for a thread that goes straight from one partition to the
+        // next.
         self.progress.partition.store(partition, Ordering::Release);
-        // In loom, which has no ticks that would read it, this would only add steps to each model.
+        // loom has no ticks that would read this: it would only add steps to each model.
         if !cfg!(loom) {
-            // Relaxed: only this thread writes it, and it is ordered by the caller's fence.
+            // Relaxed: only this thread writes it, and the caller's fence orders it.
             let turns = self.progress.turns.load(Ordering::Relaxed);
             self.progress.turns.store(turns + 1, Ordering::Relaxed);
         }
     }
 
-    /// When the thread has nothing of the partition in flight.
+    /// Notes that the thread has nothing of the partition in flight.
     #[inline]
     pub(crate) fn go_outside(&self) {
         // Release: pairs with the Acquire in `is_inside`.
         self.progress.partition.store(OUTSIDE, Ordering::Release);
     }
 
-    /// After a call with items.
+    /// Adds the time of a call with items.
     #[inline]
     pub(crate) fn note_busy(&self, took: Duration) {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        // Relaxed, both: a figure, written by this thread only.
+        // Relaxed, both: a statistic that only this thread writes.
         let before = self.progress.busy_ns.load(Ordering::Relaxed);
         self.progress.busy_ns.store(before.saturating_add(took), Ordering::Relaxed);
     }
 
-    /// After a handler has returned quickly, at a time since the queue's start.
+    /// Records when a handler has returned quickly, since the queue's start.
     #[inline]
     pub(crate) fn note_quick_call(&self, at: Duration) {
         // Relaxed: a figure, ordered by nothing.
@@ -251,24 +254,24 @@ impl ThreadSlot {
         self.progress.last_quick_call_ms.store(at, Ordering::Relaxed);
     }
 
-    /// At a quiescent point.
+    /// Counts a cycle, at a quiescent point.
     #[inline]
     pub(crate) fn count_cycle(&self) {
-        // Relaxed load: only this thread writes it. Release: what the cycle did is visible to a
-        // thread that sees the number.
+        // Relaxed load: only this thread writes it. Release: a thread that sees the number also
+        // sees what the cycle did.
         self.cycles.store(self.cycles.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
-    /// With the time from revoke to assign.
+    /// Records the time from revoke to assign of a handoff.
     pub(crate) fn note_handoff(&self, took: Duration) {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        // Relaxed: a figure for statistics, written by this thread only.
+        // Relaxed: a statistic that only this thread writes.
         self.longest_handoff_ns
             .store(took.max(self.longest_handoff_ns.load(Ordering::Relaxed)), Ordering::Relaxed);
     }
 
     pub(crate) fn note_cpu_time(&self) {
-        // Relaxed: a figure for statistics, ordered by nothing.
+        // Relaxed: a statistic that orders nothing.
         self.cpu_ns.store(thread_cpu_ns(), Ordering::Relaxed);
     }
 
@@ -277,7 +280,7 @@ impl ThreadSlot {
     pub(crate) fn figures(&self) -> ThreadFigures {
         ThreadFigures {
             counts: self.tally.counts(),
-            // Relaxed, all three: figures of each thread, ordered by nothing.
+            // Relaxed, all three: statistics that order nothing.
             longest_handoff: Duration::from_nanos(self.longest_handoff_ns.load(Ordering::Relaxed)),
             cycles: self.cycles.load(Ordering::Relaxed),
             cpu: Duration::from_nanos(self.cpu_ns.load(Ordering::Relaxed)),
@@ -285,7 +288,7 @@ impl ThreadSlot {
     }
 }
 
-/// While it lives, a drain thread is in a call that will take long.
+/// A guard while a drain thread is in a call that is expected to be slow.
 pub(crate) struct SlowCall<'a>(&'a ThreadSlot);
 
 impl Drop for SlowCall<'_> {
@@ -308,12 +311,11 @@ fn thread_cpu_ns() -> u64 {
     0
 }
 
-/// The slots of all drain threads of a queue, by index: first those that always run, then the spare
-/// ones.
+/// The slots of a queue's drain threads, by index: permanent threads first, then spare ones.
 #[derive(Debug)]
 pub(crate) struct ThreadSlots {
     all: Box<[ThreadSlot]>,
-    /// How many always run.
+    /// The number of permanent threads.
     permanent: usize,
     pub(crate) spares: Spares,
 }
@@ -325,46 +327,46 @@ impl ThreadSlots {
         Self { all: wakers.into_iter().enumerate().map(slot).collect(), permanent, spares }
     }
 
-    /// How many threads always run. These are the ones that partitions are spread over.
+    /// Returns the number of permanent threads, over which partitions are spread.
     pub(crate) fn len(&self) -> usize {
         self.permanent
     }
 
-    /// How many there may be, spare ones included.
+    /// Returns the largest number of threads, including spare ones.
     pub(crate) fn most(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether one of them can take over from another.
+    /// Whether one thread can take over from another.
     pub(crate) fn may_be_taken_over(&self) -> bool {
         // loom has no clock, and so no visits.
         self.most() > 1 && !cfg!(loom)
     }
 
-    /// All of them, spare ones included.
+    /// Iterates over all threads, including spare ones.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ThreadSlot> {
         self.all.iter()
     }
 
-    /// Whether all threads but one, or all, may never return from their calls.
+    /// Whether all running threads, or all but one, may never return from their calls.
     pub(crate) fn is_one_left(&self) -> bool {
         self.all.iter().filter(|slot| slot.is_running() && !slot.is_lost()).count() <= 1
     }
 
-    /// Those that always run.
+    /// Iterates over the permanent threads.
     pub(crate) fn permanent(&self) -> impl Iterator<Item = &ThreadSlot> {
         self.all[..self.permanent].iter()
     }
 
-    /// After a put: wakes the thread inside the partition, as deep as `signal` reaches. `inside`:
-    /// its number, read behind the fence.
+    /// After a put, wakes the thread inside the partition if `signal` ends its sleep. `inside`
+    /// returns the thread's number, and is called after the fence.
     #[inline]
     pub(crate) fn wake_inside(&self, signal: Signal, inside: impl FnOnce() -> usize) {
         if signal == Signal::Nothing {
             return;
         }
-        // SeqCst: pairs with the fence in `Sleeper::prepare`: either this thread sees it asleep, or
-        // it sees the put.
+        // SeqCst: pairs with the fence in `Sleeper::prepare`: either this thread sees the other
+        // asleep, or the other sees the put.
         fence(Ordering::SeqCst);
         self.all[inside()].waker.wake(signal);
     }
@@ -387,11 +389,11 @@ impl Index<usize> for ThreadSlots {
     }
 }
 
-/// Spare drain threads: started by the supervisor while all others are held up, and dismissed when
-/// they have had nothing to do for a while.
+/// Spare drain threads: started by the supervisor while all others are held up, and dismissed after
+/// a while without work.
 ///
-/// A spare thread is a drain thread like the others, but that no balancer plans for it, and that it
-/// owns partitions only until their threads are reachable again.
+/// A spare thread is a drain thread like the others, except that no balancer plans for it, and that
+/// it owns partitions only until their threads are reachable again.
 ///
 /// ```text
 ///   idle ──start (supervisor)──▶ running ──dismiss (supervisor)──▶ leaving ──(itself)──▶ idle
@@ -400,13 +402,13 @@ impl Index<usize> for ThreadSlots {
 ///
 /// | field | written by | read by |
 /// |---|---|---|
-/// | `sleepers` | spare threads that start and leave | the same |
+/// | `sleepers` | spare threads that start and leave | spare threads |
 /// | `is_running`, in the slot of each | supervisor (set), the thread (clear) | all threads |
 #[derive(Debug)]
 pub(crate) struct Spares {
-    /// The number of the first: those of the other drain threads come before it.
+    /// The number of the first spare thread, after those of the permanent threads.
     first: usize,
-    /// For each, its side of its sleep, unless it runs.
+    /// The sleeper of each spare thread, unless it is running.
     sleepers: Mutex<Vec<Option<Sleeper>>>,
     most: usize,
 }
@@ -417,17 +419,17 @@ impl Spares {
         Self { first, sleepers: Mutex::new(sleepers.into_iter().map(Some).collect()), most }
     }
 
-    /// How many there may be.
+    /// Returns the largest number of spare threads.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
 
-    /// The numbers of all.
+    /// Returns the numbers of the spare threads.
     pub(crate) fn numbers(&self) -> std::ops::Range<usize> {
         self.first..self.first + self.most
     }
 
-    /// Called by the spare thread that starts.
+    /// Takes the sleeper of a spare thread. Called by the thread when it starts.
     pub(crate) fn take(&self, thread: usize) -> Sleeper {
         match self.sleepers.lock()[thread - self.first].take() {
             Some(sleeper) => sleeper,
@@ -435,7 +437,8 @@ impl Spares {
         }
     }
 
-    /// Called by the spare thread that leaves, as the last thing that it does with the queue.
+    /// Returns the sleeper of a spare thread. Called by the thread as the last thing it does with
+    /// the queue.
     pub(crate) fn give_back(&self, thread: usize, sleeper: Sleeper) {
         self.sleepers.lock()[thread - self.first] = Some(sleeper);
     }

@@ -1,28 +1,29 @@
-//! Waits of handlers for queues, and which of them would never end.
+//! Waits of handlers for queues, and detection of those that would never end.
 //!
-//! A handler that puts an item into a full queue waits, and so does one that shuts a queue down.
-//! Meanwhile it holds its handler lock, and keeps a thread of the queue that called it. If what it
-//! waits for needs one of these, perhaps through the waits of other handlers, they all wait for
-//! ever. So these waits are recorded here, and checked while they last:
+//! A handler waits if it puts an item into a full queue or shuts a queue down. While it waits it
+//! keeps its handler lock, and a thread of the queue that called it. If what it waits for needs one
+//! of these, perhaps through the waits of other handlers, they deadlock. So these waits are
+//! recorded here, and checked while they last:
 //!
 //! 1. assume that all of them are stuck;
-//! 2. free each whose wish may come true without what the stuck ones hold;
-//! 3. repeat the second step until it frees none.
+//! 2. free each wait whose wish may come true without what the stuck waits keep;
+//! 3. repeat step 2 until it frees none.
 //!
-//! What is left would never end: it is the largest set of waits each of which needs another one of
-//! the set, the usual test for deadlocks where a wish may have alternatives. Of those on a circle,
-//! one gives up: a shutdown returns without the end, or else the newest put is refused. Each queue
-//! is asked at another moment, so a wait gives up only if two checks in a row find it.
+//! The waits that are left would never end. They are the largest set in which each wait needs
+//! another one of the set: the usual test for deadlocks where a wish may have alternatives. Of
+//! those on a circle, one gives up: a shutdown returns before the queue has ended, or else the
+//! newest put is refused. The queues are not read at the same moment, so a wait gives up only if
+//! two checks in a row find it.
 //!
-//! Not recorded are waits of threads that no queue needs, and those for room with a deadline, which
-//! end anyway. Circles through the user's own locks are not seen, nor those of partitions that do
-//! not move because `takeover_after` is long.
+//! Waits of threads that no queue needs are not recorded, nor are waits for room with a deadline,
+//! which end anyway. Circles through the user's own locks are not detected, nor those through
+//! partitions that do not move because `takeover_after` is long.
 //!
 //! | field | written by | read by |
 //! |---|---|---|
-//! | `table` | threads that begin, check or end such a wait | the same |
+//! | `table` | threads that begin, check or end such a wait | the writers |
 //!
-//! Queues are asked outside the lock: the last reference to a handler may go meanwhile.
+//! Queues are called outside the lock, because a call may drop the last reference to a handler.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -38,7 +39,7 @@ pub(crate) const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 static WAITS: Forgettable<Waits> = Forgettable::new();
 
-/// What a handler waits for.
+/// The goal of a handler's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wish {
     /// Room for items of a type.
@@ -47,20 +48,20 @@ pub(crate) enum Wish {
     End,
 }
 
-/// What a handler keeps from others while it waits, as addresses.
+/// The resources that a handler keeps while it waits, as addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kept {
     pub(crate) lock: Option<usize>,
-    /// The queue that is short of a thread.
+    /// The queue that lacks the waiting thread.
     pub(crate) thread_of: Option<usize>,
 }
 
-/// What the waits keep that are assumed to be stuck.
+/// The resources kept by waits that are assumed to be stuck.
 #[derive(Debug, Default)]
 pub(crate) struct Stuck(Vec<Kept>);
 
 impl Stuck {
-    /// A handler that waits for several queues keeps one handler lock and one thread.
+    /// Removes duplicates: a handler that waits for several queues keeps one lock and one thread.
     fn of(all: impl Iterator<Item = Kept>) -> Self {
         let mut stuck = Self::default();
         for kept in all {
@@ -71,7 +72,7 @@ impl Stuck {
         stuck
     }
 
-    /// How many threads of a queue are stuck.
+    /// Returns the number of stuck threads of a queue.
     pub(crate) fn threads_of(&self, queue: usize) -> usize {
         self.0.iter().filter(|kept| kept.thread_of == Some(queue)).count()
     }
@@ -85,13 +86,13 @@ impl Stuck {
 pub(crate) trait Awaited: Send + Sync {
     fn name(&self) -> &str;
 
-    /// What the handler with this lock is called.
+    /// Returns the name of the handler with this lock.
     fn handler_at(&self, lock: usize) -> Option<String>;
 
-    /// Whether a wish may come true while `stuck` stays as it is.
+    /// Whether a wish may come true while `stuck` is never released.
     fn may_come_true(&self, wish: Wish, stuck: &Stuck) -> bool;
 
-    /// Whether a wish needs what a waiting handler keeps.
+    /// Whether a wish needs a resource that a waiting handler keeps.
     fn needs(&self, wish: Wish, kept: Kept) -> bool;
 
     /// Drops a reference, which may be the last.
@@ -105,26 +106,26 @@ struct Waits {
 
 #[derive(Default)]
 struct Table {
-    /// In the order in which the waits began.
+    /// In the order in which the first wait of each began.
     records: Vec<Record>,
     begun: u64,
     checked: Option<Instant>,
 }
 
-/// The waits of one handler call for the same.
+/// The waits of one handler call with the same wish.
 #[derive(Clone)]
 struct Record {
     number: u64,
     kept: Kept,
     queue: Arc<dyn Awaited>,
     wish: Wish,
-    /// Waits of the call: more than one on an event loop.
+    /// The number of waits: more than one is possible on an event loop.
     waits: usize,
-    /// On an event loop, whether the call has ended before its waits.
+    /// On an event loop: whether the call has ended before its waits.
     call_has_ended: Option<Arc<AtomicBool>>,
-    /// The last check found it on a circle.
+    /// Whether the last check found it on a circle.
     was_on_circle: bool,
-    /// The wait is given up, because it is on this circle.
+    /// The circle for which the wait is given up.
     circle: Option<String>,
 }
 
@@ -135,14 +136,14 @@ impl Record {
     }
 }
 
-/// What a check found of one wait on a circle.
+/// A wait that a check found on a circle.
 struct Found {
     number: u64,
     circle: String,
     is_for_end: bool,
 }
 
-/// The waits that never end, by position.
+/// Returns the positions of the waits that would never end.
 fn stuck(records: &[Record]) -> Vec<usize> {
     let mut stuck: Vec<usize> =
         (0..records.len()).filter(|&index| !records[index].is_of_ended_call()).collect();
@@ -159,7 +160,7 @@ fn stuck(records: &[Record]) -> Vec<usize> {
     }
 }
 
-/// The waits that are on circles, in the order in which they began.
+/// Returns the waits on circles, in the order in which they began.
 fn find_circles(records: &[Record]) -> Vec<Found> {
     let stuck = stuck(records);
     let found = stuck.iter().filter_map(|&start| {
@@ -171,7 +172,7 @@ fn find_circles(records: &[Record]) -> Vec<Found> {
     found.collect()
 }
 
-/// The shortest way from a wait over those that it needs back to itself.
+/// Returns the shortest path from a wait, along waits that it needs, back to itself.
 fn shortest_circle(records: &[Record], start: usize, stuck: &[usize]) -> Option<Vec<usize>> {
     let mut ways = vec![vec![start]];
     let mut seen = Vec::new();
@@ -195,10 +196,10 @@ fn shortest_circle(records: &[Record], start: usize, stuck: &[usize]) -> Option<
     None
 }
 
-/// Each handler of a circle, and what it waits for.
+/// Describes each handler of a circle and what it waits for.
 fn describe(records: &[Record], circle: &[usize]) -> String {
     let mut text = String::new();
-    // The queue that the one before waits for is the one that needs the handler.
+    // The previous wait is for the queue that needs this handler.
     let before = circle.iter().cycle().skip(circle.len() - 1);
     for (before, index) in before.zip(circle) {
         let (needed_by, record) = (&records[*before].queue, &records[*index]);
@@ -218,8 +219,8 @@ fn describe(records: &[Record], circle: &[usize]) -> String {
 }
 
 impl Table {
-    /// Of the waits that two checks in a row found on a circle one gives up: the newest of those
-    /// for the end of a queue, which ends all the same, or else the newest for room.
+    /// Gives up one of the waits that two checks in a row found on a circle: the newest for the end
+    /// of a queue, which ends all the same, or else the newest for room.
     fn give_up(&mut self, mut found: Vec<Found>) {
         let mut is_giving_up = false;
         for record in &mut self.records {
@@ -227,14 +228,14 @@ impl Table {
             if again.is_none() {
                 record.circle = None;
             }
-            // One that is given up ends soon, and may free all others.
+            // A wait that is given up ends soon, and may free all others.
             is_giving_up |= record.circle.is_some();
             let was_on_circle = std::mem::replace(&mut record.was_on_circle, again.is_some());
             if let Some(again) = again.filter(|_| !was_on_circle) {
                 found.remove(again);
             }
         }
-        // The last of those that are equal.
+        // The newest; waits for an end take precedence.
         let given_up = found.into_iter().max_by_key(|found| (found.is_for_end, found.number));
         if let Some(given_up) = given_up.filter(|_| !is_giving_up)
             && let Some(record) =
@@ -249,14 +250,15 @@ impl Table {
     }
 }
 
-/// While it lives, a handler waits.
+/// A guard while a handler waits.
 pub(crate) struct Waiting(u64);
 
 impl Waiting {
     /// Returns `None` if the calling thread holds no handler lock and drains no queue.
     pub(crate) fn begin(queue: Arc<dyn Awaited>, wish: Wish) -> Option<Self> {
         let kept = Kept { lock: held_lock(), thread_of: drained_queue() };
-        // Not in loom: its locks cannot be in a static. The table changes under one lock.
+        // Not under loom, whose locks cannot be in a static. The table changes under one lock
+        // anyway.
         let is_kept = kept.lock.is_some() || kept.thread_of.is_some();
         if !is_kept || cfg!(loom) {
             return None;
@@ -293,8 +295,8 @@ impl Waiting {
         Some(Self(number))
     }
 
-    /// Returns the circle if the wait is given up. Checks all waits, unless that was done within
-    /// the last [`CHECK_EVERY`].
+    /// Returns the circle if the wait is given up. Checks all waits, unless the last check was less
+    /// than [`CHECK_EVERY`] ago.
     pub(crate) fn circle(&self) -> Option<String> {
         let waits = WAITS.get();
         let mut table = waits.table.lock();
@@ -330,7 +332,8 @@ impl Drop for Waiting {
     }
 }
 
-/// In a forked child: no drain thread exists here, and the lock may be held for ever.
+/// Resets the waits in a forked child, where no drain thread exists and the lock may never be
+/// released.
 #[cfg(feature = "python")]
 pub(crate) fn forget() {
     WAITS.forget();
@@ -345,12 +348,12 @@ pub(crate) struct WaitingProducer {
     pub(crate) thread: Arc<KnownThread>,
 }
 
-/// The producers that wait for room in a queue, each with the time of its first attempt. Written
-/// under its lock by those that begin and end a wait, read by the watchdog.
+/// The producers that wait for room in a queue. Written under the lock by producers that begin or
+/// end a wait, read by the watchdog.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct WaitingProducers(Arc<Mutex<Slab<WaitingProducer>>>);
 
-/// While it lives, a producer waits.
+/// A guard while a producer waits.
 #[derive(Debug)]
 pub(crate) struct WatchedWait {
     producers: WaitingProducers,
@@ -369,7 +372,7 @@ impl WaitingProducers {
         WatchedWait { producers: self.clone(), number }
     }
 
-    /// The wait that has lasted longest, and the number of all.
+    /// Returns the wait that has lasted longest, and the number of waits.
     pub(crate) fn longest(&self) -> Option<(WaitingProducer, usize)> {
         let waits = self.0.lock();
         let longest = waits.iter().map(|(_, wait)| wait).min_by_key(|wait| wait.since)?;
@@ -383,12 +386,12 @@ impl Drop for WatchedWait {
     }
 }
 
-// How a caller waits: in slices, between which it can give up.
+// Waits of callers, in slices between which a caller can give up.
 
-/// What a caller does while it waits. In Rust it just waits; in Python it releases the interpreter
-/// meanwhile and checks for signals between slices.
+/// A caller's way to wait. In Rust it just waits; in Python it releases the interpreter while it
+/// waits, and checks for signals between slices.
 pub trait Pause {
-    /// Why a pause may end the wait for good.
+    /// The reason for giving up a wait.
     type Interrupt;
 
     /// Calls `wait` with the length of one slice; `None` means no limit.
@@ -414,13 +417,13 @@ impl Pause for Wait {
     }
 }
 
-/// The shorter of a pause's slice and the time until `deadline`.
+/// Returns the shorter of a pause's slice and the time until `deadline`.
 pub(crate) fn slice(limit: Option<Duration>, deadline: Option<Instant>) -> Option<Duration> {
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     shorter(limit, left)
 }
 
-/// The shorter of two limits; `None` means no limit.
+/// Returns the shorter of two limits; `None` means no limit.
 pub(crate) fn shorter(first: Option<Duration>, second: Option<Duration>) -> Option<Duration> {
     match (first, second) {
         (Some(first), Some(second)) => Some(first.min(second)),
@@ -462,7 +465,7 @@ mod tests {
 
     const ROOM: Wish = Wish::Room { partition: 3, key: TypeKey(0) };
 
-    /// A handler with this lock waits for a queue that needs all these handler locks.
+    /// Adds a wait of the handler with this lock for a queue that needs all these handler locks.
     fn wait_for_all(table: &mut Table, lock: usize, wish: Wish, all: &'static [usize]) {
         wait_for(table, lock, wish, Fake { name: "q", all, any: &[] });
     }
@@ -487,7 +490,7 @@ mod tests {
         table.give_up(find_circles(&table.records));
     }
 
-    /// After two checks.
+    /// Returns the waits that are given up after two checks.
     fn given_up(table: &mut Table) -> Vec<usize> {
         check(table);
         check(table);
@@ -509,7 +512,7 @@ mod tests {
                  handler of Type1 in queue a waits for room in partition 3 of queue b"
             )
         );
-        // It has not ended yet: that frees the other one.
+        // The other does not give up: this one's end will free it.
         assert_eq!(given_up(&mut table), [1]);
     }
 
@@ -547,7 +550,7 @@ mod tests {
         wait_for(&mut table, 1, ROOM, Fake { name: "b", all: &[], any: &[2, 3] });
         wait_for_all(&mut table, 2, ROOM, &[1]);
         assert!(given_up(&mut table).is_empty());
-        // The alternative is gone as well.
+        // The alternative is stuck as well.
         wait_for_all(&mut table, 3, ROOM, &[2]);
         assert_eq!(given_up(&mut table), [2]);
     }
@@ -566,7 +569,7 @@ mod tests {
         assert!(table.records.iter().all(|record| record.circle.is_none()));
         check(&mut table);
         assert!(table.records[1].circle.is_some());
-        // The circle has gone before the wait did.
+        // The circle was gone before the wait ended.
         table.records.remove(0);
         check(&mut table);
         assert!(table.records[0].circle.is_none());

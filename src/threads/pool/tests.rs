@@ -6,7 +6,7 @@ use crate::sync::{Arc, AtomicUsize, Deadline, Duration, Mutex, Ordering};
 use crate::testing::threads::{FOR_EVER, Latch, PATIENCE, end, live, start, task, wait_for_end};
 use crate::threads::pool::{After, Limit, Pool, TaskHandle};
 
-/// Polls, where a latch is not possible.
+/// Polls until `done`, where a latch is not possible.
 fn wait_until(what: &str, done: impl Fn() -> bool) {
     let patience = Deadline::after(PATIENCE);
     while !done() {
@@ -142,11 +142,11 @@ fn a_timer_fires_even_if_other_tasks_are_always_ready() {
     assert!(busy.iter().count() > 1);
 }
 
-/// The worker that waits for the first timer may be the one that takes the next task. Which worker
-/// that is depends on the order in which the two went to wait, so both orders are tried.
+/// The worker that waits for the first timer may be the one that takes the next task. That depends
+/// on the order in which the two began to wait, so both orders are tried.
 #[test]
 fn a_timer_fires_even_if_its_keeper_takes_a_long_step() {
-    // Long enough for the long step to come first, even on a busy machine.
+    // Long enough for the long step to begin first, even on a busy machine.
     const LONG_ENOUGH: Duration = Duration::from_millis(300);
     for warm_up in 0..4 {
         let pool = start(2);
