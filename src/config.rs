@@ -1,38 +1,38 @@
-//! Policies: what a queue is asked for, and the pure functions that turn them into numbers.
+//! The settings of a queue, and pure functions that turn policies into numbers.
 
 use std::fmt;
 
 use crate::error::ConfigError;
 use crate::sync::{Arc, Duration};
 
-/// The most drain threads, partitions and items per partition that a queue may ask for. They are
-/// far beyond any use: a typing error fails with a message and does not exhaust the machine.
+/// The most drain threads, partitions and items per partition that a queue may ask for. The limits
+/// are far beyond any use, so that a typo fails with a message instead of exhausting the machine.
 pub(crate) const MAX_THREADS: usize = 1_024;
 
 pub(crate) const MAX_PARTITIONS: usize = 65_536;
 
 pub(crate) const MAX_BUFFER_SIZE: usize = 100_000_000;
 
-/// The supervisor visits a queue that often.
+/// The shortest interval between the supervisor's visits.
 const SHORTEST_TAKEOVER: Duration = Duration::from_millis(1);
 
-/// The watchdog visits a queue that often at most.
+/// The shortest limit of the watchdog, which visits at half of it.
 const SHORTEST_WARNING: Duration = Duration::from_millis(1);
 
-/// More spare threads must be asked for.
+/// The most spare threads that a queue gets without asking.
 const MOST_DEFAULT_SPARES: usize = 8;
 
-/// Longer times are capped to this one, which is safe to add to an instant.
+/// The cap on all times, which is safe to add to an instant.
 pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 24 * 3_600);
 
-/// How many drain threads a queue has.
+/// The number of drain threads of a queue.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ThreadPolicy {
-    /// This many, whatever the machine.
+    /// A fixed number, on any machine.
     Fixed(usize),
     /// `base + multiplier × cores`, rounded half up.
     Cores {
-        /// Threads beside those that follow the cores.
+        /// Threads in addition to those per core.
         base: usize,
         /// Threads per core.
         multiplier: f64,
@@ -40,7 +40,7 @@ pub enum ThreadPolicy {
 }
 
 impl ThreadPolicy {
-    /// `count` drain threads.
+    /// Returns a policy of `count` drain threads.
     ///
     /// # Errors
     /// `count` is 0.
@@ -48,7 +48,7 @@ impl ThreadPolicy {
         within("ThreadPolicy.fixed", count, MAX_THREADS).map(Self::Fixed)
     }
 
-    /// `base + multiplier × cores` drain threads, rounded half up, at least 1.
+    /// Returns a policy of `base + multiplier × cores` drain threads, rounded half up, at least 1.
     ///
     /// # Errors
     /// `multiplier` is not a finite number above 0.
@@ -62,7 +62,7 @@ impl ThreadPolicy {
         Ok(Self::Cores { base, multiplier })
     }
 
-    /// The number of drain threads on a machine with `cores` cores; at least 1.
+    /// Returns the number of drain threads on a machine with `cores` cores, at least 1.
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     pub fn resolve(self, cores: usize) -> usize {
         match self {
@@ -74,29 +74,29 @@ impl ThreadPolicy {
     }
 }
 
-/// The cores that this process may use: its affinity and its cgroup, not what the host has.
+/// Returns the number of cores that this process may use, by its affinity and cgroup.
 pub fn available_cores() -> usize {
-    // Two in the model: its interleavings must not depend on the machine, and asking the system in
-    // each of them takes more time than the rest of the execution.
+    // Two under loom: interleavings must not depend on the machine, and a system call in each would
+    // take longer than the rest of the execution.
     if cfg!(loom) { 2 } else { std::thread::available_parallelism().map_or(1, usize::from) }
 }
 
-/// How many partitions a queue has.
+/// The number of partitions of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PartitionPolicy {
-    /// This many.
+    /// A fixed number.
     Fixed(usize),
-    /// This many per drain thread.
+    /// A fixed number per drain thread.
     ThreadMultiply(usize),
-    /// Grows with the handlers: one each up to `multiplier` per thread, then one for every two.
+    /// One per handler up to `multiplier` per drain thread, then one for every two handlers.
     Adaptive {
-        /// Handlers per drain thread that still get a partition each.
+        /// The number of handlers per drain thread that get a partition each.
         multiplier: usize,
     },
 }
 
 impl PartitionPolicy {
-    /// `count` partitions.
+    /// Returns a policy of `count` partitions.
     ///
     /// # Errors
     /// `count` is 0.
@@ -104,7 +104,7 @@ impl PartitionPolicy {
         within("PartitionPolicy.fixed", count, MAX_PARTITIONS).map(Self::Fixed)
     }
 
-    /// `multiplier` partitions per drain thread.
+    /// Returns a policy of `multiplier` partitions per drain thread.
     ///
     /// # Errors
     /// `multiplier` is 0.
@@ -113,7 +113,7 @@ impl PartitionPolicy {
             .map(Self::ThreadMultiply)
     }
 
-    /// Partitions that grow with the handlers.
+    /// Returns a policy under which partitions grow with the handlers.
     ///
     /// # Errors
     /// `multiplier` is 0.
@@ -122,14 +122,13 @@ impl PartitionPolicy {
             .map(|multiplier| Self::Adaptive { multiplier })
     }
 
-    /// The number of partitions for `threads` drain threads and handlers with a total weight of
-    /// `handlers`.
+    /// Returns the number of partitions for `threads` drain threads and handlers with a total
+    /// weight of `handlers`.
     ///
     /// With 8 threads and the multiplier 25: 0 handlers → 8, 100 → 100, 500 → 200 + 300 / 2 = 350.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     pub fn resolve(self, threads: usize, handlers: f64) -> usize {
-        // Weights like 0.1 do not add up exactly; with the tolerance, thirty of them still count as
-        // 3.
+        // Weights like 0.1 do not add up exactly; with the tolerance, thirty of them count as 3.
         const WEIGHT_TOLERANCE: f64 = 1e-9;
         match self {
             Self::Fixed(count) => count,
@@ -157,23 +156,23 @@ pub(crate) fn within(name: &str, value: usize, limit: usize) -> Result<usize, Co
     }
 }
 
-/// What a full partition does to its producer.
+/// What producers do when a partition is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BufferStrategy {
     /// Producers wait, so no item is lost.
     #[default]
     Blocking,
-    /// Producers never wait; items are refused, and counted.
+    /// Producers never wait; refused items are counted.
     IfPossible,
 }
 
-/// Which partition an item goes to.
+/// The choice of an item's partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Selector {
     /// The partition of its type: order per type and producer.
     #[default]
     ByType,
-    /// Partitions in turn: an even spread, order per partition only.
+    /// The partitions in turn: evenly spread, with order per partition only.
     RoundRobin,
     /// The caller names the partition with each item.
     Given,
@@ -182,53 +181,53 @@ pub enum Selector {
 /// All settings of one queue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Drain threads. Default: one per core.
+    /// The number of drain threads. Default: one per core.
     pub threads: ThreadPolicy,
-    /// Partitions. Default: 1.
+    /// The number of partitions. Default: 1.
     pub partitions: PartitionPolicy,
-    /// Which partition an item goes to. Default: that of its type.
+    /// The choice of an item's partition. Default: that of its type.
     pub selector: Selector,
-    /// Items per partition, exactly. Default: 10,000.
+    /// The exact capacity of a partition, in items. Default: 10,000.
     pub buffer_size: usize,
-    /// What a full partition does. Default: the producer waits.
+    /// What producers do when a partition is full. Default: they wait.
     pub strategy: BufferStrategy,
-    /// How long a drain thread rests after its first empty cycle, so that batches form; also
-    /// between cycles of quick, tiny batches. It does not rest while items arrive too far apart for
-    /// a batch to form. Zero: it never rests. Default: 5 ms.
+    /// How long a drain thread rests after its first empty cycle, and between cycles of quick, tiny
+    /// batches, so that larger batches form. It does not rest while items arrive too far apart to
+    /// form a batch. Zero: it never rests. Default: 5 ms.
     pub min_idle: Duration,
     /// The longest sleep of an idle drain thread between two calls of `on_idle`. Rests between
-    /// cycles of tiny batches grow up to it while those would take more than a third of the cores.
-    /// Default: 200 ms.
+    /// cycles of tiny batches grow up to this while such cycles would take more than a third of the
+    /// cores. Default: 200 ms.
     pub max_idle: Duration,
-    /// The most items that one call of a handler gets, exactly, and that a drain thread takes from
-    /// a partition in one cycle. A type may have
-    /// [its own](crate::item::HandledType::max_batch_items). Default: 10,000.
+    /// The exact limit on the items of one handler call, and on those that a drain thread takes
+    /// from a partition in one cycle. A type may have [its
+    /// own](crate::item::HandledType::max_batch_items). Default: 10,000.
     pub max_batch_items: usize,
-    /// How long an item may wait for its batch to become full. A batch is called when it has
-    /// `max_batch_items` or when its oldest item has waited for so long; earlier if the partition
-    /// is full, producers wait, a flush waits, or the queue closes. A type may have
-    /// [its own](crate::item::HandledType::max_delay). Default: `None`, a batch does not wait.
+    /// How long an item may wait for its batch to become full. A batch is delivered when it has
+    /// `max_batch_items` or its oldest item has waited this long; earlier if the partition is full,
+    /// a producer or a flush waits, or the queue closes. A type may have [its
+    /// own](crate::item::HandledType::max_delay). Default: `None`, batches do not wait.
     pub max_delay: Option<Duration>,
     /// How a failed batch is retried. A type may have [its own
     /// policy](crate::item::HandledType::retry). Default: not at all.
     pub retry: Option<RetryPolicy>,
-    /// What spreads partitions over drain threads by measured load. It has no effect with one drain
-    /// thread. Default: `None`, partitions stay where they are.
+    /// The balancer that spreads partitions over drain threads by measured load. It has no effect
+    /// with one drain thread. Default: `None`, partitions stay where they are.
     pub balancer: Option<DrainBalancer>,
-    /// Time between two runs of the balancer; zero: only on
+    /// The time between two runs of the balancer. Zero: it runs only on
     /// [`rebalance`](crate::queue::BatchQueue::rebalance). Default: 1 s.
     pub rebalance_interval: Duration,
-    /// A drain thread that has been in one call for this long is held up: others take over its
-    /// partitions, after this time to twice this time. Default: 20 ms.
+    /// How long a drain thread may be in one call before it counts as held up and others take over
+    /// its partitions, which happens after one to two times this long. Default: 20 ms.
     pub takeover_after: Duration,
-    /// Drain threads that are started while all others are held up, and end when they have had
-    /// nothing to do for ten seconds; on a shared pool, in addition to its threads. `None`: as many
-    /// as threads, at most 8, and none with one drain thread, on a shared pool, or with one
-    /// consumer for each. Default: `None`.
+    /// The most extra drain threads, which start while all others are held up and end after ten
+    /// seconds without work; on a shared pool, they are in addition to its threads. `None`: one per
+    /// drain thread, at most 8, but none with a single drain thread, on a shared pool, or with one
+    /// consumer per thread. Default: `None`.
     pub spare_threads: Option<usize>,
-    /// After this time in one call of a handler, in a producer's wait, or of an item that waits for
-    /// its call, the log says so: once, then at double the distance each time, and when it is over.
-    /// `None`: never. Default: 10 s.
+    /// How long a handler call, a producer's wait, or an item's wait for its call may last before
+    /// it is logged: once, then at double the distance each time, and when it is over. `None`:
+    /// never logged. Default: 10 s.
     pub warn_after: Option<Duration>,
 }
 
@@ -255,11 +254,12 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Checks what the types cannot.
+    /// Checks what the types cannot express.
     ///
     /// # Errors
-    /// `buffer_size`, `max_batch_items`, `takeover_after` or `warn_after` is 0, a batch of one item
-    /// is to wait, `max_idle` is below `min_idle`, or there are too many spare threads.
+    /// `buffer_size`, `max_batch_items`, `takeover_after` or `warn_after` is 0 or out of range, the
+    /// retry policy is invalid, batches of one item are to wait, `max_idle` is below `min_idle`, or
+    /// there are too many spare threads.
     pub fn validate(&self) -> Result<(), ConfigError> {
         within("buffer_size", self.buffer_size, MAX_BUFFER_SIZE)?;
         within("max_batch_items", self.max_batch_items, MAX_BUFFER_SIZE)?;
@@ -295,7 +295,7 @@ impl Config {
         Ok(())
     }
 
-    /// The same settings, with times that can be added to any instant.
+    /// Caps the times, so that they can be added to any instant.
     pub(crate) fn with_bounded_times(mut self) -> Self {
         let times = [
             &mut self.min_idle,
@@ -310,21 +310,21 @@ impl Config {
         self
     }
 
-    /// The same settings for a queue that its callers drain.
+    /// Adapts the settings to a queue that its callers drain.
     pub(crate) fn inline(self) -> Self {
         Self { spare_threads: Some(0), warn_after: None, ..self.on_shared_pool() }
     }
 
-    /// The same settings for a queue whose one drain task runs on a shared pool.
+    /// Adapts the settings to a queue whose single drain task runs on a shared pool.
     pub(crate) fn on_shared_pool(self) -> Self {
         Self { threads: ThreadPolicy::Fixed(1), balancer: None, ..self }
     }
 
-    /// The most spare threads of a queue with so many drain threads. `can_share`: whether any
-    /// thread can call any handler.
+    /// Returns the most spare threads of a queue with `threads` drain threads. `can_share`: whether
+    /// any thread can call any handler.
     ///
     /// # Errors
-    /// Spare threads are asked for, and have no consumer.
+    /// Spare threads are asked for, but would have no consumer.
     pub(crate) fn spares(&self, threads: usize, can_share: bool) -> Result<usize, ConfigError> {
         match self.spare_threads {
             Some(spares) if spares > 0 && !can_share => Err(ConfigError(format!(
@@ -337,10 +337,11 @@ impl Config {
         }
     }
 
-    /// Drain threads and partitions on a machine with `cores` cores, before any handler.
+    /// Returns the number of drain threads and of partitions on a machine with `cores` cores,
+    /// before any handler is added.
     ///
-    /// A thread without a partition would have nothing to do: the threads are reduced to the number
-    /// of partitions, and the third value is a warning that says so.
+    /// A thread without a partition would have nothing to do, so threads are reduced to the number
+    /// of partitions; the third value is then a warning.
     pub fn resolve(&self, cores: usize) -> (usize, usize, Option<String>) {
         let threads = self.threads.resolve(cores);
         let partitions = self.partitions.resolve(threads, 0.0);
@@ -354,7 +355,8 @@ impl Config {
     }
 }
 
-/// Whether batches may wait to become full: not those of one item. `of`: what the settings are of.
+/// Checks that batches may wait to become full, which those of one item may not. `of` prefixes the
+/// message.
 pub(crate) fn check_delay(
     of: &str,
     max_delay: Option<Duration>,
@@ -374,12 +376,12 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-// The choice of a queue's balancer. How each of them plans is in `balance`.
+// The choice of a balancer. The plans are made in `balance`.
 
 /// The default skip ratio.
 pub(crate) const SKIP_RATIO: f64 = 1.15;
 
-/// A custom assignment, for [`DrainBalancer::custom`].
+/// A custom assignment of partitions to drain threads, for [`DrainBalancer::custom`].
 pub trait Assign: Send + Sync {
     /// Returns the wanted thread of each partition, or `None` to leave all where they are.
     ///
@@ -387,7 +389,7 @@ pub trait Assign: Send + Sync {
     /// the control thread, or on the thread that requested a run; never on a drain thread.
     ///
     /// # Errors
-    /// A reason, which is logged; nothing moves then.
+    /// A reason, which is logged. Nothing moves.
     fn assign(
         &self,
         load: &[f64],
@@ -409,46 +411,46 @@ impl PartialEq for dyn Assign {
     }
 }
 
-/// How partitions are spread over drain threads.
+/// A strategy that spreads partitions over drain threads.
 ///
-/// The two weighted balancers give every thread about the same load and move few partitions: none
+/// The two weighted balancers give all threads about the same load and move few partitions: none
 /// while the largest thread load is below `skip_ratio` times the smallest, and none if moving would
 /// not bring the two much closer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DrainBalancer {
-    /// A partition is weighted by the time that its handlers were busy in the interval. Suitable
-    /// everywhere, above all when some items cost more than others.
+    /// Weights a partition by the time that its handlers were busy in the interval. Suits any load,
+    /// above all items of unequal cost.
     LoadWeighted {
         /// The ratio of the largest thread load to the smallest below which nothing moves.
         skip_ratio: f64,
     },
-    /// A partition is weighted by the items that its producers tried to enqueue; of those that were
-    /// refused, at most as many as were accepted. Suitable when all items cost about the same.
+    /// Weights a partition by the items that its producers tried to enqueue, where refused items
+    /// count at most as often as accepted ones. Suits items of about the same cost.
     ThroughputWeighted {
         /// The ratio of the largest thread load to the smallest below which nothing moves.
         skip_ratio: f64,
     },
-    /// Partitions are weighted as with `ThroughputWeighted`, and your code assigns them.
+    /// Weights partitions as `ThroughputWeighted` does, and lets your code assign them.
     Custom(Arc<dyn Assign>),
 }
 
 impl DrainBalancer {
-    /// Balances by busy time; skips below a ratio of 1.15.
+    /// Returns a balancer by busy time, which skips below a ratio of 1.15.
     pub fn load_weighted() -> Self {
         Self::LoadWeighted { skip_ratio: SKIP_RATIO }
     }
 
-    /// Balances by throughput; skips below a ratio of 1.15.
+    /// Returns a balancer by throughput, which skips below a ratio of 1.15.
     pub fn throughput_weighted() -> Self {
         Self::ThroughputWeighted { skip_ratio: SKIP_RATIO }
     }
 
-    /// Balances by a custom assignment, which is validated before anything moves.
+    /// Returns a balancer with a custom assignment, which is validated before anything moves.
     pub fn custom(assign: Arc<dyn Assign>) -> Self {
         Self::Custom(assign)
     }
 
-    /// The same balancer with another skip ratio; at 1 it never skips.
+    /// Sets the skip ratio; at 1 the balancer never skips.
     ///
     /// # Errors
     /// `skip_ratio` is not a finite number of at least 1, or the balancer is custom.
@@ -480,41 +482,42 @@ impl DrainBalancer {
     }
 }
 
-// Retries: how often a failed batch is tried again, and when.
+// Retries of failed batches.
 
-/// How often a failed batch is tried, and how long it waits between two tries.
+/// How often a failed batch is tried, and how long it waits between tries.
 ///
-/// Later items of its type in its partition wait meanwhile, so the order is kept. The batch counts
-/// once, as consumed or as failed.
+/// Later items of the type in the same partition wait until the batch is settled, so order is kept.
+/// The batch counts once, as consumed or as failed.
 ///
-/// A shutdown does not shorten the waits while it has time. Shortly before its deadline each batch
-/// that waits is tried once more; what fails then has failed. For that, each batch that waits in
-/// the partition has 50 ms and twice the time that a call, and one of its handler of dead letters,
-/// are expected to take, and the last one 50 ms more; all of them have half of the time of the
-/// shutdown at most.
+/// A shutdown does not shorten the waits while it has time. Shortly before its deadline, each
+/// waiting batch is tried once more; if that fails, the batch has failed. For this, the shutdown
+/// reserves, per waiting batch of the partition, 50 ms plus twice the expected time of its call and
+/// of one to its handler of dead letters, and 50 ms more for the last batch, but at most half of
+/// the shutdown's time in all.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RetryPolicy {
-    /// All tries, the first included. `None`: until one succeeds, the handler is removed, or the
-    /// deadline of a shutdown is near. A shutdown without a deadline may then last for ever.
+    /// The number of tries, including the first. `None`: until one succeeds, the handler is
+    /// removed, or the deadline of a shutdown is near. A shutdown without a deadline may then never
+    /// end.
     pub attempts: Option<u32>,
     /// The wait before the second try.
     pub backoff: Duration,
-    /// Each wait is the previous one times this factor.
+    /// The factor by which each wait exceeds the previous one.
     pub factor: f64,
     /// The longest wait.
     pub max_backoff: Duration,
-    /// The share of each wait, 0 to 1, that chance may cut off, so that batches which failed
-    /// together are not tried together.
+    /// The share of each wait, 0 to 1, that is randomly cut off at most, so that batches that
+    /// failed together are not retried together.
     pub jitter: f64,
     /// Whether a batch whose tries are used up is halved, each half tried once, and so on, until
-    /// what fails stands alone. Order is kept. Of *n* items *k* bad ones take at most
-    /// 2*k*(1 + log2(*n*/*k*)) further tries. Not while a shutdown has less than a tenth of its
-    /// time left.
+    /// failing items stand alone. Order is kept. *k* bad items among *n* take at most 2*k*(1 +
+    /// log2(*n*/*k*)) further tries. Disabled while a shutdown has less than a tenth of its time
+    /// left.
     pub bisect: bool,
 }
 
 impl Default for RetryPolicy {
-    /// Three tries, 100 ms and 200 ms apart.
+    /// Returns a policy of three tries, 100 ms and 200 ms apart.
     fn default() -> Self {
         Self {
             attempts: Some(3),
@@ -528,8 +531,8 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// The wait after the `attempt`-th try, counted from 1. `random`: a number from 0 to 1; not
-    /// called without jitter.
+    /// Returns the wait after the `attempt`-th try, counted from 1. `random` returns a number from
+    /// 0 to 1; it is not called without jitter.
     pub fn delay(&self, attempt: u32, random: impl FnOnce() -> f64) -> Duration {
         if self.backoff.is_zero() {
             return Duration::ZERO;
@@ -570,7 +573,7 @@ impl RetryPolicy {
         Ok(())
     }
 
-    /// The same policy, with times that can be added to any instant.
+    /// Caps the times of the policy, so that they can be added to any instant.
     pub(crate) fn with_bounded_times(self) -> Self {
         Self {
             backoff: self.backoff.min(LONGEST),
@@ -584,7 +587,7 @@ impl RetryPolicy {
 mod tests {
     use super::*;
 
-    // Policies as numbers, and what is refused.
+    // Policies as numbers, and invalid settings.
 
     #[test]
     fn adaptive_grows_with_the_handlers() {

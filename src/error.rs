@@ -1,9 +1,9 @@
-//! Errors. A call that takes an item returns it when it fails; a message holds value, limit and
+//! Errors. A failed call that took an item returns it. Messages state the value, the limit and the
 //! remedy.
 
 use std::fmt;
 
-/// A setting that cannot be used.
+/// An invalid setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError(pub(crate) String);
 
@@ -15,7 +15,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Why an item was not put in. The item comes back.
+/// The reason why an item was not put in, with the item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProduceError<T, E = std::convert::Infallible> {
     /// The partition is full and the strategy is
@@ -25,26 +25,26 @@ pub enum ProduceError<T, E = std::convert::Infallible> {
     Closed(T),
     /// The partition stayed full until the deadline, or kept its room for other types.
     TimedOut {
-        /// What was not put in.
+        /// The item that was not put in.
         item: T,
         /// The full partition.
         partition: usize,
-        /// Its limit in items.
+        /// The capacity of the partition, in items.
         buffer_size: usize,
-        /// Whether it kept its room for other types, because the handler of this one is slow, fails
-        /// or hangs.
+        /// Whether the partition kept its room for other types, because the handler of this type is
+        /// slow, fails or hangs.
         is_stalled: bool,
     },
-    /// A handler would wait for ever: for space that only its own thread can make, or for another
-    /// handler that waits for it.
+    /// The wait of a handler would never end: for room that only its own thread can make, or for
+    /// another handler that waits for it.
     Reentrant {
-        /// What was not put in.
+        /// The item that was not put in.
         item: T,
         /// The full partition.
         partition: usize,
-        /// Items in it, which is also its limit.
+        /// The number of items in the partition, which is its capacity.
         buffer_size: usize,
-        /// The handlers that wait for each other, if there are others.
+        /// The handlers that wait for each other, if others are involved.
         circle: Option<String>,
     },
     /// The producer's [`Pause`](crate::threads::waits::Pause) ended the wait.
@@ -52,7 +52,7 @@ pub enum ProduceError<T, E = std::convert::Infallible> {
 }
 
 impl<T, E> ProduceError<T, E> {
-    /// The item that was not put in.
+    /// Returns the item that was not put in.
     pub fn into_item(self) -> T {
         match self {
             Self::Full(item)
@@ -63,7 +63,7 @@ impl<T, E> ProduceError<T, E> {
         }
     }
 
-    /// The item, and why it was not put in.
+    /// Returns the item, and the reason why it was not put in.
     #[cfg(feature = "python")]
     pub(crate) fn into_parts(self) -> (T, ProduceError<(), E>) {
         match self {
@@ -118,7 +118,7 @@ impl<T, E: fmt::Display> fmt::Display for ProduceError<T, E> {
 
 impl<T: fmt::Debug, E: fmt::Debug + fmt::Display> std::error::Error for ProduceError<T, E> {}
 
-/// The queue is shut down, and the call needs a running one.
+/// The queue is shut down, but the call needs a running one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Closed;
 
@@ -130,7 +130,7 @@ impl fmt::Display for Closed {
 
 impl std::error::Error for Closed {}
 
-/// Why a flush did not wait.
+/// The reason why a flush did not wait, or gave up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FlushError<E = std::convert::Infallible> {
     /// Called from a drain thread, which would wait for itself.
@@ -139,15 +139,15 @@ pub enum FlushError<E = std::convert::Infallible> {
     Interrupted(E),
 }
 
-/// Why a handler was not added, or not waited for.
+/// The reason why a handler was not added, or its predecessor not waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AddHandlerError<E = std::convert::Infallible> {
     /// The queue is shut down.
     Closed(Closed),
     /// The queue's settings do not allow it.
     Config(ConfigError),
-    /// The caller's [`Pause`](crate::threads::waits::Pause) ended the wait for the handler that was
-    /// replaced. The new one is in place.
+    /// The caller's [`Pause`](crate::threads::waits::Pause) ended the wait for the replaced
+    /// handler. The new one is in place.
     Interrupted(E),
 }
 

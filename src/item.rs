@@ -1,4 +1,4 @@
-//! What a queue holds: items, and the types that handlers are registered for.
+//! Items, and the types that handlers are registered for.
 
 use crate::config::RetryPolicy;
 use crate::error::ConfigError;
@@ -9,10 +9,10 @@ use crate::sync::Duration;
 pub struct TypeKey(pub usize);
 
 impl TypeKey {
-    /// Stands for all types of a queue with a consumer.
+    /// The key that stands for all types of a queue with a consumer.
     pub const CONSUMER: Self = Self(0);
 
-    /// The place of the key in a table of 2^`bits` places, 1 to 63 bits.
+    /// Returns the place of the key in a table of 2^`bits` places, 1 to 63 bits.
     ///
     /// Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4): the top bits of the product
     /// spread numbers and addresses evenly.
@@ -25,7 +25,7 @@ impl TypeKey {
     }
 }
 
-/// For log lines: `"1 item"`, `"2 items"`.
+/// Formats a count for log lines: `"1 item"`, `"2 items"`.
 pub(crate) fn counted(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
@@ -40,13 +40,13 @@ pub struct HandledType {
     /// Its share of a partition under
     /// [`PartitionPolicy::Adaptive`](crate::config::PartitionPolicy::Adaptive).
     pub weight: f64,
-    /// The most items that one call of its handler gets. `None`: as for the queue,
+    /// The most items that one call of its handler gets. `None`: the queue's,
     /// [`Config::max_batch_items`](crate::config::Config::max_batch_items).
     pub max_batch_items: Option<usize>,
-    /// How long an item may wait for its batch to become full; zero: not at all. `None`: as for the
-    /// queue, [`Config::max_delay`](crate::config::Config::max_delay).
+    /// How long an item may wait for its batch to become full; zero: not at all. `None`: the
+    /// queue's, [`Config::max_delay`](crate::config::Config::max_delay).
     pub max_delay: Option<Duration>,
-    /// How a failed batch is retried. `None`: as for the queue,
+    /// How a failed batch is retried. `None`: the queue's policy,
     /// [`Config::retry`](crate::config::Config::retry).
     pub retry: Option<RetryPolicy>,
 }
@@ -86,7 +86,7 @@ impl HandledType {
 }
 
 impl From<TypeKey> for HandledType {
-    /// Named after its key, with the weight 1 and the queue's settings.
+    /// Returns a type named after its key, with weight 1 and the queue's settings.
     fn from(key: TypeKey) -> Self {
         Self {
             key,
@@ -101,20 +101,21 @@ impl From<TypeKey> for HandledType {
 
 /// An item of a queue.
 ///
-/// An item may stand for several, as a block of rows does: that number is its weight, and it goes
-/// in by [`produce_weighted`](crate::queue::BatchQueue::produce_weighted). The bound and all counts
-/// are by weight, and so is the limit of a batch: an item that exceeds it is [`cut`](Self::cut).
+/// An item may stand for several, like a block of rows: their number is its weight, and
+/// [`produce_weighted`](crate::queue::BatchQueue::produce_weighted) puts it in. The bound, the
+/// limit of a batch and all counts are by weight; an item that exceeds a batch is
+/// [`cut`](Self::cut).
 pub trait Item: Send + Sized + 'static {
-    /// The item's type. Must not change while the item is queued.
+    /// Returns the item's type, which must not change while the item is queued.
     fn type_key(&self) -> TypeKey;
 
-    /// How many items this one stands for, at least 1. Must not change while the item is queued.
-    /// One that stands for several can be [`cut`](Self::cut).
+    /// Returns how many items this one stands for, at least 1. Must not change while the item is
+    /// queued. An item of a weight above 1 must support [`cut`](Self::cut).
     fn weight(&self) -> usize {
         1
     }
 
-    /// Cuts an item in two. The first part has the given weight: at least 1, and less than the
+    /// Cuts the item in two. The first part has the given weight: at least 1, and less than the
     /// whole.
     #[must_use]
     fn cut(self, weight: usize) -> (Self, Self) {
@@ -122,7 +123,7 @@ pub trait Item: Send + Sized + 'static {
     }
 }
 
-/// The total weight of `items`.
+/// Returns the total weight of `items`.
 pub(crate) fn weight_of<T: Item>(items: &[T]) -> usize {
     items.iter().map(Item::weight).sum()
 }

@@ -1,5 +1,5 @@
 //! `batchqueue`: a partitioned, self-draining queue. Producers put items in from any thread; native
-//! drain threads take them out of bounded partitions, group them by type and hand each batch to the
+//! drain threads take them out of bounded partitions, group them by type and pass each batch to the
 //! handler of its type.
 //!
 //! ```text
@@ -9,27 +9,32 @@
 //!
 //! # Words
 //!
-//! The field's own: an *item* goes to the handler of its *type*. A *partition* is a bounded queue
-//! with one *owner*, the *drain thread* that may enter it, and consists of *segments*. The *route*
-//! is the published table from types to partitions, the *ready set* says which partitions have
-//! something to do. A *batch* is the items of one call, and *in flight* during it; a *handler lock*
-//! lets one thread at a time into a handler, and has a queue of tickets. A *plan* has the wanted
-//! owners; a *handoff* changes one by a *revoke* and an *assign*. A drain thread is at a *quiescent
-//! point* between two cycles, when nothing is in flight. A type is *stalled* where its batch holds
-//! up a partition that it shares. A queue's *scheduler* is its own threads or a pool.
+//! Common terms: an *item* goes to the handler of its *type*. A *partition* is a bounded queue,
+//! made of *segments*, with one *owner*: the *drain thread* that may enter it. The *route* is the
+//! published table from types to partitions; the *ready set* holds the partitions with work. A
+//! *batch* is the items of one call, which are *in flight* during it. A *handler lock* lets one
+//! thread at a time into a handler, and has a queue of tickets. A *plan* is the wanted owners; a
+//! *handoff* changes an owner by a *revoke* and an *assign*. A drain thread is at a *quiescent
+//! point* between two cycles, when nothing is in flight. A type is *stalled* in a shared partition
+//! that its batch holds up. A queue's *scheduler* is its own threads or a pool.
 //!
-//! Eight are this crate's, because no common word fits:
+//! Eight words are this crate's, because no common one fits:
 //!
-//! | word | what | why no other |
-//! |---|---|---|
-//! | turn | a drain thread enters a partition, takes, submits and leaves | a time slice would have the calls in it |
-//! | cycle | one turn after the other, with their calls | a tick or a round would have a length |
-//! | lane | what is taken of one type from one partition and not settled, in order | a queue is what producers put into |
-//! | job | the items of a lane that one call gets, with their tries | a batch does not know how often it was tried |
-//! | to settle | to consume, dead-letter, fail or abandon an item, or leave it unhandled | to acknowledge would be the first only |
-//! | take-over | a move away from a drain thread that is held up in a call | stealing takes single tasks |
-//! | spare thread | one that runs only while all others are held up | users know the *compensating thread* of fork-join pools by this name |
-//! | visit | a thread of the process comes to a queue at a time that was asked for | a timer only fires |
+//! * **turn**: a drain thread enters a partition, takes, submits and leaves. (A time slice would
+//!   include the calls.)
+//! * **cycle**: one turn after the other, with their calls. (A tick or a round would have a fixed
+//!   length.)
+//! * **lane**: the items of one type taken from one partition and not settled, in order. (A queue
+//!   is what producers put into.)
+//! * **job**: the items of a lane that one call gets, with their tries. (A batch does not know how
+//!   often it was tried.)
+//! * to **settle** an item: to consume, dead-letter, fail or abandon it, or leave it unhandled. (To
+//!   acknowledge would be the first only.)
+//! * **take-over**: a move away from a drain thread that is held up in a call. (Stealing takes
+//!   single tasks.)
+//! * **spare thread**: a thread that runs only while all others are held up. (Users know the
+//!   *compensating thread* of fork-join pools by this name.)
+//! * **visit**: a per-process thread serves a queue at a requested time. (A timer only fires.)
 //!
 //! # Promises
 //!
@@ -39,38 +44,38 @@
 //! * **P3 order**: per type and producer thread with [`Selector::ByType`], else per partition and
 //!   type; also through retries, while partitions move, and while types come and go.
 //! * **P4 live**: every partition has an owner; a waiting producer is woken by space, timeout or
-//!   close; balancing works while all drain threads are busy; a batch that backs off, or waits for
-//!   its handler, holds up its own lane only, also where it fills a partition that it shares; a
-//!   handler that hangs holds up its own items only, if there is another drain thread or may be a
-//!   spare one; handlers that would wait for each other for ever do not.
+//!   close; balancing works while all drain threads are busy; a batch that backs off or waits for
+//!   its handler holds up only its own lane, even if it fills a shared partition; a handler that
+//!   hangs holds up only its own items, if there is another drain thread or a spare one may start;
+//!   handlers do not deadlock by waiting for each other.
 //! * **P5 bounded**: at most `buffer_size` items per partition, queued or held in its lanes, plus
 //!   `max_batch_items` in flight in each drain thread, plus a job that failed after producers had
-//!   refilled its room, plus one buffer for each type that is held up in a partition it shares. At
+//!   refilled its room, plus one buffer for each type that is held up in a shared partition. At
 //!   most `buffer_size` items wait for each handler of dead letters.
-//! * **P6 handoff**: a partition has its new owner immediately; a call of its handler that is under
-//!   way does not delay the move. No thread waits for the move, and nothing else stops.
+//! * **P6 handoff**: a partition gets its new owner immediately; a running call of its handler does
+//!   not delay the move. No thread waits for the move, and nothing else stops.
 //! * **P7 prompt and quiet**: the first item into an idle queue reaches its handler within
 //!   `min_idle` and a wake-up; an idle queue costs nothing that grows with the number of types.
-//! * **P8 nothing silent**: whatever is refused, failed, unhandled or abandoned is counted and
-//!   logged, never per item.
-//! * **P9 clean ends**: shutdown delivers what was accepted, and ends in time; what backs off is
-//!   tried as before while there is time, and once more before its deadline.
+//! * **P8 nothing silent**: refused, failed, unhandled and abandoned items are counted and logged,
+//!   but never with a line per item.
+//! * **P9 clean ends**: shutdown delivers accepted items, and ends in time; batches that back off
+//!   are tried as before while there is time, and once more before the deadline.
 //!
 //! # Map
 //!
 //! | module | what |
 //! |---|---|
 //! | `queue` | start, produce, flush, shutdown |
-//! | `item`, `config`, `error` | what a queue holds; what is asked for; what can go wrong |
+//! | `item`, `config`, `error` | items and types; settings; errors |
 //! | `flow` | the data plane, in the order in which an item meets its files |
-//! | `control` | the control plane: handlers come and go, partitions move, queues end |
+//! | `control` | the control plane: adds and removes handlers, moves partitions, ends queues |
 //! | `balance` | from measured loads to wanted owners, by pure functions |
-//! | `threads` | dedicated threads and shared pools, and how they rest, sleep and wait |
+//! | `threads` | dedicated threads and shared pools: how they rest, sleep and wait |
 //! | `observe` | counts and statistics |
 //! | `sync` | the only door to locks, atomics, threads: real ones, or loom's |
 //! | `arrow` | columnar data: record batches split by the values of a column |
-//! | `entries` | records of Redis streams, from the bytes of a reply; only the bindings use it |
-//! | `stages` | what a stage of a pipeline holds; only the bindings use it |
+//! | `entries` | records of Redis streams, parsed from a reply; only for the bindings |
+//! | `stages` | the items held by a pipeline stage; only for the bindings |
 //! | `python` | the bindings; they translate and do nothing else |
 //!
 //! Each module imports those below it: `queue` > `control` > `flow` > `threads` > `observe` >

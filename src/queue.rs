@@ -1,4 +1,4 @@
-//! The queue: wires the data plane to its drain threads. Running → closing → closed.
+//! The queue: connects the data plane to its drain threads. Running → closing → closed.
 
 use std::fmt;
 
@@ -23,11 +23,11 @@ use crate::threads::pools::{PoolRef, shared_pool};
 use crate::threads::slots::{Spares, ThreadSlots};
 use crate::threads::waits::{Pause, Wait};
 
-/// A partitioned queue that drains itself: items go in from any thread, batches come out at their
-/// type's handler.
+/// A partitioned queue that drains itself: any thread puts items in, and the handler of each type
+/// gets them in batches.
 ///
-/// Dropping it closes it without waiting: what was accepted is still delivered, and the drain
-/// threads end afterwards. Call [`shutdown`](Self::shutdown) to wait for that.
+/// Dropping the queue closes it without waiting: accepted items are still delivered, and then the
+/// drain threads end. Call [`shutdown`](Self::shutdown) to wait for that.
 ///
 /// ```
 /// use batchqueue::{BatchQueue, Batch, Config, HandlerRef, Item, TypeKey};
@@ -56,12 +56,12 @@ pub struct BatchQueue<T: Item> {
 }
 
 impl<T: Item> BatchQueue<T> {
-    /// The queue's name.
+    /// Returns the queue's name.
     pub fn name(&self) -> &str {
         &self.flow.name
     }
 
-    /// Whether every thread may put items in.
+    /// Whether any thread may put items in.
     pub fn is_running(&self) -> bool {
         self.control.state.lock().access == Access::Open
     }
@@ -71,14 +71,14 @@ impl<T: Item> BatchQueue<T> {
         self.flow.ending.running().is_empty()
     }
 
-    /// Sends the items of one type to a handler, from now on and in place of its previous handler.
-    /// Under an adaptive policy the partitions may grow; a type keeps its partition until it has
+    /// Sends the items of a type to a handler from now on, in place of any previous one. Under an
+    /// adaptive policy, this may add partitions. A type keeps its partition until it has
     /// [gone](Self::remove_handler).
     ///
-    /// A replaced handler finishes the batch that it is inside of, and then gets `on_close`, unless
-    /// it serves another type of this queue; all other items go to the new one. When the call
-    /// returns, no thread is inside the old one. The last call is made by a drain thread that is
-    /// inside no handler; on a drain thread this call does not wait for it.
+    /// A replaced handler finishes its current batch and then gets `on_close`, unless it serves
+    /// another type of this queue. All other items go to the new handler. When this returns, no
+    /// thread is inside the old one. A drain thread that is inside no handler makes the last call;
+    /// called on a drain thread, this does not wait for it.
     ///
     /// # Errors
     /// The queue is shut down.
@@ -90,13 +90,13 @@ impl<T: Item> BatchQueue<T> {
         self.add_handler_with(item_type, vec![handler], &mut Wait)
     }
 
-    /// [`add_handler`](Self::add_handler) for a hot type: as many partitions as handlers, one
-    /// handler for each, and items spread evenly over them. The order holds per partition only.
+    /// [`add_handler`](Self::add_handler) for a hot type: each handler gets its own partition, and
+    /// items are spread evenly over them. Order holds per partition only.
     ///
     /// # Errors
     /// As [`add_handler`](Self::add_handler); also if `handlers` is empty or longer than the number
-    /// of partitions, if the type has another number of partitions, or if the selector is
-    /// not by type.
+    /// of partitions, if the type already has a different number of partitions, or if the selector
+    /// is not by type.
     pub fn add_handlers(
         &self,
         item_type: impl Into<HandledType>,
@@ -105,12 +105,11 @@ impl<T: Item> BatchQueue<T> {
         self.add_handler_with(item_type, handlers, &mut Wait)
     }
 
-    /// [`add_handlers`](Self::add_handlers) with a handler for dead letters, and a say in how to
-    /// wait.
+    /// [`add_handlers`](Self::add_handlers) with a handler for dead letters and a custom wait.
     ///
     /// # Errors
-    /// As [`add_handlers`](Self::add_handlers); also if `pause` ended the wait: the new handler is
-    /// in place, and the old one retires in the background.
+    /// As [`add_handlers`](Self::add_handlers); also if `pause` ended the wait. The new handler is
+    /// then in place, and the old one retires in the background.
     pub fn add_handler_with<P: Pause>(
         &self,
         item_type: impl Into<HandledType>,
@@ -121,16 +120,16 @@ impl<T: Item> BatchQueue<T> {
         wait_for_retired(retired, None, pause).map(drop).map_err(AddHandlerError::Interrupted)
     }
 
-    /// Removes a type's handler: items of the type are unhandled from now on. Returns `false` if it
-    /// had none, or if the queue is shut down.
+    /// Removes a type's handler: its items are unhandled from now on. Returns `false` if the type
+    /// has no handler or the queue is shut down.
     ///
-    /// The handler finishes the batch that it is inside of, and then gets `on_close`, unless it
-    /// serves another type of this queue. When the call returns, no thread is inside it. The last
-    /// call is made by a drain thread that is inside no handler, if need be by a spare one; on a
-    /// drain thread this call does not wait for it.
+    /// The handler finishes its current batch and then gets `on_close`, unless it serves another
+    /// type of this queue. When this returns, no thread is inside it. A drain thread that is inside
+    /// no handler, if need be a spare one, makes the last call; called on a drain thread, this does
+    /// not wait for it.
     ///
-    /// When all that was in its partition by then is settled, the type has *gone*: nothing is kept
-    /// of it, and the next new type gets its partition.
+    /// Once everything that was in its partition at the removal is settled, the type has *gone*:
+    /// the queue keeps nothing of it, and the next new type gets its partition.
     pub fn remove_handler(&self, key: TypeKey) -> bool {
         match self.remove_handler_with(key, None, &mut Wait) {
             Ok(removed) => removed,
@@ -138,9 +137,9 @@ impl<T: Item> BatchQueue<T> {
         }
     }
 
-    /// [`remove_handler`](Self::remove_handler) with a deadline, and a say in how to wait. Returns
-    /// `false` also if the deadline comes before the old handler has returned: the type has no
-    /// handler any more then, and the old one retires in the background.
+    /// [`remove_handler`](Self::remove_handler) with a deadline and a custom wait. Also returns
+    /// `false` if the deadline passes before the old handler has returned: the type then has no
+    /// handler, and the old one retires in the background.
     ///
     /// # Errors
     /// `pause` ended the wait, with the same outcome.
@@ -161,18 +160,18 @@ impl<T: Item> BatchQueue<T> {
 
     /// Puts one item in, waiting for space if the strategy says so.
     ///
-    /// Cost without a wait: one lookup in the route, one lock, one append.
+    /// Costs one route lookup, one lock and one append, unless it waits.
     ///
     /// # Errors
-    /// The item was refused and is returned: the partition is full, the queue is shut down, or the
-    /// caller is a handler of this queue that would wait for itself.
+    /// The item is refused and returned: the partition is full, the queue is shut down, or the
+    /// caller is a handler whose wait would never end.
     pub fn produce(&self, item: T) -> Result<(), ProduceError<T>> {
         self.produce_with(item, None, None, &mut Wait)
     }
 
-    /// [`produce`](Self::produce) with a partition chosen by the caller, a deadline, and a say in
-    /// how to wait. The item counts as one: heavier items go in by
-    /// [`produce_weighted`](Self::produce_weighted).
+    /// [`produce`](Self::produce) with a partition chosen by the caller, a deadline and a custom
+    /// wait. The item counts as one: use [`produce_weighted`](Self::produce_weighted) for heavier
+    /// ones.
     ///
     /// # Errors
     /// As [`produce`](Self::produce); also if the deadline has passed, or if `pause` ended the
@@ -192,12 +191,12 @@ impl<T: Item> BatchQueue<T> {
         self.flow.produce(item, partition, deadline, pause)
     }
 
-    /// Puts an item in by its [`weight`](Item::weight), in pieces if it does not fit whole. Returns
-    /// what was refused: all of it, or the rest.
+    /// Puts an item in by its [`weight`](Item::weight), cut in pieces if it does not fit whole. An
+    /// error returns the refused part: the whole item, or the rest.
     ///
-    /// With [`Blocking`](crate::config::BufferStrategy::Blocking) a piece is at least half a
-    /// buffer; with [`IfPossible`](crate::config::BufferStrategy::IfPossible) a piece as large as
-    /// the room goes in.
+    /// With [`Blocking`](crate::config::BufferStrategy::Blocking), pieces are at least half a
+    /// buffer. With [`IfPossible`](crate::config::BufferStrategy::IfPossible), one piece as large
+    /// as the room goes in.
     ///
     /// # Errors
     /// As [`produce_with`](Self::produce_with).
@@ -210,8 +209,8 @@ impl<T: Item> BatchQueue<T> {
         self.flow.produce_weighted(item, deadline, pause)
     }
 
-    /// Puts items in, in order, up to the first that is refused; the rest stays in `items`. Each
-    /// counts as one.
+    /// Puts items in, in order, up to the first that is refused. The rest stays in `items`. Each
+    /// item counts as one.
     ///
     /// # Errors
     /// As [`produce_with`](Self::produce_with), for that item.
@@ -225,12 +224,12 @@ impl<T: Item> BatchQueue<T> {
     }
 
     /// Puts one item in without waiting, for callers that listen for room instead; see
-    /// [`PendingItem`](crate::flow::produce::pending::PendingItem). If `is_awaited` says that
-    /// others wait in the item's line, the item is pending immediately, so that it does not
+    /// [`PendingItem`](crate::flow::produce::pending::PendingItem). If `is_awaited` reports that
+    /// others wait in the item's line, the item becomes pending immediately, so that it does not
     /// overtake them.
     ///
     /// # Errors
-    /// The item is pending, or it was refused as by [`produce`](Self::produce).
+    /// The item is pending, or refused as by [`produce`](Self::produce).
     ///
     /// # Panics
     /// `partition` is not below [`partition_count`](Self::partition_count).
@@ -244,7 +243,7 @@ impl<T: Item> BatchQueue<T> {
     }
 
     /// Puts items in without waiting, in order, up to the first that is pending or refused. The
-    /// rest stays in `items`.
+    /// rest stay in `items`.
     ///
     /// # Errors
     /// As [`try_produce`](Self::try_produce), for that item.
@@ -255,8 +254,8 @@ impl<T: Item> BatchQueue<T> {
         self.flow.try_produce_many(items)
     }
 
-    /// How many of the items that wait in a line find room now. Returns `buffer_size` if the
-    /// partition takes no more items, so that a caller that waits for room tries again.
+    /// Returns how many items of a line would find room now. Returns `buffer_size` if the partition
+    /// no longer accepts items, so that a caller that waits for room tries again.
     ///
     /// # Panics
     /// The partition of `line` is not below [`partition_count`](Self::partition_count).
@@ -265,7 +264,7 @@ impl<T: Item> BatchQueue<T> {
     }
 
     /// Waits until all items accepted before the call are handled. Returns `false` if the deadline
-    /// passed, or if a shutdown abandoned some of them.
+    /// passes, or if a shutdown abandoned items.
     ///
     /// # Errors
     /// The caller is a drain thread, which would wait for itself; or `pause` ended the wait.
@@ -277,12 +276,13 @@ impl<T: Item> BatchQueue<T> {
         self.control.flush(deadline, pause)
     }
 
-    /// Runs the balancer now, on the time since its last run, and returns the number of partitions
-    /// whose wanted owner changed; 0 without a balancer. They have moved when this returns, but for
-    /// those that their owner takes from at that moment: these move a few microseconds later.
+    /// Runs the balancer now, over the time since its last run, and returns the number of
+    /// partitions whose wanted owner changed; 0 without a balancer. These have moved when this
+    /// returns, except those whose owner is just then taking from them, which move a few
+    /// microseconds later.
     ///
-    /// On a drain thread it only requests a run, and inside a balancer it does nothing; both return
-    /// 0.
+    /// On a drain thread this only requests a run, and inside a balancer it does nothing; either
+    /// way it returns 0.
     pub fn rebalance(&self) -> usize {
         if on_drain_thread() {
             self.control.rebalance_soon();
@@ -291,27 +291,24 @@ impl<T: Item> BatchQueue<T> {
         self.control.rebalance()
     }
 
-    /// Closes the queue to all threads but drain threads, which still finish what their own queues
-    /// hold.
+    /// Closes the queue to all threads but drain threads, which still finish their queues' items.
     ///
-    /// `deadline`: that of the shutdown that will follow, when other queues have ended. Batches
-    /// that fail are tried for the last time before it, also if that shutdown comes too late for
-    /// that.
+    /// `deadline` is that of the shutdown that will follow once other queues have ended. Failed
+    /// batches get their last try before it, even if that shutdown begins too late to ensure this.
     pub fn close_to_outside(&self, deadline: Option<Instant>) {
         self.control.close_to_outside(deadline);
     }
 
-    /// Closes the queue: every later put is refused, and what was accepted is delivered. Does not
-    /// wait.
+    /// Closes the queue: later puts are refused, and accepted items are delivered. Does not wait.
     pub fn close(&self) {
         self.control.close();
     }
 
-    /// Closes the queue, waits until what was accepted is handled and `on_close` has run, and
-    /// returns the number of abandoned items: 0 unless the deadline passed. A second caller waits
+    /// Closes the queue, waits until all accepted items are handled and `on_close` has run, and
+    /// returns the number of abandoned items: 0 unless the deadline passed. Further callers wait
     /// for the same end.
     ///
-    /// On a drain thread of this queue it closes and returns immediately.
+    /// On a drain thread of this queue, closes it and returns immediately.
     pub fn shutdown(&self, deadline: Option<Instant>) -> u64 {
         match self.shutdown_with(deadline, &mut Wait) {
             Ok(abandoned) => abandoned,
@@ -319,11 +316,11 @@ impl<T: Item> BatchQueue<T> {
         }
     }
 
-    /// [`shutdown`](Self::shutdown) with a say in how to wait.
+    /// [`shutdown`](Self::shutdown) with a custom wait.
     ///
     /// # Errors
     /// `pause` ended the wait. The queue is closed and continues to deliver; call again to wait for
-    /// it.
+    /// its end.
     pub fn shutdown_with<P: Pause>(
         &self,
         deadline: Option<Instant>,
@@ -334,7 +331,7 @@ impl<T: Item> BatchQueue<T> {
         Ok(abandoned)
     }
 
-    /// [`shutdown_with`](Self::shutdown_with), without the wait for the log.
+    /// [`shutdown_with`](Self::shutdown_with) without the wait for the log.
     pub(crate) fn end_with<P: Pause>(
         &self,
         deadline: Option<Instant>,
@@ -342,7 +339,8 @@ impl<T: Item> BatchQueue<T> {
     ) -> Result<u64, P::Interrupt> {
         let abandoned = self.control.end(deadline, pause)?;
         if self.flow.ending.running().is_empty() {
-            // The threads have ended: the joins do not wait. A panic was reported when it happened.
+            // The threads have ended, so the joins do not wait. A panic was reported when it
+            // happened.
             for thread in std::mem::take(&mut *self.joins.lock()) {
                 drop(thread.join());
             }
@@ -350,8 +348,8 @@ impl<T: Item> BatchQueue<T> {
         Ok(abandoned)
     }
 
-    /// Waits until the lines of the queue are in the log, until `latest`. A drain thread does not
-    /// wait.
+    /// Waits until the queue's lines are in the log, at most until `latest`. A drain thread does
+    /// not wait.
     pub(crate) fn wait_logged<P: Pause>(
         &self,
         latest: Instant,
@@ -363,26 +361,25 @@ impl<T: Item> BatchQueue<T> {
         self.control.log_helper.wait_written(latest, pause)
     }
 
-    /// A reference that keeps nothing alive, for code that closes all queues at the end of a
-    /// process. It still finds a queue that was dropped while its drain threads have items to
-    /// deliver.
+    /// Returns a reference that keeps nothing alive, for code that closes all queues when the
+    /// process exits. It still reaches a dropped queue whose drain threads are delivering items.
     pub fn downgrade(&self) -> WeakQueue<T> {
         WeakQueue::of(&self.control)
     }
 
-    /// A snapshot of counts and use.
+    /// Returns a snapshot of counts and usage.
     pub fn stats(&self) -> Stats {
         self.control.stats()
     }
 
-    /// The histograms of the types in [`Stats::handlers`], in the same order unless one comes or
-    /// goes meanwhile.
+    /// Returns the histograms of the types in [`Stats::handlers`], in the same order unless a type
+    /// is added or removed between the calls.
     pub fn histograms(&self) -> Vec<(TypeKey, HandlerHistograms)> {
         self.control.histograms()
     }
 
-    /// If no thread drains the queue: handles what was accepted, or ends the queue if it is closed.
-    /// What waits when the deadline has come stays in the queue.
+    /// If no thread drains the queue, handles the accepted items, or ends the queue if it is
+    /// closed. Items that still wait at the deadline stay in the queue.
     ///
     /// # Errors
     /// `pause` ended the wait for a batch that backs off, or for another caller.
@@ -402,7 +399,7 @@ impl<T: Item> BatchQueue<T> {
         Ok(())
     }
 
-    /// The capacity of each partition.
+    /// Returns the capacity of each partition.
     #[cfg(feature = "python")]
     pub(crate) fn buffer_size(&self) -> usize {
         self.flow.config.buffer_size
@@ -415,18 +412,19 @@ impl<T: Item> BatchQueue<T> {
         self.control.is_inline()
     }
 
-    /// The number of partitions; `add_handler` may raise it.
+    /// Returns the number of partitions, which `add_handler` may raise.
     pub fn partition_count(&self) -> usize {
         self.flow.route.partition_count()
     }
 
-    /// The selector that the queue was made with.
+    /// Returns the selector that the queue was created with.
     pub fn selector(&self) -> Selector {
         self.flow.config.selector
     }
 }
 
-/// Returns `false` if the deadline came first. Control calls on a drain thread never wait.
+/// Waits for a handler's retirement. Returns `false` if the deadline passed first. Does not wait on
+/// a drain thread.
 fn wait_for_retired<P: Pause>(
     retired: Option<Arc<Retired>>,
     deadline: Option<Instant>,
@@ -448,7 +446,7 @@ impl<T: Item> fmt::Debug for BatchQueue<T> {
     }
 }
 
-// How a queue starts: who handles its batches, and whose threads drain it.
+// The start of a queue: its consumers, and the threads that drain it.
 
 type ConsumerFactory<T> = Box<dyn FnMut(usize) -> HandlerRef<T> + Send>;
 
@@ -458,7 +456,7 @@ enum Consumers<T> {
     PerThread(ConsumerFactory<T>),
 }
 
-/// Settings of a queue that is about to start.
+/// The settings of a queue that has not started yet.
 pub struct Builder<T: Item> {
     name: String,
     config: Config,
@@ -470,7 +468,7 @@ pub struct Builder<T: Item> {
 }
 
 impl<T: Item> BatchQueue<T> {
-    /// A queue that is about to start; call [`Builder::start`].
+    /// Returns a builder; call [`Builder::start`] to start the queue.
     pub fn builder(name: impl Into<String>, config: Config) -> Builder<T> {
         Builder::new(name.into(), config)
     }
@@ -489,15 +487,15 @@ impl<T: Item> Builder<T> {
         }
     }
 
-    /// One consumer for the items of all types. Wins over handlers.
+    /// Sets one consumer for the items of all types, which takes precedence over handlers.
     #[must_use]
     pub fn consumer(mut self, consumer: HandlerRef<T>) -> Self {
         self.consumers = Consumers::One(consumer);
         self
     }
 
-    /// One consumer per drain thread, made by `factory` from the thread's index, so that they run
-    /// in parallel.
+    /// Sets one consumer per drain thread, so that they run in parallel. `factory` gets the
+    /// thread's index.
     #[must_use]
     pub fn consumer_per_thread(
         mut self,
@@ -507,32 +505,32 @@ impl<T: Item> Builder<T> {
         self
     }
 
-    /// The handler that keeps items which failed for good, by
+    /// Sets the handler that gets items that failed for good, by
     /// [`consume_dead_letters`](crate::flow::handler::Handler::consume_dead_letters), unless their
-    /// type has its own. Up to `buffer_size` items wait for it; beyond that their lanes wait.
+    /// type has its own. Up to `buffer_size` items wait for it; beyond that, their lanes wait.
     #[must_use]
     pub fn dead_letter(mut self, handler: HandlerRef<T>) -> Self {
         self.dead_letter = Some(handler);
         self
     }
 
-    /// The environment that the handlers need, such as an interpreter.
+    /// Sets the environment that the handlers need, such as an interpreter.
     #[must_use]
     pub fn host(mut self, host: impl Host<T>) -> Self {
         self.host = Arc::new(host);
         self
     }
 
-    /// Drains on a pool that several queues share. `threads` sets its size when the first of them
-    /// starts, and it ends with the last. The queue has one drain task there, whatever
-    /// [`Config::threads`] says, and is not balanced.
+    /// Drains the queue on a pool that several queues share. `threads` sets the pool's size when
+    /// the first of them starts; the pool ends with the last. The queue has one drain task there,
+    /// whatever [`Config::threads`] says, and is not balanced.
     #[must_use]
     pub fn shared_scheduler(mut self, name: impl Into<String>, threads: ThreadPolicy) -> Self {
         self.shared_scheduler = Some((name.into(), threads));
         self
     }
 
-    /// No thread drains the queue: callers do, by [`BatchQueue::run_inline`]. For tests.
+    /// Lets callers drain the queue with [`BatchQueue::run_inline`], instead of threads. For tests.
     #[cfg(feature = "python")]
     #[must_use]
     pub(crate) fn inline(mut self, is_inline: bool) -> Self {
@@ -578,7 +576,7 @@ impl<T: Item> Builder<T> {
         let spares = self.config.spares(threads, can_share)?;
         let (mut sleepers, mut wakers): (Vec<_>, Vec<_>) =
             (0..threads).map(|_| make_sleeper()).unzip();
-        // Threads that belong to the queue, also beside a pool.
+        // Spare threads belong to the queue, even if a pool drains it.
         let (spares, their_wakers): (Vec<_>, Vec<_>) = (0..spares).map(|_| sleeper()).unzip();
         wakers.extend(their_wakers);
         let spares = Spares::new(threads, spares);
@@ -614,7 +612,7 @@ impl<T: Item> Builder<T> {
         Ok(queue)
     }
 
-    /// The queue's share in the pool that it requested, if it requested one.
+    /// Returns the queue's share of a pool, if it asked for one.
     fn take_share(&mut self) -> Result<Option<Arc<PoolRef>>, ConfigError> {
         let Some((pool, threads)) = self.shared_scheduler.take() else { return Ok(None) };
         let size = threads.resolve(available_cores());
@@ -643,7 +641,7 @@ fn consumer_of_all_types<T>(
 
 // A reference to a queue that keeps nothing alive.
 
-/// A reference to a queue that may be gone.
+/// A weak reference to a queue.
 #[derive(Debug)]
 pub struct WeakQueue<T: Item>(Weak<Control<T>>);
 
@@ -652,7 +650,7 @@ impl<T: Item> WeakQueue<T> {
         Self(Arc::downgrade(control))
     }
 
-    /// Whether neither the queue nor any of its drain threads exists any more.
+    /// Whether neither the queue nor any of its drain threads exists anymore.
     pub fn is_gone(&self) -> bool {
         self.0.strong_count() == 0
     }
@@ -662,13 +660,13 @@ impl<T: Item> WeakQueue<T> {
         self.with(|control| control.close_to_outside(deadline));
     }
 
-    /// Whether all that the queue has accepted is handled.
+    /// Whether all items that the queue accepted are handled, or the queue is gone.
     #[cfg(feature = "python")]
     pub(crate) fn is_all_handled(&self) -> bool {
         self.with(|control| control.is_all_handled()).unwrap_or(true)
     }
 
-    /// The same as [`BatchQueue::end_with`], if the queue still exists.
+    /// [`BatchQueue::end_with`], if the queue still exists.
     #[cfg(feature = "python")]
     pub(crate) fn end_with<P: Pause>(
         &self,
@@ -678,7 +676,7 @@ impl<T: Item> WeakQueue<T> {
         self.with(|control| control.end(deadline, pause).map(drop)).unwrap_or(Ok(()))
     }
 
-    /// The same as [`BatchQueue::wait_logged`], if the queue still exists.
+    /// [`BatchQueue::wait_logged`], if the queue still exists.
     #[cfg(feature = "python")]
     pub(crate) fn wait_logged<P: Pause>(
         &self,
@@ -688,7 +686,7 @@ impl<T: Item> WeakQueue<T> {
         self.with(|control| control.log_helper.wait_written(latest, pause)).unwrap_or(Ok(()))
     }
 
-    /// Calls `act` if the queue still exists. It may be gone afterwards.
+    /// Calls `act` if the queue still exists, and then drops the reference, which may be the last.
     fn with<R>(&self, act: impl FnOnce(&Arc<Control<T>>) -> R) -> Option<R> {
         let control = self.0.upgrade()?;
         let result = act(&control);

@@ -1,9 +1,9 @@
 //! The only door to locks, atomics, channels, threads and the clock.
 //!
-//! In a normal build it opens on `std`, `crossbeam`, `arc-swap`, `boxcar` and `spin`; under `--cfg
-//! loom` on the twins in `sync::model`, so that the protocols run unchanged in loom's scheduler. The
-//! twins have no clock: a wait with a timeout ends when it is notified, or when a test ends it, so
-//! a lost wake-up is a deadlock that loom reports and never a delay that hides it.
+//! A normal build uses `std`, `crossbeam`, `arc-swap`, `boxcar` and `spin`. A build for loom uses
+//! the twins in `sync::model`, so that the protocols run unchanged in loom's scheduler. The twins
+//! have no clock: a wait with a timeout ends only when it is notified or when a test ends it. So a
+//! lost wake-up is a deadlock that loom reports, and not a delay that hides it.
 
 pub(crate) mod locks;
 #[cfg(loom)]
@@ -26,8 +26,8 @@ pub(crate) use crate::sync::model::*;
 #[cfg(not(loom))]
 pub(crate) use crate::sync::quick::{QuickGuard, QuickMutex};
 
-/// A value for a static, made on first use, that a forked child can forget without a lock: whatever
-/// the parent was doing with it at that moment, the child gets a new one.
+/// A value for a static, created on first use, that a forked child can replace without a lock,
+/// whatever the parent's threads were doing with it at the fork.
 #[derive(Debug)]
 pub(crate) struct Forgettable<V>(ArcSwapOption<V>);
 
@@ -41,12 +41,12 @@ impl<V: Default> Forgettable<V> {
             if let Some(value) = self.0.load_full() {
                 return value;
             }
-            // The first thread to store wins; the others find its value in the next round.
+            // The first thread to store wins; the others find its value in the next iteration.
             self.0.compare_and_swap(&None::<Arc<V>>, Some(Arc::default()));
         }
     }
 
-    /// Leaks the current value and returns it, so that the caller can mark it.
+    /// Leaks the current value, and returns it so that the caller can mark it.
     #[cfg_attr(not(feature = "python"), allow(dead_code))] // for the bindings
     pub(crate) fn forget(&self) -> Option<Arc<V>> {
         let old = self.0.swap(None);
@@ -68,12 +68,12 @@ mod real {
 
     use super::{Duration, Instant};
 
-    /// The stack of the threads that start from now on, in bytes; 0: what Rust gives to threads.
+    /// The stack size of new threads, in bytes; 0: Rust's default.
     ///
     /// Relaxed: it is only a number.
     static STACK_SIZE: AtomicUsize = AtomicUsize::new(0);
 
-    /// Sets how large the stacks of new threads are, in bytes.
+    /// Sets the stack size of new threads, in bytes.
     #[cfg(feature = "python")]
     pub(crate) fn set_stack_size(bytes: usize) {
         STACK_SIZE.store(bytes, Ordering::Relaxed);
@@ -92,8 +92,8 @@ mod real {
         .spawn(body)
     }
 
-    /// A value that may be there or not, that many threads read and that one thread at a time,
-    /// under the control lock, replaces.
+    /// An optional value that many threads read and one thread at a time replaces, under the
+    /// control lock.
     #[derive(Debug)]
     pub(crate) struct PublishedOption<V>(ArcSwapOption<V>);
 
@@ -111,8 +111,8 @@ mod real {
         }
     }
 
-    /// A list that one thread at a time, under the control lock, adds to and that all threads read:
-    /// no lock, no read-modify-write, and its elements never move.
+    /// A list that one thread at a time appends to, under the control lock, and all threads read
+    /// without a lock or a read-modify-write. Its elements never move.
     #[derive(Debug)]
     pub(crate) struct AppendOnly<V>(boxcar::Vec<V>);
 
@@ -134,7 +134,7 @@ mod real {
         }
     }
 
-    /// The time that deadlines, cycles and what lingers are compared with. A test may move it.
+    /// Returns the current time for deadlines, cycles and lingering batches. A test may move it.
     #[cfg(not(test))]
     #[inline]
     pub(crate) fn now() -> Instant {
@@ -153,17 +153,18 @@ mod real {
     pub(crate) struct Deadline(Instant);
 
     impl Deadline {
-        /// `limit` from now, or a year from now if that is sooner.
+        /// Returns the deadline `limit` from now, at most a year from now.
         pub(crate) fn after(limit: Duration) -> Self {
             Self(now() + limit.min(Duration::from_secs(365 * 24 * 3600)))
         }
 
-        /// `limit` after `start`. The limit is bounded, as those of a config are.
+        /// Returns the deadline `limit` after `start`. The limit must be bounded, like those of a
+        /// config.
         pub(crate) fn since(start: Instant, limit: Duration) -> Self {
             Self(start + limit)
         }
 
-        /// Returns `None` if it is due.
+        /// Returns the time left, or `None` if the deadline is due.
         pub(crate) fn time_left(self) -> Option<Duration> {
             self.0.checked_duration_since(now()).filter(|left| !left.is_zero())
         }

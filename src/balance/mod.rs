@@ -1,10 +1,10 @@
-//! Balancing: from measured loads to wanted owners. All of it is pure: numbers in, a plan out.
+//! Balancing: from measured loads to wanted owners, by pure functions.
 //!
 //! | file | what |
 //! |---|---|
 //! | `strategy` | [`DrainBalancer`](crate::DrainBalancer): when to plan, and the repair of owners |
 //! | `plan` | longest processing time first, from scratch; plans compared and validated |
-//! | `simulation` | tests: what all this does to the work that gets done, minute after minute |
+//! | `simulation` | tests: the effect of balancing on throughput, minute by minute |
 //!
 //! `control/meter.rs` measures the loads, and `control/rebalancer.rs` carries the plans out.
 

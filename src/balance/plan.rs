@@ -4,9 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-/// A thread that spends this share of its time in calls has none left for further partitions, if
-/// another spends less than [`IDLE`]. What it was asked for may look little: others may have taken
-/// its partitions over.
+/// The share of time in calls from which a thread gets no further partitions, if another is below
+/// [`IDLE`]. Its load may look small, because others may have taken over its partitions.
 const SATURATED: f64 = 0.95;
 
 const IDLE: f64 = 0.8;
@@ -19,7 +18,7 @@ pub(crate) struct Move {
     pub(crate) to: usize,
 }
 
-/// The moves from the current owners to the plan, ordered by partition.
+/// Returns the moves from the current owners to the plan, ordered by partition.
 pub(crate) fn moves(owner: &[usize], plan: &[usize]) -> Vec<Move> {
     let pairs = owner.iter().zip(plan).enumerate();
     pairs
@@ -28,8 +27,8 @@ pub(crate) fn moves(owner: &[usize], plan: &[usize]) -> Vec<Move> {
         .collect()
 }
 
-/// Validates a custom plan: one thread per partition, and each thread exists. A partition assigned
-/// to a missing thread would never be drained again.
+/// Checks that a custom plan has one thread per partition and that each thread exists: a partition
+/// on a missing thread would never be drained again.
 ///
 /// # Errors
 /// The problem, with value, limit and remedy.
@@ -51,8 +50,8 @@ pub(crate) fn validate(plan: &[usize], partitions: usize, threads: usize) -> Res
     }
 }
 
-/// The load of each thread under the given owners. A partition whose owner does not exist is
-/// ignored.
+/// Returns the load of each thread under the given owners. Partitions whose owner does not exist
+/// are ignored.
 pub(crate) fn thread_loads(load: &[f64], owner: &[usize], threads: usize) -> Vec<f64> {
     let mut loads = vec![0.0; threads];
     for (load, owner) in load.iter().zip(owner) {
@@ -63,24 +62,24 @@ pub(crate) fn thread_loads(load: &[f64], owner: &[usize], threads: usize) -> Vec
     loads
 }
 
-/// The largest thread load over the smallest: 1 when all are zero, infinite when only the smallest
-/// is.
+/// Returns the ratio of the largest thread load to the smallest: 1 if all are zero, infinite if
+/// only the smallest is.
 pub(crate) fn load_ratio(thread_loads: &[f64]) -> f64 {
     let (smallest, largest) = extremes(thread_loads);
     if largest == 0.0 { 1.0 } else { largest / smallest }
 }
 
-/// The spread of the threads' loads: (largest − smallest) / largest; 0 when all are zero.
+/// Returns the spread of the threads' loads, (largest − smallest) / largest; 0 if all are zero.
 pub(crate) fn spread(thread_loads: &[f64]) -> f64 {
     let (smallest, largest) = extremes(thread_loads);
     if largest == 0.0 { 0.0 } else { (largest - smallest) / largest }
 }
 
-/// The heaviest partition, if it alone exceeds a thread's fair share. No plan can even out the
-/// threads then; only more partitions for its type can. Among ties, the lowest index.
+/// Returns the heaviest partition if it alone exceeds a thread's fair share: no plan can then even
+/// out the threads, only more partitions for its type can. Among ties, the lowest index.
 #[allow(clippy::cast_precision_loss)]
 pub(crate) fn oversized(load: &[f64], threads: usize) -> Option<usize> {
-    // A quarter of a sum may differ from a partition of that size by a rounding error.
+    // A fair share may differ from a partition of that size by a rounding error.
     const ROUNDING: f64 = 1.0 + 1e-9;
     let sum: f64 = load.iter().sum();
     let (partition, heaviest) =
@@ -88,7 +87,7 @@ pub(crate) fn oversized(load: &[f64], threads: usize) -> Option<usize> {
     (*heaviest > sum / threads.max(1) as f64 * ROUNDING).then_some(partition)
 }
 
-/// The smallest and the largest thread load; zeros without threads.
+/// Returns the smallest and the largest thread load; zeros without threads.
 pub(crate) fn extremes(thread_loads: &[f64]) -> (f64, f64) {
     let ordered =
         |(smallest, largest): (f64, f64), load: &f64| (smallest.min(*load), largest.max(*load));
@@ -96,7 +95,7 @@ pub(crate) fn extremes(thread_loads: &[f64]) -> (f64, f64) {
     thread_loads.iter().fold((first, first), ordered)
 }
 
-/// Plans for the available threads only. The partitions of the others stay.
+/// Plans for the available threads only. Partitions of threads that are away stay.
 pub(crate) fn plan_around(
     away: &[bool],
     load: &[f64],
@@ -120,8 +119,8 @@ pub(crate) fn plan_around(
     Ok(Some(whole))
 }
 
-/// Leaves a partition where it is that would go to a thread which is away, or has no time left.
-/// `busy`: the share of the time that each thread spends in calls.
+/// Cancels moves to threads that are away or saturated. `busy`: the share of time that each thread
+/// spends in calls.
 pub(crate) fn hold_back(plan: &mut [usize], owner: &[usize], away: &[bool], busy: &[f64]) {
     let has_idle = busy.iter().any(|share| *share < IDLE);
     let is_full = |thread: usize| has_idle && busy[thread] >= SATURATED;
@@ -261,7 +260,7 @@ mod tests {
         assert_eq!(validate(&[], 0, 4), Ok(()));
     }
 
-    /// In the original, partition 2 would never be drained again.
+    /// Unchecked, partition 2 would never be drained again.
     #[test]
     fn a_missing_thread_is_rejected_with_value_limit_and_remedy() {
         assert_eq!(

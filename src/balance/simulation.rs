@@ -1,9 +1,9 @@
-//! A simulation of drain threads under a balancer, in steps of a millisecond: what the pure
-//! functions of this folder do to the work that gets done, minute after minute.
+//! A simulation of drain threads under a balancer, in steps of a millisecond: shows the effect of
+//! this folder's pure functions on throughput, minute by minute.
 //!
-//! It has no locks, caches or interpreter. A call takes the time that its profile says. Take-over
-//! is a rougher one: what a thread that has been in a call for 20 ms would serve goes to the thread
-//! with the fewest partitions, and stays there. Slow calls leave one thread free.
+//! There are no locks, caches or interpreter. A call takes the time that its profile says.
+//! Take-over is simplified: the partitions of a thread that has been in a call for 20 ms go to the
+//! thread with the fewest partitions, and stay there. Slow calls leave one thread free.
 
 use proptest::collection::{SizeRange, vec};
 use proptest::prelude::*;
@@ -38,19 +38,19 @@ const SLOW: f64 = 0.1;
 struct Traffic {
     /// Items per second that arrive at random times.
     rate: f64,
-    /// Seconds of a call, and in addition of each of its items.
+    /// Seconds per call, and in addition per item of the call.
     call: f64,
     item: f64,
-    /// Each step, its producers try to put so many items in, and are refused without room.
+    /// The number of items that producers try to put in per step; they are refused without room.
     retries: u64,
 }
 
-/// Items that arrive at random times, and take so many seconds each.
+/// Items that arrive at random times and take `item` seconds each.
 fn open(rate: f64, item: f64) -> Traffic {
     Traffic { rate, call: 0.0, item, retries: 0 }
 }
 
-/// A buffer that is always full, and calls of so many seconds.
+/// A buffer that is always full, and calls of `call` seconds.
 fn saturated(call: f64) -> Traffic {
     Traffic { rate: 0.0, call, item: 0.0, retries: 1_000 }
 }
@@ -85,8 +85,8 @@ struct Simulation {
     takes_over: bool,
     partitions: Vec<Partition>,
     threads: Vec<Thread>,
-    /// A producer that puts an item into each partition in turn, and waits while that is full: its
-    /// next partition.
+    /// The next partition of a producer that puts an item into each partition in turn, and waits
+    /// while it is full.
     in_turn: Option<usize>,
     buffer: u64,
     batch: u64,
@@ -100,7 +100,7 @@ struct Simulation {
 }
 
 impl Simulation {
-    /// The partitions belong to the threads in turn.
+    /// Creates a queue whose partitions belong to the threads in turn.
     fn new(threads: usize, traffic: &[Traffic]) -> Self {
         let partition = |(index, &traffic): (usize, &Traffic)| Partition {
             traffic,
@@ -149,7 +149,7 @@ impl Simulation {
         self
     }
 
-    /// Runs for so many seconds, and returns the items that each partition handled in them.
+    /// Runs for this many seconds. Returns the number of items that each partition handled.
     fn run(&mut self, seconds: usize) -> Vec<u64> {
         let before = self.handled();
         for _ in 0..seconds * STEPS_PER_SECOND {
@@ -198,7 +198,7 @@ impl Simulation {
 
     // ---- drain threads
 
-    /// One step of a thread: as many calls as fit, and the beginning of one that does not.
+    /// Runs one step of a thread: as many calls as fit, and the beginning of one that does not.
     fn work(&mut self, thread: usize) {
         let mut left = STEP;
         while left > 0.0 {
@@ -221,7 +221,7 @@ impl Simulation {
         }
     }
 
-    /// The next call of a thread: of its partitions, the first with items after the one that it
+    /// Begins a thread's next call, for the first of its partitions with items after the one it
     /// served last.
     fn begin(&mut self, thread: usize) -> Option<Call> {
         let count = self.partitions.len();
@@ -243,7 +243,7 @@ impl Simulation {
         Some(Call { partition: index, items, took, left: took })
     }
 
-    /// Whether a slow call leaves a thread to the quick ones, if there are any.
+    /// Whether a slow call would leave a thread to quick calls, if there are any.
     fn may_call_slow(&self) -> bool {
         let in_slow = |thread: &&Thread| {
             thread.call.is_some_and(|call| self.partitions[call.partition].is_slow)
@@ -275,7 +275,7 @@ impl Simulation {
 
     // ---- the balancer
 
-    /// What the rebalancer does with a queue.
+    /// Balances like the rebalancer of a queue.
     fn rebalance(&mut self) {
         let Some(balancer) = &self.balancer else { return };
         let threads = self.threads.len();
@@ -306,13 +306,13 @@ impl Simulation {
         self.runs.push(moves);
     }
 
-    /// As in a queue whose balancer runs every second.
+    /// Whether a thread is stuck, as in a queue whose balancer runs every second.
     fn is_stuck(&self, thread: usize) -> bool {
         self.threads[thread].call.is_some_and(|call| call.took - call.left > 0.5)
     }
 }
 
-// What the balancers do with each kind of traffic.
+// The balancers under each kind of traffic.
 
 fn load() -> DrainBalancer {
     DrainBalancer::load_weighted()
@@ -326,7 +326,7 @@ fn total(handled: &[u64]) -> u64 {
     handled.iter().sum()
 }
 
-/// At 30 % of what the threads could do, all differences are chance.
+/// At 30 % of the threads' capacity, all differences are chance.
 #[test]
 fn equal_partitions_stay_where_they_are() {
     for (balancer, rate) in [(load(), 300.0), (throughput(), 300.0), (load(), 3.0)] {
@@ -336,8 +336,8 @@ fn equal_partitions_stay_where_they_are() {
     }
 }
 
-/// All partitions with traffic belong to one thread, which could not do it all. The balancer alone
-/// finds out.
+/// All partitions with traffic belong to one thread, which is overloaded. The balancer alone has to
+/// find out.
 #[test]
 fn all_traffic_on_one_thread_is_spread_by_the_second_run() {
     for balancer in [load(), throughput()] {
@@ -359,8 +359,7 @@ fn all_traffic_on_one_thread_is_spread_by_the_second_run() {
     }
 }
 
-/// The types that are busy change places with the others every 20 seconds. The balancer alone
-/// finds out.
+/// Busy types change places with the others every 20 seconds. The balancer alone has to find out.
 #[test]
 fn a_shift_is_followed_within_a_few_seconds() {
     let traffic = |shift: usize| -> Vec<Traffic> {
@@ -381,8 +380,8 @@ fn a_shift_is_followed_within_a_few_seconds() {
     }
 }
 
-/// Calls of 1.6 and of 30 seconds, all on one of two threads. Static: one call at a time. Take-over
-/// answers that within 20 ms; the balancer must not undo it.
+/// Calls of 1.6 or 30 seconds, all on one of two threads, which would run one call at a time.
+/// Take-over reacts within 20 ms; the balancer must not undo it.
 #[test]
 fn slow_calls_of_one_thread_use_both() {
     for call in [1.6, 30.0] {
@@ -398,7 +397,7 @@ fn slow_calls_of_one_thread_use_both() {
 }
 
 /// Two types of 200 ms beside six of 1 ms, behind a producer that waits for each in turn: no
-/// balancer may make that worse.
+/// balancer may lower the rate.
 #[test]
 fn a_closed_loop_keeps_its_rate() {
     let quiet = |call| Traffic { retries: 0, ..saturated(call) };
@@ -418,8 +417,8 @@ fn a_closed_loop_keeps_its_rate() {
     }
 }
 
-/// Two slow types, and six quick ones whose producers do not wait. Without take-over, slow calls
-/// hold up three quick types each.
+/// Two slow types, and six quick ones whose producers do not wait. Without take-over, each slow
+/// call holds up three quick types.
 #[test]
 fn quick_types_beside_slow_ones_lose_little() {
     let mut traffic = [open(1_000.0, 0.000_02); 8];
@@ -434,8 +433,8 @@ fn quick_types_beside_slow_ones_lose_little() {
     }
 }
 
-/// A producer that tries again a million times a second, without room, asks for nothing more. Its
-/// type gets no thread for itself: seven quick types need 1.4 of two threads.
+/// A producer that retries a million times a second, without room, adds no demand. Its type does
+/// not get a thread to itself: seven quick types need 1.4 of two threads.
 #[test]
 fn refused_attempts_draw_no_thread() {
     let mut traffic = [open(1_000.0, 0.0002); 8];
@@ -448,8 +447,8 @@ fn refused_attempts_draw_no_thread() {
     assert!(quick >= 80 * wanted / 100, "{quick} of {wanted}, moves {:?}", simulation.runs);
 }
 
-/// One type keeps its thread busy with few items, and seven with many do not fill the other: that
-/// the first thread is asked for little does not mean that it has time.
+/// One type keeps its thread busy with few items; seven types with many items do not fill the
+/// other. Low demand on the first thread does not mean that it has time.
 #[test]
 fn a_busy_thread_that_is_asked_for_little_gets_no_more() {
     let mut traffic = [open(1_000.0, 0.000_05); 8];

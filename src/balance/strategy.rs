@@ -167,7 +167,7 @@ fn matched(ranked: &Ranked, bins: &[u32], today: &[u32], threads: usize) -> Vec<
 pub(crate) const CLOSE: f64 = 0.02;
 
 /// A step must lower the larger of its two loads by more than this fraction. Anything less is
-/// rounding, which could go back and forth for ever.
+/// rounding, which could go back and forth forever.
 const ROUNDING: f64 = 1e-9;
 
 /// The threads and the partitions they hold. Each step lowers the larger of two loads and keeps the
@@ -181,10 +181,9 @@ pub(crate) struct Repair<'a> {
     held: Vec<Vec<u32>>,
     /// Thread by rank.
     thread: Vec<u32>,
-    /// Load by thread.
+    /// Returns the load by thread.
     load: Vec<f64>,
-    /// Steps that are left. Real loads need far fewer; the bound guarantees termination for any
-    /// load.
+    /// The steps left. Real loads need far fewer; the bound guarantees termination for any load.
     steps: usize,
 }
 
@@ -273,15 +272,16 @@ impl<'a> Repair<'a> {
         stepped
     }
 
-    /// The load of a thread without its heaviest partition. If it is close to nothing, no step is
-    /// worth taking: moving the heaviest would only make another thread the most loaded one.
+    /// Returns the load of a thread without its heaviest partition. If that is close to zero, no
+    /// step is worth taking: moving the heaviest would only make another thread the most loaded
+    /// one.
     fn beside_heaviest(&self, thread: usize) -> f64 {
         self.load[thread]
             - self.held[thread].last().map_or(0.0, |rank| self.ranked.load[*rank as usize])
     }
 
-    /// The step that comes closest to halving the gap. A move is preferred to a swap if it is at
-    /// least half as good as the best conceivable step, because a swap takes two handoffs.
+    /// Returns the step that comes closest to halving the gap. A move at least half as good as the
+    /// best conceivable step is preferred to a swap, which takes two handoffs.
     fn best_step(&self, giver: usize, taker: usize) -> Option<Step> {
         let gap = self.load[giver] - self.load[taker];
         let half = gap / 2.0;
@@ -322,7 +322,7 @@ impl<'a> Repair<'a> {
         best
     }
 
-    /// The number of a thread's partitions that are lighter than `load`.
+    /// Returns the number of a thread's partitions that are lighter than `load`.
     fn lighter(&self, held: &[u32], load: f64) -> usize {
         held.partition_point(|rank| self.ranked.load[*rank as usize] < load)
     }
@@ -450,7 +450,7 @@ mod tests {
             (tiers(500), 8),
             (uniform(200), 8),
             (zipf(100), 4),
-            // One partition above a thread's share: the ratio stays above 1.15 for ever.
+            // One partition above a thread's share: the ratio always stays above 1.15.
             (zipf(500), 8),
             (zipf(1_000), 64),
             // Cannot be spread evenly.
@@ -549,8 +549,8 @@ mod tests {
             failure_persistence: None, ..ProptestConfig::default()
         })]
 
-        /// What the ratio promises: from `skip_ratio` on, a plan that reaches its cube root is
-        /// returned, and every plan that is returned makes a difference.
+        /// The promise of the ratio: from `skip_ratio` on, a plan that reaches its cube root is
+        /// returned, and every returned plan makes a difference.
         #[test]
         fn a_good_plan_is_returned_and_a_pointless_one_is_not(
             (load, owner, threads) in any_queue()

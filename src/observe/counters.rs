@@ -1,21 +1,20 @@
 //! The counts of delivered items, kept per drain thread and per handler.
 //!
-//! They change once per batch and not per item, so a quick lock is the cheapest way to give a
-//! snapshot a consistent view, and to give an expired shutdown a cut-off between *handled* and
-//! *abandoned*.
+//! They change per batch and not per item, so a quick lock is the cheapest way to give snapshots a
+//! consistent view, and an expired shutdown a cut-off between *handled* and *abandoned*.
 
 use crate::observe::histogram::Histogram;
 use crate::sync::{Arc, Duration, Instant, QuickMutex};
 #[cfg(not(loom))]
 use crate::sync::{AtomicBool, Ordering};
 
-/// Weight of the newest batch in the moving average of the time per item.
+/// The weight of the newest batch in the moving average of the time per item.
 const EWMA_ALPHA: f64 = 0.2;
 
-/// A handler that a thread has been inside for longer counts as stuck.
+/// How long a thread may be in a handler before the handler counts as stuck.
 pub(crate) const STUCK_AFTER: Duration = Duration::from_secs(1);
 
-/// What became of a group of items.
+/// The outcome of a group of items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Consumed,
@@ -32,20 +31,20 @@ pub(crate) struct PartitionCounts {
     pub(crate) refused: u64,
     pub(crate) taken: u64,
     pub(crate) settled: u64,
-    /// Of those that are taken and not settled, and not in flight.
+    /// Items that are taken and not settled, but not in flight.
     pub(crate) held: u64,
     pub(crate) calls: CallTime,
-    /// All that is taken and not settled waits for its next try, and there is something.
+    /// Whether there are unsettled items, and all of them wait for their next try.
     pub(crate) backs_off: bool,
 }
 
-/// The time that calls took which have ended.
+/// The time of calls that have ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct CallTime {
     pub(crate) total: Duration,
-    /// The sum of the squares, in square seconds.
+    /// The sum of the squared times, in square seconds.
     pub(crate) squares: f64,
-    /// That of the last call.
+    /// The time of the last call.
     last: Duration,
 }
 
@@ -57,8 +56,8 @@ impl CallTime {
         self.last = took;
     }
 
-    /// How long the next call may take: as long as the last one, or as a call takes that a random
-    /// moment falls into, which quick failures hardly lower.
+    /// Returns the expected time of the next call: that of the last one, or, if longer, that of the
+    /// call in progress at a random moment, which quick failures hardly lower.
     pub(crate) fn expected(&self) -> Duration {
         let at_random = self.squares / self.total.as_secs_f64();
         Duration::try_from_secs_f64(at_random).unwrap_or(self.last).max(self.last)
@@ -68,7 +67,7 @@ impl CallTime {
 /// A call into a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Calling {
-    /// With a batch of a partition, for a type by its number: no name is looked up on the path of a
+    /// A call with a batch of a partition. The type is given by number, to avoid a name lookup per
     /// batch.
     Batch {
         number: usize,
@@ -83,9 +82,9 @@ pub(crate) struct ThreadCounts {
     pub(crate) failed: u64,
     pub(crate) unhandled: u64,
     pub(crate) dead_lettered: u64,
-    /// What the thread is inside of, and since when.
+    /// The call that the thread is in, and since when.
     pub(crate) calling: Option<(Calling, Instant)>,
-    /// Past the cut-off: what the thread settles now was counted as abandoned.
+    /// Whether the cut-off has passed: items settled after it were counted as abandoned.
     expired: bool,
 }
 
@@ -95,7 +94,7 @@ impl ThreadCounts {
     }
 }
 
-/// What one drain thread reports about itself at one moment.
+/// The figures of one drain thread at one moment.
 #[derive(Debug, Clone)]
 pub(crate) struct ThreadFigures {
     pub(crate) counts: ThreadCounts,
@@ -104,7 +103,8 @@ pub(crate) struct ThreadFigures {
     pub(crate) cpu: Duration,
 }
 
-/// What one drain thread delivered. Written by it and by an expiring shutdown, read by snapshots.
+/// The deliveries of one drain thread. Written by the thread and by an expiring shutdown, read by
+/// snapshots.
 #[derive(Debug)]
 pub(crate) struct ThreadTally(QuickMutex<ThreadCounts>);
 
@@ -113,8 +113,8 @@ impl ThreadTally {
         Self(QuickMutex::new(ThreadCounts::default()))
     }
 
-    /// Marks the thread as inside a handler. Returns `false` if the time is over: the handler must
-    /// not be entered.
+    /// Marks the thread as inside a handler. Returns `false` if the cut-off has passed: the handler
+    /// must not be entered.
     pub(crate) fn begin_call(&self, calling: Calling, now: Instant) -> bool {
         let mut counts = self.0.lock();
         if counts.expired {
@@ -124,12 +124,12 @@ impl ThreadTally {
         true
     }
 
-    /// Marks the thread as inside a call that carries no items, or as outside.
+    /// Marks the thread as inside a call without items, or as outside.
     pub(crate) fn side_call(&self, calling: Option<(Calling, Instant)>) {
         self.0.lock().calling = calling;
     }
 
-    /// Counts a group. Returns `false` if it was counted as abandoned before.
+    /// Counts a group of settled items. Returns `false` if they were already counted as abandoned.
     pub(crate) fn settle(&self, outcome: Outcome, items: u64) -> bool {
         let mut counts = self.0.lock();
         counts.calling = None;
@@ -145,8 +145,8 @@ impl ThreadTally {
         true
     }
 
-    /// Sets the cut-off: what is not settled by now is abandoned. Returns the number of settled
-    /// items.
+    /// Sets the cut-off: items that are not settled by now are abandoned. Returns the number of
+    /// settled items.
     pub(crate) fn expire(&self) -> u64 {
         let mut counts = self.0.lock();
         counts.expired = true;
@@ -163,11 +163,11 @@ impl ThreadTally {
 pub(crate) struct CallFigures {
     pub(crate) items: usize,
     pub(crate) took: Duration,
-    /// How long the oldest of its items has waited for it, if no call had them before.
+    /// How long the oldest of its items waited for the call, if this was their first.
     pub(crate) waited: Option<Duration>,
 }
 
-/// What the handlers of one type were given. Written once per call.
+/// The calls of one type's handlers. Written once per call.
 #[derive(Debug, Default)]
 pub(crate) struct HandlerTally(QuickMutex<HandlerCounts>);
 
@@ -181,7 +181,7 @@ pub(crate) struct HandlerCounts {
     pub(crate) calls: Histogram,
     /// The items of each call.
     pub(crate) batch_items: Histogram,
-    /// How long the oldest item of each batch has waited for its first call, in nanoseconds.
+    /// How long the oldest item of each batch waited for its first call, in nanoseconds.
     pub(crate) waits: Histogram,
 }
 
@@ -195,7 +195,7 @@ impl HandlerCounts {
         }
     }
 
-    /// Adds what other handlers were given.
+    /// Adds the counts of other handlers.
     #[allow(clippy::cast_precision_loss)]
     pub(crate) fn merge(&mut self, other: &Self) {
         let batches = self.batches + other.batches;
@@ -219,8 +219,8 @@ fn nanoseconds(time: Duration) -> u64 {
 
 impl HandlerTally {
     #[allow(clippy::cast_precision_loss)]
-    /// Counts items that are settled, after tries that took so long in all. `call`: the last of
-    /// them, unless it was noted.
+    /// Counts settled items, whose tries `took` this long in all. `call` is the last try, unless
+    /// already noted.
     pub(crate) fn settle(
         &self,
         consumed: u64,
@@ -258,8 +258,8 @@ impl HandlerTally {
     }
 }
 
-// Whether calls and waits are measured. Always, but for the bench that shows what that costs, and
-// in loom, which has no clock.
+// Whether calls and waits are measured: always, except in the bench that shows what this costs, and
+// under loom, which has no clock.
 
 #[cfg(not(loom))]
 static IS_ON: AtomicBool = AtomicBool::new(true);
@@ -267,7 +267,7 @@ static IS_ON: AtomicBool = AtomicBool::new(true);
 #[cfg(not(loom))]
 #[inline]
 pub(crate) fn measures() -> bool {
-    // Relaxed: nothing depends on when it is seen.
+    // Relaxed: nothing depends on when a change is seen.
     IS_ON.load(Ordering::Relaxed)
 }
 
@@ -276,7 +276,7 @@ pub(crate) fn measures() -> bool {
     false
 }
 
-/// Switches the histograms and ages of all queues of the process off, or on again.
+/// Turns the histograms and ages of all queues of the process on or off.
 #[doc(hidden)]
 #[cfg(not(loom))]
 pub fn measure(on: bool) {

@@ -1,24 +1,23 @@
-//! A histogram: how often values of each size came.
+//! A log-linear histogram of values.
 //!
-//! The buckets are log-linear: each power of two is divided into [`PARTS`] of equal width, so a
-//! value is known to an eighth of itself, and the limits of the buckets include all powers of two.
-//! Only the buckets between the smallest and the largest value are kept. Handlers have calls of
-//! similar sizes, so a histogram mostly takes some hundred bytes, and never more than four
-//! kilobytes.
+//! Each power of two is divided into [`PARTS`] buckets of equal width, so a value is known to
+//! within an eighth, and the limits of the buckets include all powers of two. Only the buckets
+//! between the smallest and the largest value are kept. The calls of a handler have similar sizes,
+//! so a histogram usually takes a few hundred bytes, and never more than four kilobytes.
 
-/// Buckets for each power of two.
+/// The number of buckets per power of two.
 const PARTS: u64 = 8;
 
 /// The binary logarithm of [`PARTS`].
 const PART_BITS: u32 = PARTS.ilog2();
 
-/// How often values of each size came, to an eighth of each value.
+/// A histogram of values, with a resolution of an eighth of each value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Histogram {
     count: u64,
     sum: u64,
     max: u64,
-    /// The bucket of the first count.
+    /// The bucket of the first entry of `counts`.
     first: usize,
     counts: Vec<u64>,
 }
@@ -31,7 +30,7 @@ impl Histogram {
         self.sum = self.sum.saturating_add(value);
         self.max = self.max.max(value);
         let bucket = bucket_of(value);
-        // Wraps below the first one, which is far beyond the last.
+        // Below the first bucket this wraps, to far beyond the last.
         match self.counts.get_mut(bucket.wrapping_sub(self.first)) {
             Some(count) => *count += 1,
             None => self.record_outside(bucket),
@@ -44,7 +43,7 @@ impl Histogram {
         self.counts[bucket - self.first] += 1;
     }
 
-    /// Keeps a bucket, and those between it and the others.
+    /// Extends the kept buckets to include this one.
     fn reach(&mut self, bucket: usize) {
         if self.counts.is_empty() {
             self.first = bucket;
@@ -57,7 +56,7 @@ impl Histogram {
         self.counts.resize(length, 0);
     }
 
-    /// Adds all values of another one.
+    /// Adds all values of another histogram.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.count += other.count;
         self.sum = self.sum.saturating_add(other.sum);
@@ -71,29 +70,30 @@ impl Histogram {
         }
     }
 
-    /// How many values came.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The sum of all values.
+    /// Returns the sum of all values.
     pub fn sum(&self) -> u64 {
         self.sum
     }
 
-    /// The largest value, exactly; 0 if none came.
+    /// Returns the largest value, exactly; 0 if there is none.
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// The mean of the values, exactly; 0 if none came.
+    /// Returns the mean of the values, exactly; 0 if there is none.
     #[allow(clippy::cast_precision_loss)]
     pub fn mean(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }
     }
 
-    /// The smallest value that a share `q` of the values, from 0 to 1, does not exceed: at most an
-    /// eighth above it, and never above [`max`](Self::max). 0 if none came.
+    /// Returns the smallest value that a share `q` of the values, from 0 to 1, does not exceed. The
+    /// result is at most an eighth too large, and never above [`max`](Self::max); 0 if there are no
+    /// values.
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     pub fn quantile(&self, q: f64) -> u64 {
         let rank = ((q * self.count as f64).ceil() as u64).clamp(1, self.count.max(1));
@@ -107,15 +107,16 @@ impl Histogram {
         self.max
     }
 
-    /// How many values are at most `limit`, exactly if that is a power of two; otherwise those of
-    /// the bucket that it is in are left out.
+    /// Returns how many values are at most `limit`: exactly if `limit` is a power of two, otherwise
+    /// without the values of its bucket.
     pub fn at_most(&self, limit: u64) -> u64 {
         let whole = (self.first..).zip(&self.counts);
         whole.take_while(|&(bucket, _)| limit_of(bucket) <= limit).map(|(_, count)| count).sum()
     }
 }
 
-/// The bucket of a value. Each bucket includes its limit, and not that of the one before.
+/// Returns the bucket of a value. Each bucket includes its own limit, but not that of the previous
+/// one.
 #[inline]
 fn bucket_of(value: u64) -> usize {
     let value = value.saturating_sub(1);
@@ -127,7 +128,7 @@ fn bucket_of(value: u64) -> usize {
     usize::try_from(u64::from(power - PART_BITS + 1) * PARTS + part).unwrap_or(usize::MAX)
 }
 
-/// The largest value of a bucket.
+/// Returns the largest value of a bucket.
 fn limit_of(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     if bucket < PARTS {
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Values of all sizes.
+    /// Generates values of all sizes.
     fn values() -> impl Strategy<Value = Vec<u64>> {
         let value = (0..64_u32, any::<u64>()).prop_map(|(shift, value)| value >> shift);
         prop::collection::vec(value, 0..200)
@@ -171,7 +172,7 @@ mod tests {
             let rank = (1..=values.len()).find(|&rank| rank as f64 >= q * values.len() as f64);
             let exact = rank.map_or(0, |rank| values[rank - 1]);
             let found = histogram.quantile(q);
-            // 0 and 1 are in one bucket.
+            // 0 and 1 share a bucket.
             let most = exact.saturating_add(exact / 8).max(1);
             prop_assert!((exact..=most).contains(&found), "{found} for {exact}");
         }

@@ -1,5 +1,5 @@
-//! What a queue reports about itself: counts, statistics, and log lines that do not flood. The
-//! parts of a queue hand their counts in; nothing here imports them.
+//! A queue's reports about itself: counts, statistics, and rate-limited log lines. The parts of a
+//! queue pass their counts in; nothing here imports them.
 
 pub(crate) mod counters;
 pub(crate) mod histogram;

@@ -1,4 +1,4 @@
-//! Statistics: a snapshot of a queue.
+//! Statistics: snapshots of a queue.
 
 use crate::item::TypeKey;
 use crate::observe::counters::{
@@ -7,25 +7,25 @@ use crate::observe::counters::{
 use crate::observe::histogram::Histogram;
 use crate::sync::{Duration, Instant};
 
-/// One queue at one moment. Counts are items and only grow.
+/// A snapshot of one queue. Counts are in items, and only those of items in the queue ever fall.
 ///
-/// At any moment `produced = consumed + dead_lettered + failed + unhandled + abandoned + queued +
-/// held + in_flight`. At rest the last three are 0, and `attempts = produced + refused`.
+/// At any moment, `produced = consumed + dead_lettered + failed + unhandled + abandoned + queued +
+/// held + in_flight`. At rest, the last three are 0 and `attempts = produced + refused`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Stats {
-    /// Items per partition.
+    /// The capacity of each partition, in items.
     pub buffer_size: usize,
-    /// Puts that were begun; a put of many items counts those that were tried.
+    /// Puts that were begun. A put of many items counts each one tried.
     pub attempts: u64,
     /// Items put in.
     pub produced: u64,
-    /// Attempts that put nothing in: full, timed out, interrupted, closed.
+    /// Attempts that put nothing in: full, timed out, interrupted or closed.
     pub refused: u64,
     /// Items whose handler returned.
     pub consumed: u64,
-    /// Items that failed for good, and that a handler of dead letters has kept.
+    /// Items that failed for good and were accepted by a handler of dead letters.
     pub dead_lettered: u64,
-    /// Items that failed for good otherwise.
+    /// Other items that failed for good.
     pub failed: u64,
     /// Items without a handler.
     pub unhandled: u64,
@@ -33,50 +33,50 @@ pub struct Stats {
     pub abandoned: u64,
     /// Items in partitions.
     pub queued: u64,
-    /// Items taken that wait: for their batch to become full, for their handler, for the next try,
-    /// or for the handler of dead letters.
+    /// Items taken but waiting: for their batch to become full, for their handler, for the next
+    /// try, or for the handler of dead letters.
     pub held: u64,
-    /// Items in a running call.
+    /// Items in running calls.
     pub in_flight: u64,
-    /// How long the oldest item waits that no call has had yet; zero if there is none.
+    /// The age of the oldest item that no call has had yet; zero if there is none.
     pub oldest_age: Duration,
-    /// Runs of the balancer, skipped and refused plans included.
+    /// Runs of the balancer, including skipped and refused plans.
     pub rebalances: u64,
-    /// Partitions that it gave to another drain thread.
+    /// Partitions that the balancer moved to another drain thread.
     pub moves: u64,
-    /// Partitions that went to another drain thread because theirs was held up in a handler.
+    /// Partitions that another drain thread took over because their own was held up in a handler.
     pub taken_over: u64,
-    /// Largest load of a drain thread over the smallest, in the interval before the last run; 1
-    /// before the first.
+    /// The ratio of the largest load of a drain thread to the smallest, in the interval before the
+    /// last run; 1 before the first.
     pub load_ratio: f64,
     /// The longest time from the decision to move a partition until its new owner had it.
     pub longest_handoff: Duration,
     /// The partitions, by index.
     pub partitions: Vec<PartitionStats>,
-    /// The registered types; with a consumer, or one for each thread, one entry for all of them,
-    /// with the key [`TypeKey::CONSUMER`].
+    /// The registered types. With consumers, a single entry for all types, with the key
+    /// [`TypeKey::CONSUMER`].
     pub handlers: Vec<HandlerStats>,
-    /// Drain threads, without spare ones.
+    /// The number of drain threads, without spare ones.
     pub thread_count: usize,
-    /// The drain threads, by index; at the end those spare ones that have run.
+    /// The drain threads, by index, followed by the spare ones that have run.
     pub drain_threads: Vec<DrainThreadStats>,
-    /// Names of the handlers that a thread has been inside for more than a second.
+    /// The names of handlers that a thread has been in for more than a second.
     pub stuck_handlers: Vec<String>,
-    /// Lines about the queue that wait for the log, the one that is being written included.
+    /// Lines about the queue that wait for the log, including the one being written.
     pub log_waiting: usize,
     /// Lines that were lost because too many waited.
     pub log_dropped: u64,
-    /// How long the line takes so far that is being written; zero if there is none.
+    /// How long the current line has been in writing; zero if there is none.
     pub log_in_line: Duration,
 }
 
 impl Stats {
-    /// No partition, handler or thread yet.
+    /// Creates a snapshot without partitions, handlers and threads.
     pub(crate) fn new(buffer_size: usize, abandoned: u64, longest_handoff: Duration) -> Self {
         Self { buffer_size, abandoned, longest_handoff, load_ratio: 1.0, ..Self::default() }
     }
 
-    /// Adds a drain thread; `now` decides whether it is stuck, and `name_of` names the handler.
+    /// Adds a drain thread. `now` decides whether it is stuck, and `name_of` names the handler.
     pub(crate) fn add_thread(
         &mut self,
         index: usize,
@@ -104,7 +104,7 @@ impl Stats {
         });
     }
 
-    /// Adds a type that has a handler, which a thread has been inside for so long.
+    /// Adds a type with a handler. `in_call`: how long a thread has been in the handler.
     pub(crate) fn add_handler(&mut self, key: TypeKey, counts: &HandlerCounts, in_call: Duration) {
         let calls = &counts.calls;
         self.handlers.push(HandlerStats {
@@ -121,13 +121,13 @@ impl Stats {
         });
     }
 
-    /// Items wait since then that no call has had.
+    /// Adds the age of a partition's oldest item that no call has had, put at `since`.
     pub(crate) fn add_waiting(&mut self, since: Option<Instant>, now: Instant) {
         let age = since.map(|since| now.saturating_duration_since(since));
         self.oldest_age = self.oldest_age.max(age.unwrap_or_default());
     }
 
-    /// Adds the next partition. `expired`: what it holds is abandoned, and no longer in use.
+    /// Adds the next partition. `expired`: its items are abandoned and no longer count as used.
     pub(crate) fn add_partition(
         &mut self,
         counts: PartitionCounts,
@@ -158,8 +158,8 @@ impl Stats {
         });
     }
 
-    /// The first `count` threads are listed. A spare one that owns a partition may have started
-    /// after the threads were read; what it has handled since belongs to the next snapshot.
+    /// Lists the first `count` threads. A spare thread that owns a partition may have started after
+    /// the threads were read; items it has handled since belong to the next snapshot.
     fn add_unread_threads(&mut self, count: usize) {
         for index in self.drain_threads.len()..count {
             let unread = DrainThreadStats { index, items: 0, cycles: 0, cpu: Duration::ZERO };
@@ -167,9 +167,9 @@ impl Stats {
         }
     }
 
-    /// Called after all partitions were added, which was after all threads: held or in flight is
-    /// what was taken and is not counted as handled, so that no item is both. `letters`: items that
-    /// wait for the handler of dead letters.
+    /// Computes the items held and in flight: those taken but not counted as handled, so that no
+    /// item counts twice. Called after all partitions were added, which were read after the
+    /// threads. `letters`: items that wait for the handler of dead letters.
     pub(crate) fn finish(&mut self, letters: u64) {
         let handled = self.consumed + self.dead_lettered + self.failed + self.unhandled;
         let unsettled = self.in_flight.saturating_sub(handled);
@@ -177,21 +177,21 @@ impl Stats {
         self.in_flight = unsettled - self.held;
     }
 
-    /// Queued, held and in flight.
+    /// Returns the number of items queued, held and in flight.
     pub fn total_used(&self) -> u64 {
         self.queued + self.held + self.in_flight
     }
 
-    /// Items that fit into all partitions.
+    /// Returns the capacity of all partitions, in items.
     pub fn total_capacity(&self) -> u64 {
         self.buffer_size as u64 * self.partitions.len() as u64
     }
 }
 
-/// One partition at one moment.
+/// A snapshot of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionStats {
-    /// Its number, from 0.
+    /// The index, from 0.
     pub index: usize,
     /// Items queued, held and in flight.
     pub used: u64,
@@ -199,44 +199,45 @@ pub struct PartitionStats {
     pub owner: usize,
     /// Puts that were begun.
     pub attempts: u64,
-    /// How long handlers were called for its items so far.
+    /// The time spent in handlers with its items so far.
     pub busy: Duration,
     /// The types routed to it.
     pub types: Vec<TypeKey>,
 }
 
-/// One registered type at one moment.
+/// A snapshot of one registered type.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HandlerStats {
     /// The type.
     pub key: TypeKey,
     /// Items whose handler returned.
     pub consumed: u64,
-    /// Items that the handler failed for good; also those that a handler of dead letters has kept.
+    /// Items that the handler failed for good, including those that a handler of dead letters
+    /// accepted.
     pub failed: u64,
     /// Calls of `consume`.
     pub batches: u64,
-    /// Moving average of the time in `consume` per item, waiting for the handler excluded.
+    /// The moving average of the time in `consume` per item, without waiting for the handler.
     pub ns_per_item: f64,
-    /// Half of the calls of `consume` took no longer, to an eighth. All tries count as calls.
+    /// The median time of a call of `consume`, to within an eighth. Every try counts as a call.
     pub call_p50: Duration,
-    /// 99 % of the calls took no longer, to an eighth.
+    /// The 99th percentile of the time of a call, to within an eighth.
     pub call_p99: Duration,
     /// The longest call so far.
     pub call_max: Duration,
     /// Items per call.
     pub batch_items_mean: f64,
-    /// How long the call takes so far that runs now, the longest if there are several; otherwise
-    /// zero.
+    /// How long the current call has been running, the longest if there are several; zero if there
+    /// is none.
     pub in_call: Duration,
 }
 
-/// The histograms of one registered type at one moment. All tries count as calls.
+/// A snapshot of the histograms of one registered type. Every try counts as a call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HandlerHistograms {
-    /// How long the oldest item of each batch has waited from its put to its first call, in
-    /// nanoseconds. The put of the first item of its segment, or of its run of puts, counts as its
-    /// own, so the value may be too large, and never too small.
+    /// How long the oldest item of each batch waited from its put to its first call, in
+    /// nanoseconds. The time of the put is that of the first item of the segment or run of puts, so
+    /// a value may be too large, but never too small.
     pub waits: Histogram,
     /// The items of each call.
     pub batch_items: Histogram,
@@ -251,16 +252,16 @@ impl From<HandlerCounts> for HandlerHistograms {
     }
 }
 
-/// One drain thread at one moment.
+/// A snapshot of one drain thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DrainThreadStats {
-    /// Its number, from 0.
+    /// The index, from 0.
     pub index: usize,
-    /// Items it delivered.
+    /// Items that it delivered.
     pub items: u64,
-    /// Cycles it completed.
+    /// Cycles that it completed.
     pub cycles: u64,
-    /// Processor time it used, handlers included, up to its last empty cycle or its end.
+    /// The processor time that it used, including handlers, up to its last empty cycle or its end.
     pub cpu: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Log lines at most once per subject and minute, with the number of items since the last line.
+//! Limits log lines to one per subject and minute, with the number of items since the last line.
 //!
 //! A few subjects have their own lines; all others share one.
 
@@ -10,26 +10,26 @@ use crate::sync::{Duration, Instant, Mutex};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// The most subjects with their own lines. One that was quiet for two intervals makes room.
+/// The most subjects with their own lines. A subject that was quiet for two intervals makes room.
 const MOST_SUBJECTS: usize = 16;
 
 /// A line that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// About the subject, with the number of its items since its last line.
+    /// A line about the subject, with the number of its items since its last line.
     Subject(u64),
-    /// About all subjects without their own lines.
+    /// A line about all subjects without their own lines.
     Others(Others),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Others {
     pub(crate) items: u64,
-    /// How many subjects they belong to.
+    /// The number of subjects that the items belong to.
     pub(crate) subjects: usize,
 }
 
-/// What was never logged: the subjects by label.
+/// Items that were counted but never logged, with subjects by label.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Rest {
     pub(crate) subjects: Vec<(String, u64)>,
@@ -38,9 +38,9 @@ pub(crate) struct Rest {
 
 #[derive(Debug)]
 struct Said {
-    /// The last line.
+    /// The time of the last line.
     at: Instant,
-    /// The last item.
+    /// The time of the last item.
     last: Instant,
     items_since: u64,
     label: String,
@@ -49,11 +49,12 @@ struct Said {
 #[derive(Debug)]
 struct Known<K> {
     subjects: FxHashMap<K, Said>,
-    /// When the last item came of each subject that was forgotten. It keeps its place until it
-    /// would have been quiet for long: each new subject would have a line otherwise.
+    /// The time of the last item of each forgotten subject. A forgotten subject keeps its place
+    /// until it would have been quiet for two intervals: otherwise each new subject would get a
+    /// line.
     forgotten: Vec<Instant>,
     others: FxHashSet<K>,
-    /// Those without their own lines that were forgotten, or had items left when they were.
+    /// Forgotten subjects that had no lines, or had unlogged items.
     forgotten_others: usize,
     other_items: u64,
     others_at: Option<Instant>,
@@ -75,7 +76,7 @@ impl<K: Eq + Hash> Throttle<K> {
         }))
     }
 
-    /// Adds `items` to what is known of `subject`. Returns the line that is due, if one is.
+    /// Counts `items` of `subject`. Returns the line that is due, if any.
     pub(crate) fn note(&self, subject: K, items: u64, now: Instant) -> Option<Due> {
         let known = &mut *self.0.lock();
         if let Some(said) = known.subjects.get_mut(&subject) {
@@ -103,8 +104,7 @@ impl<K: Eq + Hash> Throttle<K> {
         known.take_others().map(Due::Others)
     }
 
-    /// What comes under this key from here on is another subject. Items of this one that were not
-    /// logged count as those of others.
+    /// Forgets a subject whose key will be reused. Its unlogged items count as items of others.
     pub(crate) fn forget(&self, subject: &K) {
         let known = &mut *self.0.lock();
         if let Some(said) = known.subjects.remove(subject) {
@@ -116,8 +116,8 @@ impl<K: Eq + Hash> Throttle<K> {
         }
     }
 
-    /// The same where there are few subjects: returns the number of items since the last line if a
-    /// line is due.
+    /// [`note`](Self::note) for a throttle with few subjects: returns the number of items since the
+    /// last line if a line is due.
     pub(crate) fn items_due(&self, subject: K, items: u64, now: Instant) -> Option<u64> {
         match self.note(subject, items, now)? {
             Due::Subject(items) => Some(items),
@@ -125,7 +125,7 @@ impl<K: Eq + Hash> Throttle<K> {
         }
     }
 
-    /// What a subject is called in [`Rest`]. Called with its lines.
+    /// Sets the name of a subject in [`Rest`]. Called with each of its lines.
     pub(crate) fn label(&self, subject: &K, label: &str) {
         if let Some(said) = self.0.lock().subjects.get_mut(subject)
             && said.label != label
@@ -134,7 +134,7 @@ impl<K: Eq + Hash> Throttle<K> {
         }
     }
 
-    /// Takes what was counted and never logged.
+    /// Takes the items that were counted but never logged.
     pub(crate) fn take_rest(&self) -> Rest {
         let known = &mut *self.0.lock();
         let take = |said: &mut Said| {
@@ -164,7 +164,7 @@ impl<K: Eq + Hash> Known<K> {
     fn take_others(&mut self) -> Option<Others> {
         let subjects = self.others.len() + std::mem::take(&mut self.forgotten_others);
         let items = std::mem::take(&mut self.other_items);
-        // Its memory, too.
+        // Releases its memory, too.
         self.others = FxHashSet::default();
         (items > 0).then_some(Others { items, subjects })
     }
@@ -228,7 +228,8 @@ mod tests {
             assert!(known.subjects.is_empty() && known.others.is_empty());
             assert_eq!(known.forgotten.len(), MOST_SUBJECTS);
         }
-        // The line about others has what was left of those before, and the first of this one.
+        // The line about others had the unlogged items of those before, and the first items of this
+        // one.
         let logged = 2 * MOST_SUBJECTS + (3 * MOST_SUBJECTS + 2);
         let (items, subjects) = ((5 * 20_000 - logged) as u64, 20_000 - MOST_SUBJECTS);
         let others = Some(Others { items, subjects });

@@ -1,11 +1,11 @@
-//! Locks and condition variables: those of `std`, or loom's, without poison. What a panic does to
-//! the state behind a lock is settled where the panic is caught.
+//! The locks and condition variables of `std` or of loom, without poisoning. Code that catches a
+//! panic deals with the state behind the locks.
 //!
-//! `parking_lot` is not used here: it keeps all waiting threads of a process in one table. A forked
-//! child inherits the table with threads that do not exist there, on stacks that its own threads
-//! get, and crashes at the next wait (<https://github.com/Amanieu/parking_lot/issues/515>). The
-//! bindings use it for locks that are taken while attached to the interpreter: no thread can be
-//! waiting for those at a fork.
+//! `parking_lot` is not used here because it keeps all waiting threads of a process in one table. A
+//! forked child inherits the table with threads that do not exist there, on stacks that its own
+//! threads reuse, and crashes at the next wait
+//! (<https://github.com/Amanieu/parking_lot/issues/515>). The bindings use it for locks that are
+//! taken while attached to the interpreter: no thread can be waiting for those during a fork.
 //!
 //! These locks are not fair.
 
@@ -23,14 +23,14 @@ use loom::sync as locks;
 
 use crate::sync::Duration;
 
-/// Attempts at a contended lock before the thread sleeps.
+/// The attempts at a contended lock before the thread sleeps.
 #[cfg(not(loom))]
 const YIELDS: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct Mutex<V>(locks::Mutex<V>);
 
-// Not derived: loom's has no default.
+// Not derived: loom's mutex has no default.
 impl<V: Default> Default for Mutex<V> {
     fn default() -> Self {
         Self::new(V::default())
@@ -61,9 +61,9 @@ impl<V> Mutex<V> {
         }
     }
 
-    /// The holder of a contended lock of this crate releases it after a few statements, unless it
-    /// was preempted: so this yields a few times before it sleeps, as `parking_lot` does. The lock
-    /// of `std` spins for longer than the lock is held, and then puts the thread to sleep.
+    /// Yields a few times before it sleeps, as `parking_lot` does: this crate's locks are held over
+    /// a few statements, so the holder of a contended one was probably preempted. The mutex of
+    /// `std` spins for longer than the lock is held, and then puts the thread to sleep.
     #[cold]
     #[cfg(not(loom))]
     fn lock_contended(&self) -> MutexGuard<'_, V> {

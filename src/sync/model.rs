@@ -1,4 +1,4 @@
-//! The twins under `--cfg loom`.
+//! The twins for loom.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -25,13 +25,13 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Always zero: the model has no time, and what a thread does must not depend on the clock.
+/// Returns zero: the model has no time, and threads must not depend on the clock.
 pub(crate) fn time_since(_start: Instant) -> Duration {
     Duration::ZERO
 }
 
-/// A deadline that is never due: the model has no time. The limit only gives deadlines an order,
-/// the same in every run, which the clock would not.
+/// A deadline that is never due: the model has no time. Deadlines are ordered by their limits,
+/// which, unlike the clock, are the same in every run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Deadline(Duration);
 
@@ -50,8 +50,8 @@ impl Deadline {
     }
 }
 
-/// The published value as loom sees it: an index into versions that are never freed. Only the index
-/// is shared memory, so a reader may see an old version, as with the real one.
+/// A published value: an index into versions that are never freed. Only the index is shared memory
+/// to loom, so a reader may see an old version, as with the real type.
 #[derive(Debug)]
 struct Published<V> {
     versions: std::sync::Mutex<Vec<std::sync::Arc<V>>>,
@@ -73,8 +73,8 @@ impl<V> Published<V> {
 
     fn publish(&self, value: V) {
         let newest = {
-            // Released before the next step of the model: loom would run another thread into this
-            // lock.
+            // Released before the next step of the model, at which loom may switch to a thread that
+            // takes this lock.
             let mut versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
             versions.push(std::sync::Arc::new(value));
             versions.len() - 1
@@ -100,7 +100,7 @@ impl<V> PublishedOption<V> {
     }
 }
 
-/// A value that is set once, with the ordering of `OnceLock`, which loom does not see.
+/// A value that is set once, with the ordering of `OnceLock`, which is invisible to loom.
 #[derive(Debug)]
 pub(crate) struct SetOnce<V> {
     is_set: AtomicBool,
@@ -123,8 +123,8 @@ impl<V> SetOnce<V> {
     }
 }
 
-/// The list, invisible to loom: a few places that are filled once. Their contents are shared memory
-/// of the model.
+/// The list, invisible to loom: a few places that are filled once. Their contents are visible to
+/// loom.
 #[derive(Debug)]
 pub(crate) struct AppendOnly<V> {
     places: Box<[std::sync::OnceLock<V>]>,
@@ -132,7 +132,7 @@ pub(crate) struct AppendOnly<V> {
 }
 
 impl<V> AppendOnly<V> {
-    /// No model has more of anything.
+    /// No model needs more.
     const PLACES: usize = 8;
 
     pub(crate) fn new() -> Self {
@@ -181,7 +181,7 @@ impl<S> SegmentChannel<S> {
     }
 }
 
-/// crossbeam's `Parker` with an endless `park_timeout`, but for one [`MOMENT`].
+/// crossbeam's `Parker`, except that `park_timeout` never times out, unless for a [`MOMENT`].
 #[derive(Debug)]
 pub(crate) struct Parker(std::sync::Arc<(Mutex<bool>, Condvar)>);
 
@@ -193,7 +193,7 @@ pub(crate) fn parker() -> (Parker, Unparker) {
     (Parker(shared.clone()), Unparker(shared))
 }
 
-/// A park of this length times out, unlike all others.
+/// The only limit at which a park times out.
 pub(crate) const MOMENT: Duration = Duration::from_nanos(1);
 
 impl Parker {

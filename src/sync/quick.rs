@@ -1,15 +1,15 @@
-//! A lock that is released by a plain store, for what is held over a few statements, or over one
-//! run of items.
+//! A lock that is released by a plain store, for critical sections of a few statements or one run
+//! of items.
 //!
-//! The lock of `std` is released by an exchange, because it must learn whether a thread sleeps on
-//! it. On x86 an exchange waits until all earlier stores have left the core. For a put that is the
-//! store into the segment, whose cache line the other core had: more than half the time of a put.
-//! After a plain store the thread continues to its next lock meanwhile.
+//! The mutex of `std` is released by an exchange, because it must learn whether a thread sleeps on
+//! it. On x86, an exchange waits until all earlier stores have left the core. In a put, that is the
+//! store into the segment, whose cache line another core had: more than half the time of a put.
+//! After a plain store, the thread continues to its next lock without waiting for them.
 //!
-//! The price: no thread is notified when the lock is released, and it is not fair: among many
-//! producers of one full partition some progress faster than others. A thread that finds it taken
-//! yields a few times, since the holder was probably preempted, and then tries again after each
-//! [`NAP`], which the system may make twice as long; that also gives a holder of a lower priority
+//! In return, a release notifies no thread, and the lock is not fair: among many producers of one
+//! full partition, some progress faster than others. A thread that finds the lock taken yields a
+//! few times, since the holder was probably preempted, and then tries again after each [`NAP`],
+//! which the system may stretch to twice its length; this also gives a holder of lower priority
 //! time to continue. Longer waits use a [`Condvar`](crate::sync::locks::Condvar).
 
 use spin::mutex::{SpinMutex, SpinMutexGuard};
@@ -18,7 +18,7 @@ use crate::sync::Duration;
 
 pub(crate) type QuickGuard<'a, V> = SpinMutexGuard<'a, V>;
 
-/// Attempts at a contended lock, each after a yield, before the thread naps.
+/// The attempts at a contended lock, each after a yield, before the thread naps.
 const YIELDS: usize = 64;
 
 const NAP: Duration = Duration::from_micros(50);
@@ -57,7 +57,7 @@ impl<V> QuickMutex<V> {
                 std::thread::sleep(NAP);
             }
             looks += 1;
-            // The load before the attempt leaves the cache line with the holder.
+            // A load first: an attempt would take the cache line from the holder.
             if !self.0.is_locked()
                 && let Some(guard) = self.0.try_lock()
             {
