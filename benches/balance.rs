@@ -1,13 +1,13 @@
-//! What balancing gains when handlers wait: the workload *headline*, see `workload`, with handlers
-//! that sleep 20 µs per item, once per batch, and types registered in shuffled order, so that
-//! static owners are uneven.
+//! The gain from balancing when handlers wait: the workload *headline*, see `workload`, with
+//! handlers that sleep 20 µs per item, once per batch, and types registered in shuffled order, so
+//! that static owners are uneven.
 //!
-//! Four runs are compared: four bare threads that sleep as long as the same number of items takes
-//! (the ideal), static owners, `throughput_weighted` every half second, and the same with
-//! take-over, as in a queue with the default settings. Static owners mean a `takeover_after` of an
-//! hour: with calls of up to 40 ms, take-over alone evens the load out. Prints items per second,
-//! the share of the ideal, and the load ratio of each interval. Run with `cargo bench --bench
-//! balance`; it takes about a minute.
+//! Compares four runs: four bare threads that sleep as long as the same number of items takes (the
+//! ideal), static owners, `throughput_weighted` every half second, and that with take-over, as with
+//! the default settings. Static owners mean a `takeover_after` of an hour: with calls of up to 40
+//! ms, take-over alone would even out the load. Prints items per second, the share of the ideal,
+//! and the load ratio of each interval. Run with `cargo bench --bench balance`; it takes about a
+//! minute.
 
 mod workload;
 
@@ -25,7 +25,7 @@ const PER_ITEM: Duration = Duration::from_micros(20);
 /// when threads finish one by one, hardly matter.
 const ITEMS: usize = 2_400_000;
 const INTERVAL: Duration = Duration::from_millis(500);
-/// So that partitions stay with threads that are in a call.
+/// Long enough for partitions to stay with threads that are in a call.
 const HOUR: Duration = Duration::from_secs(3_600);
 /// About the size of the batches that the queue forms in this bench.
 const BARE_BATCH: u32 = 1_000;
@@ -45,7 +45,7 @@ fn queue(balancer: Option<DrainBalancer>, takeover_after: Duration) -> BatchQueu
     queue
 }
 
-/// Items per second of threads that only sleep.
+/// Returns the items per second of threads that only sleep.
 #[allow(clippy::cast_precision_loss)]
 fn bare_sleepers() -> f64 {
     let each = u32::try_from(ITEMS / DRAIN_THREADS).expect("a few million items");

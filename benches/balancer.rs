@@ -1,5 +1,5 @@
 //! The balancer alone, as a balanced queue calls it: from loads and owners to wanted owners,
-//! stickiness included.
+//! including stickiness.
 //!
 //! Partitions × threads: 500 × 8 and 100,000 × 64. Loads: *zipf* (1/k) and *tiers* (the shares of
 //! `headline`: 20 % of weight 24, 30 % of 8, 20 % of 4, 30 % of 1), both shuffled by a fixed
@@ -15,7 +15,7 @@ use batchqueue::DrainBalancer;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use workload::{Lcg, TIERS};
 
-/// A factor from 0.97 to 1.03.
+/// Returns a factor from 0.97 to 1.03.
 fn noise(lcg: &mut Lcg) -> f64 {
     0.97 + 0.06 * f64::from(u32::try_from(lcg.below(1_000_001)).unwrap_or(0)) / 1e6
 }

@@ -1,5 +1,5 @@
-//! What an exact limit of a batch costs: the workload *headline* with batches of at most 500 items,
-//! beside the default limit of 10,000, in turns.
+//! The cost of an exact batch limit: the workload *headline* with batches of at most 500 items,
+//! alternating with the default limit of 10,000.
 //!
 //! A limit of 500 means more calls, and segments of 250 items. Run with `cargo bench --bench
 //! batches`; it takes ten seconds.
@@ -29,7 +29,7 @@ fn queue(max_batch_items: usize) -> Arc<BatchQueue<Metric>> {
     Arc::new(queue)
 }
 
-/// Items of a call.
+/// Returns the mean number of items per call.
 #[allow(clippy::cast_precision_loss)]
 fn mean_batch(queue: &BatchQueue<Metric>) -> f64 {
     let stats = queue.stats();
@@ -38,7 +38,7 @@ fn mean_batch(queue: &BatchQueue<Metric>) -> f64 {
     stats.consumed as f64 / calls as f64
 }
 
-/// Items per second.
+/// Returns the items per second.
 #[allow(clippy::cast_precision_loss)]
 fn round(queue: &Arc<BatchQueue<Metric>>, slots: &Arc<Vec<usize>>) -> f64 {
     let start = produce_all(queue, slots, ITEMS);

@@ -26,7 +26,7 @@ fn compute(value: u64) -> u64 {
         .fold(value, |value, _| value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(addend))
 }
 
-/// Items per second of threads that only compute.
+/// Returns the items per second of threads that only compute.
 #[allow(clippy::cast_precision_loss)]
 fn bare() -> f64 {
     let (cores, start) = (available_cores(), Instant::now());

@@ -1,6 +1,6 @@
 //! How long a handoff takes while every drain thread is busy: the workload *headline*, see
-//! `workload`, with handlers that sleep 20 µs per item. A balancer moves one partition after the
-//! other to the next thread.
+//! `workload`, with handlers that sleep 20 µs per item. A balancer moves one partition after
+//! another to the next thread.
 //!
 //! A handoff waits only for the end of the old owner's cycle, so it is compared with the longest
 //! cycle, as observed from outside. Run with `cargo bench --bench handoff`; it takes about 20

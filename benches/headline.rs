@@ -27,7 +27,7 @@ fn queue() -> BatchQueue<Metric> {
     queue
 }
 
-/// The time from the first produce to the last handled item.
+/// Returns the time from the first produce to the last handled item.
 fn round(queue: &Arc<BatchQueue<Metric>>, slots: &Arc<Vec<usize>>) -> Duration {
     let start = produce_all(queue, slots, ITEMS);
     assert_eq!(queue.flush(None, &mut Wait), Ok(true));

@@ -1,9 +1,9 @@
-//! What handlers that are slow, fail or hang cost their healthy neighbours, and what other threads
-//! gain by taking over.
+//! The cost of slow, failing and hanging handlers to healthy neighbours, and the gain from
+//! take-over.
 //!
 //! *Static* is the same queue with a `takeover_after` of an hour: partitions stay with their
-//! threads, also during long calls. Handlers wait instead of computing, so the figures hardly
-//! depend on the number of cores. Run with `cargo bench --bench held_up`; it takes a minute.
+//! threads even during long calls. Handlers wait instead of computing, so the figures hardly depend
+//! on the number of cores. Run with `cargo bench --bench held_up`; it takes a minute.
 
 mod workload;
 
@@ -55,7 +55,7 @@ impl Latch {
     }
 }
 
-/// Counts its items and their waits, after each of which it may sleep: so long for each batch.
+/// Counts its items and their waits, and may sleep for a given time per batch.
 #[derive(Clone, Default)]
 struct Counter {
     items: Arc<AtomicUsize>,
@@ -72,7 +72,7 @@ impl Counter {
         self.items.load(Relaxed)
     }
 
-    /// The wait that one in a hundred items exceeds.
+    /// Returns the wait that one in a hundred items exceeds.
     fn p99(&self) -> Duration {
         let mut waits = self.waits.lock().expect("no panic").clone();
         waits.sort_unstable();
@@ -92,7 +92,7 @@ impl Handler<Stamped> for Counter {
     }
 }
 
-/// Fails always.
+/// Always fails.
 struct Down;
 
 impl<T: Item> Handler<T> for Down {
@@ -101,7 +101,7 @@ impl<T: Item> Handler<T> for Down {
     }
 }
 
-/// Two drain threads, a partition for each type: types with even numbers have those of thread 0.
+/// Two drain threads and a partition per type; types with even numbers are on thread 0.
 fn two_threads(takes_over: bool) -> Config {
     let mut config = Config {
         threads: ThreadPolicy::fixed(2).expect("a valid count"),
@@ -119,7 +119,7 @@ fn start(config: Config) -> BatchQueue<Stamped> {
     BatchQueue::builder("held up", config).start().expect("a valid config")
 }
 
-/// Puts a thousand items a second of each of these types, until the span has passed.
+/// Puts a thousand items per second of each of these types until the span has passed.
 fn feed(queue: &BatchQueue<Stamped>, kinds: &[usize]) -> usize {
     let (begin, mut puts) = (Instant::now(), 0);
     while begin.elapsed() < SPAN {
@@ -132,7 +132,7 @@ fn feed(queue: &BatchQueue<Stamped>, kinds: &[usize]) -> usize {
     puts
 }
 
-/// The headline workload, alone or beside a type that hangs and one that backs off.
+/// Runs the headline workload, alone or beside a type that hangs and one that backs off.
 #[allow(clippy::cast_precision_loss)]
 fn headline(beside: bool, slots: &Arc<Vec<usize>>) -> f64 {
     const ITEMS: usize = 8_000_000;
@@ -170,7 +170,8 @@ fn headline(beside: bool, slots: &Arc<Vec<usize>>) -> f64 {
         }
         start.elapsed()
     };
-    // The thread with the type that hangs is held up by then, and others have its partitions.
+    // By the end of this, the thread with the hanging type is held up, and others have its
+    // partitions.
     round(ITEMS / 10);
     sleep(Duration::from_millis(200));
     round(ITEMS / 10);
@@ -195,14 +196,15 @@ fn headline_beside() {
     .print(share >= 0.95, &format!("{share:.2} of {:.1} M/s", alone / 1e6));
 }
 
-/// Items per second of ten types whose calls take 160 ms, all in partitions of thread 0.
+/// Returns the items per second of ten types whose calls take 160 ms, all in partitions of thread
+/// 0.
 #[allow(clippy::cast_precision_loss)]
 fn slow_calls_of_one_thread(takes_over: bool) -> f64 {
     let queue = start(Config { max_batch_items: 1, ..two_threads(takes_over) });
     let slow = Counter::slow(Duration::from_millis(160));
     for kind in 0..20 {
         let handler = if kind % 2 == 0 { slow.clone() } else { Counter::default() };
-        // An instance for each type: calls of one instance do not overlap.
+        // One instance per type, because calls of one instance do not overlap.
         queue.add_handler(TypeKey(kind), HandlerRef::new(handler)).expect("a new type");
     }
     for number in 0..1_000 {
@@ -225,7 +227,7 @@ fn slow_calls() {
     .print(ratio >= 1.8, &format!("{ratio:.2} of {fixed:.1} items/s"));
 }
 
-/// Ten quick types beside two whose calls take two seconds: the share of the quick items that were
+/// Runs ten quick types beside two whose calls take two seconds. Returns the share of quick items
 /// handled by the end of the span, and their p99.
 #[allow(clippy::cast_precision_loss)]
 fn quick_beside_slow(takes_over: bool) -> (f64, Duration) {
@@ -269,7 +271,8 @@ fn quick_types() {
     );
 }
 
-/// Producers that wait for room: one for each of six types with calls of 1 ms and two of 200 ms.
+/// Runs producers that wait for room: one for each of six types with calls of 1 ms and two of 200
+/// ms.
 fn closed_loop(takes_over: bool) -> usize {
     let queue = start(Config { buffer_size: 100, ..two_threads(takes_over) });
     let (quick, slow) = (Duration::from_millis(1), Duration::from_millis(200));
@@ -303,7 +306,7 @@ fn closed_loops() {
     .print(ratio >= 0.95, &format!("{ratio:.1} of {} items/s", fixed / 5));
 }
 
-/// Five types beside one that is down for the whole span.
+/// Runs five types beside one that is down for the whole span.
 #[allow(clippy::cast_precision_loss)]
 fn beside_a_sink_that_is_down() {
     let retry = RetryPolicy {
@@ -332,7 +335,8 @@ fn beside_a_sink_that_is_down() {
     .print(share >= 0.99, &figure);
 }
 
-/// The share of the threads' time in calls that take 30 to 90 ms, with work for all of them.
+/// Returns the share of the threads' time in calls, which take 30 to 90 ms, with work for all
+/// threads.
 #[allow(clippy::cast_precision_loss)]
 fn ordinary_calls() {
     let queue = start(Config { max_batch_items: 1, ..two_threads(true) });

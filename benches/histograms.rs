@@ -1,5 +1,5 @@
-//! What the histograms of waits, batches and calls cost: CPU time per item with them and without,
-//! in turns, handlers and producers included.
+//! The cost of the histograms of waits, batches and calls: CPU time per item, including handlers
+//! and producers, alternating with and without histograms.
 //!
 //! The workload *headline*, and one producer that fills batches of ten items of one type. Run with
 //! `cargo bench --bench histograms`; it takes half a minute.
@@ -26,7 +26,7 @@ fn queue(config: Config, types: usize) -> Arc<BatchQueue<Metric>> {
     Arc::new(queue)
 }
 
-/// The CPU time of this process so far, in units of 10 ms, as Linux counts it.
+/// Returns the CPU time of this process so far, in Linux's units of 10 ms.
 fn cpu_ticks() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
     let fields = stat.rsplit(") ").next().expect("fields behind the name").split(' ');
@@ -34,12 +34,12 @@ fn cpu_ticks() -> u64 {
     times.map(|field| field.parse::<u64>().expect("ticks")).sum()
 }
 
-/// Nanoseconds of CPU time per item, without and with histograms.
+/// Returns the nanoseconds of CPU time per item, without and with histograms.
 #[allow(clippy::cast_precision_loss)]
 fn ns_per_item(items: usize, mut round: impl FnMut()) -> [f64; 2] {
     let mut ticks = [0; 2];
     for number in 0..2 * ROUNDS {
-        // Each of the two is as often the first of a pair.
+        // Each of the two is equally often the first of a pair.
         let on = number % 4 == 1 || number % 4 == 2;
         measure(on);
         let before = cpu_ticks();

@@ -1,10 +1,9 @@
-//! What it costs to wait for full batches, and how long items wait.
+//! The cost of waiting for full batches, and how long items wait.
 //!
-//! *Saturated*: the workload *headline* in batches of exactly 500, with a delay of 50 ms, beside
-//! the default settings, in turns. *Paced*: 1,000 items a second of one type, with a delay of 5 ms:
-//! the time from each put to its call, the items of a call, and the cycles of the drain thread for
-//! each call, in each of which it wakes up. Run with `cargo bench --bench lingering`; it takes 30
-//! seconds.
+//! *Saturated*: the workload *headline* in batches of exactly 500, with a delay of 50 ms,
+//! alternating with the default settings. *Paced*: 1,000 items per second of one type, with a delay
+//! of 5 ms: the time from each put to its call, the items per call, and the drain thread's cycles,
+//! each a wake-up, per call. Run with `cargo bench --bench lingering`; it takes 30 seconds.
 
 mod workload;
 
@@ -32,7 +31,7 @@ fn queue(config: Config) -> Arc<BatchQueue<Metric>> {
     Arc::new(queue)
 }
 
-/// Items per second, up to the last full batch.
+/// Returns the items per second, up to the last full batch.
 #[allow(clippy::cast_precision_loss)]
 fn round(queue: &Arc<BatchQueue<Metric>>, slots: &Arc<Vec<usize>>) -> f64 {
     let start = produce_all(queue, slots, ITEMS);
@@ -76,7 +75,7 @@ fn saturated() {
     );
 }
 
-/// When it was put.
+/// An item with the time of its put.
 #[derive(Debug)]
 struct Stamped(Instant);
 

@@ -1,7 +1,7 @@
-//! What a queue allocates: 1,000 types with room for 20,000 items each, never used; then all
-//! partitions filled and drained. And what it keeps of 300 types with items of 1 KiB: drained, and
-//! after it was idle for three seconds. The figure is the allocator's count of live bytes. Run with
-//! `cargo bench --bench memory`.
+//! The memory that a queue allocates for 1,000 types with room for 20,000 items each: unused, then
+//! with all partitions filled and drained. And the memory that it keeps for 300 types with items of
+//! 1 KiB: once drained, and after three idle seconds. The figure is the allocator's count of live
+//! bytes. Run with `cargo bench --bench memory`.
 
 mod workload;
 
@@ -60,7 +60,7 @@ fn megabytes_since(before: usize) -> f64 {
     LIVE.load(Ordering::Relaxed).saturating_sub(before) as f64 / 1e6
 }
 
-/// The resident size of the process, where the system reports it.
+/// Returns the resident size of the process, where the system reports it.
 fn resident() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().find(|line| line.starts_with("VmRSS")).unwrap_or("VmRSS: unknown").to_owned()

@@ -1,12 +1,12 @@
 //! A balancer that follows a shift of the load and then stays put: the workload *headline*, see
 //! `workload`, with handlers that sleep 20 µs per item and `throughput_weighted` every half second.
 //! A `takeover_after` of an hour leaves the work to the balancer: with calls of up to 40 ms,
-//! take-over alone would even the load out, and threads would not have their own.
+//! take-over alone would even out the load, and threads would not keep their partitions.
 //!
-//! First the original tiers; then the hot spot shifts: the list of weights is reversed; then the
-//! new weights with up to 3 % of noise, redrawn every half second. Prints, for each half second,
-//! the load ratio of the balancer's last interval and the moves. Run with `cargo bench --bench
-//! shift`; it takes half a minute.
+//! The run begins with the original tiers; then the hot spot shifts, as the list of weights is
+//! reversed; then up to 3 % of noise is added to the new weights, redrawn every half second.
+//! Prints, for each half second, the load ratio of the balancer's last interval and the moves. Run
+//! with `cargo bench --bench shift`; it takes half a minute.
 
 mod workload;
 
@@ -19,7 +19,7 @@ use workload::{Lcg, Line, Metric, PRODUCERS, TIERS, TYPES, headline_config, is_t
 
 const PER_ITEM: Duration = Duration::from_micros(20);
 const INTERVAL: Duration = Duration::from_millis(500);
-/// So that partitions stay with threads that are in a call.
+/// Long enough for partitions to stay with threads that are in a call.
 const HOUR: Duration = Duration::from_secs(3_600);
 /// The number of intervals before the shift, after it, and with noise.
 const BEFORE: usize = 8;
@@ -35,7 +35,7 @@ fn slots(weights: impl Iterator<Item = usize>, lcg: &mut Lcg) -> Vec<usize> {
     slots
 }
 
-/// The types that the producers produce, for each interval.
+/// Returns the types that the producers produce, for each interval.
 fn phases() -> Vec<Vec<usize>> {
     let mut lcg = Lcg(42);
     let mut weights: Vec<usize> = TIERS

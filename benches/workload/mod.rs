@@ -16,7 +16,7 @@ pub const PRODUCERS: usize = 16;
 pub const TIERS: [(usize, usize); 4] = [(20, 24), (30, 8), (20, 4), (30, 1)];
 pub const TYPES: usize = 100;
 
-/// 16 bytes, the size of a pointer and its type.
+/// An item of 16 bytes, the size of a pointer and its type.
 #[derive(Debug)]
 pub struct Metric {
     pub kind: usize,
@@ -52,7 +52,7 @@ pub fn shuffle<T>(list: &mut [T]) {
     Lcg(42).shuffle(list);
 }
 
-/// One slot per unit of weight, shuffled.
+/// Returns one slot per unit of weight, shuffled.
 pub fn slots() -> Vec<usize> {
     let weights = TIERS.iter().flat_map(|&(types, weight)| std::iter::repeat_n(weight, types));
     let mut slots: Vec<usize> =

@@ -1,4 +1,4 @@
-//! What the balancers weigh.
+//! The loads that balancers weigh.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -30,11 +30,12 @@ fn deliver(queue: &BatchQueue<Sent>, items: [usize; 4]) {
     assert_eq!(queue.flush(Some(Instant::now() + PATIENCE), &mut Wait), Ok(true));
 }
 
-/// Two types of one thread were quick for long, and are slow now: what they cost before is not
-/// what they cost.
+/// Two types of one thread were quick for long and are now slow: past cost must not hide present
+/// cost.
 #[test]
 fn the_load_is_the_busy_time_of_the_interval() {
-    // On a busy machine, others take over from a thread that gets no core. Then it shows nothing.
+    // On a busy machine, others take over from a thread that gets no core. Such a run shows
+    // nothing.
     let owner = std::iter::repeat_with(owners_after_a_change).flatten().next().unwrap();
     assert_ne!(owner[0], owner[2], "{owner:?}");
 }

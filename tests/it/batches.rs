@@ -1,4 +1,4 @@
-//! What one call of a handler gets.
+//! The items of one call of a handler.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -54,7 +54,7 @@ fn numbers_of(item: &Sent) -> std::ops::Range<usize> {
     item.number..item.number + 1
 }
 
-/// What gathers while a handler is busy comes in full batches, whatever the size of a segment.
+/// Items that gather while a handler is busy arrive in full batches, whatever the segment size.
 #[test]
 fn no_call_gets_more_than_the_limit_and_all_but_the_last_are_full() {
     for selector in [Selector::ByType, Selector::RoundRobin, Selector::Given] {

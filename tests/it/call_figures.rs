@@ -1,4 +1,4 @@
-//! What statistics say about calls and waits, of handlers and of consumers.
+//! Statistics of calls and waits, for handlers and consumers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use batchqueue::{Batch, BatchQueue, HandlerRef, Stats, TypeKey};
 
 use crate::support::{Collector, Latch, Sent, config, key, sent, shut_down, start, wait_until};
 
-/// A handler that stays inside until the latch opens.
+/// Returns a handler that stays in its call until the latch opens.
 fn held(latch: &Arc<Latch>) -> HandlerRef<Sent> {
     let latch = latch.clone();
     HandlerRef::new(move |batch: &mut Batch<Sent>| {

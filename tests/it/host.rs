@@ -1,5 +1,5 @@
-//! Handlers that need the host and handlers that do not: who enters it, and that counts, order and
-//! shutdown do not depend on it.
+//! Handlers that need the host and handlers that do not: which calls enter it, and that counts,
+//! order and shutdown do not depend on it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};

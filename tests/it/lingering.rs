@@ -1,4 +1,4 @@
-//! Batches that wait to become full: which event ends the wait, and what it must not hold up.
+//! Batches that wait to become full: the events that end the wait, and what it must not hold up.
 
 mod changes;
 
@@ -101,7 +101,8 @@ fn a_batch_is_called_when_its_oldest_item_has_waited_for_the_delay() {
     }
 }
 
-/// What the second batch has no room for has its own time, not that of the first item.
+/// Items that do not fit into the second batch wait from their own put, not from that of the first
+/// item.
 #[test]
 fn the_rest_of_a_full_batch_waits_for_its_own_delay() {
     let delay = Duration::from_millis(200);
@@ -231,7 +232,7 @@ fn a_second_type_in_a_partition_without_notifications_does_not_wait_for_the_firs
     assert_eq!(patient.sizes(), [3]);
 }
 
-/// Two wake-ups a batch: the first item, and the one that fills it.
+/// Two wake-ups per batch: for the first item, and for the one that fills it.
 #[test]
 fn items_that_fill_a_batch_do_not_wake_its_thread() {
     let config = Config { min_idle: Duration::ZERO, ..lingering(Selector::ByType, 1_000, LONG) };
@@ -241,7 +242,7 @@ fn items_that_fill_a_batch_do_not_wake_its_thread() {
     put(&queue, 0, 0..1);
     wait_until_taken(&queue, 1);
     let cycles = || queue.stats().drain_threads[0].cycles;
-    // The thread is on its way to sleep.
+    // The thread is about to sleep.
     let before = cycles();
     for number in 1..999 {
         put(&queue, 0, number..number + 1);

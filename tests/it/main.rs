@@ -1,5 +1,5 @@
 //! Tests of the promises through the public API, with real threads. Each promise has its modules;
-//! `regressions` has one test for each failure of the original; `model` drives random actions.
+//! `regressions` has one test for each failure of the original; `model` runs random actions.
 
 mod balance;
 mod batches;

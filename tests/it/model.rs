@@ -1,5 +1,5 @@
 //! Random actions of several threads against the real queue and a model of it, which is just lists
-//! of the accepted items and of the items each handler received.
+//! of the accepted items and of the items that each handler received.
 //!
 //! Every run has a seed, which determines the queue's settings and each actor's steps; the system's
 //! scheduling does the rest. To run a single seed: `BATCHQUEUE_MODEL_SEED=<seed>

@@ -1,4 +1,4 @@
-//! P2, P3: a batch whose tries are used up is halved until what fails stands alone.
+//! P2, P3: a batch whose tries are used up is halved until failing items stand alone.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -115,7 +115,7 @@ fn bad_items_fail_alone_in_few_calls_and_in_order() {
             let picky = Picky::new(bad.clone());
             let config = Config { max_batch_items: count, ..bisecting(1) };
             let queue = run(config, &picky, count);
-            // Behind the batch, and after all of it.
+            // This item is behind the batch, and handled after all of it.
             queue.produce(sent(0, 0, 1_000)).unwrap();
             picky.release.open();
             shut_down(&queue);

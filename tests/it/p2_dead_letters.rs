@@ -1,4 +1,4 @@
-//! P2: what fails for good goes to the handler of dead letters, once, and holds up nothing else.
+//! P2: items that fail for good go to the handler of dead letters, once, and hold up nothing else.
 
 mod room;
 
@@ -16,7 +16,7 @@ use crate::support::{
     wait_until,
 };
 
-/// Fails what a test says.
+/// Fails the items that a test chooses.
 struct Picky(fn(&Sent) -> bool);
 
 impl Handler<Sent> for Picky {
@@ -30,7 +30,7 @@ impl Handler<Sent> for Picky {
     }
 }
 
-/// Keeps the numbers of its letters, with their attempts.
+/// Records the numbers of its letters, with their attempts.
 #[derive(Default)]
 struct Keeper {
     kept: Mutex<Vec<(usize, usize, u32)>>,
@@ -216,7 +216,7 @@ fn the_queue_keeps_what_lost_its_handler_between_two_attempts() {
     assert_conserved(&queue.stats());
 }
 
-/// The instance is a handler of its queue and its keeper: only one thread is inside.
+/// The same instance is a handler of the queue and its keeper: only one thread is inside.
 #[test]
 fn an_instance_that_is_also_a_handler_is_entered_by_one_thread_at_a_time() {
     struct Both(AtomicBool, Mutex<Vec<usize>>);
@@ -265,7 +265,8 @@ fn an_instance_that_is_also_a_handler_is_entered_by_one_thread_at_a_time() {
     assert_conserved(&stats);
 }
 
-/// Another queue has the handler when the letter comes: its release wakes the queue of the letter.
+/// Another queue is inside the handler when the letter arrives: the release wakes the letter's
+/// queue.
 #[test]
 fn letters_for_a_handler_that_is_inside_for_another_queue_are_kept_afterwards() {
     struct Holding(Arc<Latch>, Arc<Latch>);

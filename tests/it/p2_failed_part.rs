@@ -1,5 +1,5 @@
-//! P2: where a part of a batch fails, the others count as consumed immediately, and only what
-//! failed is tried again.
+//! P2: if a part of a batch fails, the other items count as consumed immediately, and only the
+//! failed ones are tried again.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ fn retrying(attempts: u32, backoff: Duration) -> Config {
     Config { retry: Some(retry), ..config(1) }
 }
 
-/// Fails the numbers that `is_bad` says, in a given try; records the numbers of each call.
+/// Fails the numbers for which `is_bad` holds in a given try, and records the numbers of each call.
 #[derive(Clone)]
 struct Picky {
     is_bad: fn(number: usize, call: usize) -> bool,
@@ -173,7 +173,7 @@ fn positions_that_are_not_in_the_batch_fail_all_of_it() {
     }
 }
 
-/// Fails some rows in its second call, and records what it gets after that.
+/// Fails some rows in its second call, and records the rows of later calls.
 struct Rejecting {
     failed: Vec<usize>,
     calls: AtomicUsize,

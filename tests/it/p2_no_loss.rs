@@ -12,7 +12,7 @@ use crate::support::{
     Collector, Sent, assert_conserved, config, holding, key, sent, shut_down, start, wait_until,
 };
 
-/// While items are put, taken and handled, and while a shutdown expires.
+/// Holds while items are put, taken and handled, and while a shutdown expires.
 #[test]
 fn at_any_moment_each_item_is_counted_once() {
     let queue = start(Config { buffer_size: 64, max_batch_items: 4, ..config(2) });
@@ -30,7 +30,7 @@ fn at_any_moment_each_item_is_counted_once() {
         for producer in 0..2 {
             scope.spawn(move || {
                 let mut number = 0;
-                // Up to the first that the shutdown refuses.
+                // Until the shutdown refuses an item.
                 while queue.produce(sent(number % 4, producer, number)).is_ok() {
                     number += 1;
                 }

@@ -29,7 +29,7 @@ fn none_waiting(_line: Line) -> bool {
     false
 }
 
-/// A full queue with one partition: its handler holds one item and its buffer two more.
+/// Returns a full queue with one partition: its handler holds one item, and its buffer two more.
 fn full(strategy: BufferStrategy) -> (BatchQueue<Sent>, Arc<Latch>) {
     let config =
         Config { buffer_size: 2, partitions: PartitionPolicy::Fixed(1), strategy, ..config(1) };

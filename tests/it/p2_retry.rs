@@ -152,7 +152,7 @@ fn order_is_kept_across_retries() {
 #[test]
 fn another_thread_can_enter_the_handler_between_attempts() {
     // One instance on two threads: the first thread's batch fails and waits outside the handler,
-    // practically for ever.
+    // practically forever.
     let config = Config { partitions: batchqueue::PartitionPolicy::Fixed(2), ..retrying(2, LONG) };
     let queue = start(Config { threads: batchqueue::ThreadPolicy::Fixed(2), ..config });
     let fickle = Fickle::new(1, again);
@@ -188,7 +188,7 @@ fn a_back_off_does_not_block_other_threads() {
     assert_conserved(&queue.stats());
 }
 
-/// A queue that closes, and what its shutdown in another thread abandons.
+/// Shuts the queue down in another thread, which returns the number of abandoned items.
 fn closing(
     queue: &Arc<batchqueue::BatchQueue<Sent>>,
     deadline: Option<Instant>,
@@ -251,7 +251,7 @@ fn a_deadline_that_comes_nearer_ends_a_back_off_in_time() {
     }
 }
 
-/// A hung handler holds its own items up, and no last attempt of others.
+/// A hung handler holds up its own items, but no last attempt of others.
 #[test]
 fn a_last_attempt_comes_beside_a_handler_that_hangs() {
     let retry =
@@ -273,8 +273,8 @@ fn a_last_attempt_comes_beside_a_handler_that_hangs() {
     wait_until("the end", || queue.has_ended());
 }
 
-/// The stage behind is closed to outside threads, and ends after the one that feeds it, when the
-/// time is over. What it holds has had its last attempt by then.
+/// The second stage is closed to outside threads, and ends after the one that feeds it, when the
+/// time is over. Its items have had their last attempt by then.
 #[test]
 fn a_stage_makes_its_last_attempt_although_the_one_before_it_takes_all_the_time() {
     let retry =

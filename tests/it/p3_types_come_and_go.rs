@@ -1,6 +1,6 @@
-//! P1, P2, P3 where types come and go while producers put their items: no handler gets an item of
-//! another type, nothing is lost or counted twice, and the order per type and producer is kept
-//! over all lives of a type.
+//! P1, P2, P3 while types come and go and producers put their items: no handler gets an item of
+//! another type, nothing is lost or counted twice, and order per type and producer holds over all
+//! lives of a type.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use crate::support::{Sent, assert_conserved, config, key, sent, start};
 const TYPES: usize = 6;
 const PRODUCERS: usize = 2;
 
-/// What the handlers of one type have seen, in all its lives.
+/// The items that the handlers of one type have seen, over all its lives.
 #[derive(Debug, Default)]
 struct History {
     /// The last number of each producer.
@@ -23,12 +23,12 @@ struct History {
     seen: AtomicUsize,
 }
 
-/// A handler of one life of a type.
+/// The handler of one life of a type.
 struct Life {
     kind: usize,
     history: Arc<History>,
     is_inside: AtomicBool,
-    /// Fails the first try of each other batch.
+    /// The calls so far: the first try of every other batch fails.
     calls: AtomicUsize,
     closed: AtomicUsize,
 }

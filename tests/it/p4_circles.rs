@@ -1,4 +1,4 @@
-//! P4: handlers that would wait for each other for ever. One of them gives up and names the others.
+//! P4: handlers that would deadlock on each other. One of them gives up and names the others.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -12,7 +12,7 @@ use crate::support::{
 
 type Queue = Arc<BatchQueue<Sent>>;
 
-/// A queue that its handlers may know of before it exists.
+/// A queue that its handlers can refer to before it exists.
 type Later = Arc<OnceLock<Weak<BatchQueue<Sent>>>>;
 
 fn small(buffer_size: usize) -> Config {
@@ -32,7 +32,7 @@ fn get(later: &Later) -> Queue {
 /// The feeder's handler puts a hundred items into a queue whose handler shuts the feeder down.
 #[test]
 fn a_handler_that_shuts_its_feeder_down_returns() {
-    // Whether the feeder waits before the shutdown begins, or after.
+    // The feeder waits before the shutdown begins, or after.
     for is_full_before in [true, false] {
         let (lines, later) = (Lines::default(), Later::default());
         let (feeder_later, seen) = (Later::default(), Collector::default());
@@ -54,7 +54,7 @@ fn a_handler_that_shuts_its_feeder_down_returns() {
         let target = later.clone();
         let feed = move |batch: &mut Batch<Sent>| {
             if batch.drain().all(|item| item.number > 0) {
-                // One that only asked whether the feeder is closed.
+                // This item only served to check whether the feeder is closed.
                 return;
             }
             for number in 0..100 {
@@ -156,7 +156,7 @@ fn of_two_queues_that_feed_each_other_one_handler_gives_up() {
     }
 }
 
-/// A put that gives up at its deadline is not refused before.
+/// A put with a deadline is not refused before it.
 #[test]
 fn a_put_with_a_deadline_waits_for_it() {
     let (lines, laters): (_, [Later; 2]) = (Lines::default(), Default::default());
@@ -188,7 +188,7 @@ fn a_put_with_a_deadline_waits_for_it() {
     assert!(!lines.any("did not wait"));
 }
 
-/// Handlers that wait for room in the next queue all the time, and none of them for the first.
+/// Handlers that always wait for room in the next queue, but never for the first.
 #[test]
 fn a_chain_of_full_queues_is_not_a_circle() {
     let (lines, seen) = (Lines::default(), Collector::default());
@@ -229,8 +229,8 @@ fn a_chain_of_full_queues_is_not_a_circle() {
     assert!(queues.iter().all(|queue| queue.stats().failed == 0));
 }
 
-/// A partition with items of two types, of which the put's is stuck and the other one hangs: the
-/// other one is marked as stalled before long, which makes room.
+/// A partition with items of two types: that of the put is stuck, and the other hangs and is soon
+/// marked as stalled, which makes room.
 #[test]
 fn a_put_waits_for_the_room_of_another_type_that_is_stalled() {
     let (lines, laters): (_, [Later; 2]) = (Lines::default(), Default::default());
@@ -255,7 +255,7 @@ fn a_put_waits_for_the_room_of_another_type_that_is_stalled() {
     queue.add_handler(key(2), hold).unwrap();
     assert_eq!(queue.stats().partitions[0].types, [key(0), key(2)]);
 
-    // The other queue's handler puts an item of type 0 when the partition is full of type 2.
+    // The other queue's handler puts an item of type 0 once the partition is full of type 2.
     let (target, result, go) = (laters[0].clone(), outcome.clone(), begun.clone());
     let put = move |batch: &mut Batch<Sent>| {
         drop(batch.drain());

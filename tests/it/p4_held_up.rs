@@ -1,4 +1,4 @@
-//! P4: a handler that backs off, or that another thread is inside, holds up its own items only.
+//! P4: a handler that backs off, or that another thread is in, holds up only its own items.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use crate::support::{
     sent, shut_down, start, steered, try_once_more, wait_until,
 };
 
-/// In each mode, with one drain thread: the items of a healthy type beside one that backs off.
+/// In each mode, with one drain thread: a healthy type beside one that backs off.
 #[test]
 fn a_type_that_backs_off_holds_up_no_other_in_any_mode() {
     for selector in [Selector::ByType, Selector::RoundRobin, Selector::Given] {
@@ -114,7 +114,7 @@ fn items_that_wait_for_their_handler_count_against_the_bound() {
     assert_eq!(sink.numbers(), (0..=accepted).collect::<Vec<_>>());
 }
 
-/// A producer that waits for room which only the end of a back-off makes.
+/// A producer that waits for room that only the end of a back-off makes.
 #[test]
 fn the_end_of_a_back_off_makes_room_for_waiting_producers() {
     let queue = start(Config {
@@ -139,7 +139,7 @@ fn the_end_of_a_back_off_makes_room_for_waiting_producers() {
     assert_eq!(sink.numbers(), (0..100).collect::<Vec<_>>());
 }
 
-/// The tasks of many queues on a small pool back off: they keep no worker.
+/// The tasks of many queues on a small pool back off: they occupy no worker.
 #[test]
 fn queues_that_back_off_keep_no_worker_of_a_pool() {
     let pooled = || {
@@ -168,7 +168,7 @@ fn queues_that_back_off_keep_no_worker_of_a_pool() {
     shut_down(&healthy);
 }
 
-/// Notes the threads that call it.
+/// Records the threads that call it.
 struct Noted<F>(F, Arc<Mutex<std::collections::HashSet<std::thread::ThreadId>>>);
 
 impl<F: Fn(&mut Batch<Sent>) -> Result<(), Failure> + Send + Sync> Handler<Sent> for Noted<F> {
@@ -178,7 +178,7 @@ impl<F: Fn(&mut Batch<Sent>) -> Result<(), Failure> + Send + Sync> Handler<Sent>
     }
 }
 
-/// A handler that fails in the hand of a thread which is not the partition's owner any more.
+/// A handler fails on a thread that no longer owns the partition.
 #[test]
 fn a_batch_that_fails_after_its_partition_moved_is_tried_again() {
     let (config, steered) = steered(retrying(2, Duration::from_millis(1)));
@@ -207,8 +207,7 @@ fn a_batch_that_fails_after_its_partition_moved_is_tried_again() {
     shut_down(&queue);
 }
 
-/// Types that fail again and again, without a wait between the tries, in the partition of a healthy
-/// one.
+/// Types that keep failing, without a wait between tries, in the partition of a healthy one.
 #[test]
 fn types_that_fail_without_end_leave_the_thread_to_others() {
     for backoff in [Duration::ZERO, Duration::from_micros(50)] {
@@ -242,8 +241,8 @@ fn types_that_fail_without_end_leave_the_thread_to_others() {
     }
 }
 
-/// A batch that fails when the time of a shutdown is over, in the hand of a thread which does not
-/// own its partition any more.
+/// A batch fails after the time of a shutdown is over, on a thread that no longer owns the
+/// partition.
 #[test]
 fn a_batch_that_fails_after_the_end_of_time_is_dropped() {
     #[derive(Debug, Clone)]

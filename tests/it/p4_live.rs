@@ -1,4 +1,4 @@
-//! P4: waiting threads are woken; a handler that hangs is named and does not block others.
+//! P4: waiting threads are woken; a handler that hangs is reported and does not block others.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ fn a_first_item_wakes_a_sleeping_thread() {
     let queue = start(config(1));
     queue.add_handler(key(0), collector.handler()).unwrap();
     for number in 0..20 {
-        // Waits for another cycle, so that the next item meets a thread that sleeps for a minute.
+        // Waits for another cycle, so that the next item finds a thread that sleeps for a minute.
         let asleep = queue.stats().drain_threads[0].cycles;
         queue.produce(sent(0, 0, number)).unwrap();
         wait_until("the item to be handled", || collector.items().len() == number + 1);
@@ -61,8 +61,8 @@ fn pressure_on_an_awake_thread_keeps_it_from_resting() {
     };
     let consumer =
         HeldWhenIdle { collector: collector.clone(), idle: idle.clone(), release: release.clone() };
-    // Unlike a handler that is added later, it is called before the thread has ever rested. A rest
-    // that pressure has ended would leave the mark which this test is about.
+    // Unlike a handler added later, it is called before the thread has ever rested. A rest that
+    // pressure ended would leave the mark that this test is about.
     let queue =
         BatchQueue::builder("it", config).consumer(HandlerRef::new(consumer)).start().unwrap();
     idle.wait();

@@ -1,4 +1,4 @@
-//! P4: a batch that waits to be tried again does not wait for a handler that is gone.
+//! P4: a batch that waits for its next try does not wait for a handler that is gone.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ fn a_new_handler_gets_the_batch_that_the_old_one_failed() {
     assert_eq!(queue.stats().consumed, 3);
 }
 
-/// Fails once it may.
+/// Fails from the moment it is allowed to.
 #[derive(Clone, Default)]
 struct FailsLate {
     inside: Arc<Latch>,

@@ -1,4 +1,4 @@
-//! P4: handlers that several types, threads or queues share, or that have traffic without an end.
+//! P4: handlers that are shared by types, threads or queues, or that have endless traffic.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -20,7 +20,7 @@ fn a_batch_that_waits_for_its_handler_holds_up_no_other_type() {
     queue.add_handler(key(0), hold.clone()).unwrap();
     queue.add_handler(key(1), hold).unwrap();
     for kind in [3, 5] {
-        // Partitions 2 and 3: the latter is the second thread's.
+        // Partitions 2 and 3; the latter belongs to the second thread.
         queue.add_handler(key(kind), healthy.handler()).unwrap();
     }
     queue.produce(sent(0, 0, 0)).unwrap();
@@ -52,7 +52,7 @@ fn a_removal_waits_for_no_other_handler() {
     }
 }
 
-/// Many types share one instance, and two threads deliver to it without an end of the traffic.
+/// Many types share one instance, and two threads deliver endless traffic to it.
 #[test]
 fn two_threads_share_a_handler_and_their_other_types() {
     let queue = Arc::new(start(Config { max_batch_items: 8, ..config(2) }));
@@ -87,7 +87,7 @@ fn two_threads_share_a_handler_and_their_other_types() {
     assert_conserved(&queue.stats());
 }
 
-/// Two queues share an instance, and both have traffic without an end: neither starves.
+/// Two queues with endless traffic share an instance: neither starves.
 #[test]
 fn two_queues_share_a_handler_by_turns() {
     let counts: [Arc<AtomicUsize>; 2] = Default::default();
@@ -117,7 +117,7 @@ fn two_queues_share_a_handler_by_turns() {
     queues.iter().for_each(shut_down);
 }
 
-/// An instance that another queue keeps busy without an end.
+/// An instance that another queue always keeps busy.
 #[test]
 fn a_removal_gets_its_turn_at_a_handler_that_another_queue_keeps_busy() {
     let handler = HandlerRef::new(|batch: &mut Batch<Sent>| {
@@ -150,7 +150,7 @@ fn a_removal_gets_its_turn_at_a_handler_that_another_queue_keeps_busy() {
     shut_down(&busy);
 }
 
-/// A lane whose tail never becomes empty does not hold up a flush for ever.
+/// A lane whose tail never becomes empty does not hold up a flush forever.
 #[test]
 fn a_flush_returns_under_traffic_without_an_end() {
     let queue = start(Config {

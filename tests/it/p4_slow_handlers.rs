@@ -1,4 +1,4 @@
-//! P4: slow handlers leave one thread to quick ones, and have their turns.
+//! P4: slow handlers leave one thread to quick ones, and still get their calls.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -61,7 +61,7 @@ fn without_spares(threads: usize) -> Config {
     Config { spare_threads: Some(0), ..by_type(threads) }
 }
 
-/// Types 0, 2 and 4 are slow, and known to be; the others are quick.
+/// Types 0, 2 and 4 are known to be slow; the others are quick.
 fn slow_and_quick(config: Config) -> (BatchQueue<Sent>, Slow, Collector) {
     let (queue, slow, quick) = (start(config), Slow::default(), Collector::default());
     for kind in 0..TYPES {
@@ -89,7 +89,7 @@ fn slow_handlers_of_one_thread_use_the_others() {
     assert_conserved(&queue.stats());
 }
 
-/// With two threads and with three: one stays free, wherever the slow types are owned.
+/// With two threads and with three: one stays free, whichever threads own the slow types.
 #[test]
 fn slow_handlers_leave_one_thread_to_the_quick_ones() {
     for threads in [2, 3] {
@@ -111,7 +111,7 @@ fn slow_handlers_leave_one_thread_to_the_quick_ones() {
     }
 }
 
-/// The types have their calls by turns, though the first always has items.
+/// The types get calls in turn, even though the first always has items.
 #[test]
 fn slow_handlers_are_called_by_turns() {
     let (queue, slow, quick) = slow_and_quick(without_spares(2));
@@ -140,8 +140,8 @@ fn slow_handlers_are_called_by_turns() {
     assert_conserved(&queue.stats());
 }
 
-/// While the queue closes, nothing new comes: what is quick is soon over, and then no thread is
-/// kept free.
+/// While the queue closes, no items arrive: quick ones are soon done, and then no thread is kept
+/// free.
 #[test]
 fn a_shutdown_delivers_the_items_of_a_slow_handler_beside_one_that_hangs() {
     let (queue, slow, quick) = slow_and_quick(without_spares(2));
@@ -152,14 +152,14 @@ fn a_shutdown_delivers_the_items_of_a_slow_handler_beside_one_that_hangs() {
     slow.wait_for_inside(1);
     slow.hangs.store(false, SeqCst);
     put(&queue, &[2, 4], 1);
-    // Less than the time for which quick calls are protected otherwise.
+    // Less than the time for which quick calls would otherwise be protected.
     assert_eq!(queue.shutdown(Some(Instant::now() + Duration::from_secs(4))), 1);
     assert_eq!(slow.kinds.lock().unwrap().len(), 5);
     slow.release.open();
 }
 
-/// One thread hangs; the other one has quick work without an end, and slow items all the same: with
-/// a spare thread beside it, or alone.
+/// One thread hangs; the other has endless quick work, and still serves slow items, with a spare
+/// thread or alone.
 #[test]
 fn a_slow_type_has_its_calls_beside_a_handler_that_hangs() {
     for spare_threads in [None, Some(0)] {
@@ -193,8 +193,8 @@ fn a_slow_type_has_its_calls_beside_a_handler_that_hangs() {
     }
 }
 
-/// One instance of a factory hangs, or a handler that was replaced: the others of the type are not
-/// slow because of it.
+/// One instance of a factory, or a replaced handler, hangs: the type's other handlers do not count
+/// as slow because of it.
 #[test]
 fn a_hung_instance_makes_no_other_one_slow() {
     let config = Config { selector: Selector::RoundRobin, ..without_spares(2) };
@@ -204,14 +204,14 @@ fn a_hung_instance_makes_no_other_one_slow() {
     queue.add_handler(key(1), quick.handler()).unwrap();
     queue.produce(sent(0, 0, 0)).unwrap();
     entered.wait();
-    // It is known to be in a long call.
+    // The handler is known to be in a long call.
     wait_until("the handler to be stuck", || !queue.stats().stuck_handlers.is_empty());
     let replaced = Collector::default();
     std::thread::scope(|scope| {
         let replacing = scope.spawn(|| queue.add_handler(key(0), replaced.handler()).unwrap());
         for number in 0..600 {
             put(&queue, &[0, 1], number);
-            // The items of the partition with the call wait for that.
+            // Items in the partition of that call wait for it.
             wait_until("quick work", || quick.items().len() == number + 1);
         }
         wait_until("the new handler", || replaced.items().len() >= 450);
@@ -222,8 +222,8 @@ fn a_hung_instance_makes_no_other_one_slow() {
     assert_conserved(&queue.stats());
 }
 
-/// The balancer plans by what was put, and the thread of a slow type looks empty: unless its time
-/// is checked, partitions would go there and be taken over again in each interval.
+/// The balancer plans by puts, and the thread of a slow type looks idle: unless its time is
+/// checked, partitions would move there and be taken over again in each interval.
 #[test]
 fn a_balancer_gives_no_partitions_to_a_thread_that_is_busy_with_slow_calls() {
     let balancer = Some(DrainBalancer::throughput_weighted());
@@ -256,7 +256,7 @@ fn a_balancer_gives_no_partitions_to_a_thread_that_is_busy_with_slow_calls() {
     shut_down(&queue);
 }
 
-/// A removed slow type that waits for its call has no handler any more.
+/// A slow type that is removed while it waits for its call.
 #[test]
 fn a_slow_type_that_waits_for_its_call_can_be_removed() {
     let (queue, slow, quick) = slow_and_quick(without_spares(2));

@@ -97,7 +97,7 @@ fn a_queue_of_one_thread_has_the_spare_threads_that_it_asks_for() {
     assert_conserved(&held_up.queue.stats());
 }
 
-/// Its drain task occupies the only worker; the spare thread is not one of the pool.
+/// The queue's drain task occupies the only worker; the spare thread is not one of the pool.
 #[test]
 fn a_queue_on_a_shared_pool_has_the_spare_threads_that_it_asks_for() {
     let config = Config { spare_threads: Some(1), ..by_type(1) };
@@ -112,7 +112,7 @@ fn a_queue_on_a_shared_pool_has_the_spare_threads_that_it_asks_for() {
     assert_conserved(&held_up.queue.stats());
 }
 
-/// Its task waits for the only worker, and is inside no handler.
+/// The queue's task waits for the only worker, and is inside no handler.
 #[test]
 fn a_queue_that_waits_for_its_pool_starts_no_spare_thread() {
     let size = ThreadPolicy::fixed(1).unwrap();
@@ -123,12 +123,12 @@ fn a_queue_that_waits_for_its_pool_starts_no_spare_thread() {
     let queue = start(config);
     let healthy = Collector::default();
     queue.add_handler(key(0), healthy.handler()).unwrap();
-    // Its turns are supervised from the first item on.
+    // The queue is supervised from its first item on.
     queue.produce(sent(0, 0, 0)).unwrap();
     wait_until("the item", || healthy.items().len() == 1);
     let neighbour = hold_up(start(by_type(1)), 1);
     queue.produce(sent(0, 0, 1)).unwrap();
-    // Many times as long as a call that others take over from.
+    // Many times the length of a call that others take over from.
     sleep(Duration::from_millis(500));
     assert_eq!(queue.stats().drain_threads.len(), 1);
     neighbour.release();

@@ -1,5 +1,5 @@
-//! P4: where types share a partition, one whose handler hangs, fails or is slow leaves its room to
-//! the others.
+//! P4: if types share a partition, one whose handler hangs, fails or is slow leaves its room to the
+//! others.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::support::{
 const BUFFER: usize = 64;
 const BATCH: usize = 16;
 
-/// Of two partitions, these two share the first; the type between them has the second.
+/// These two types share the first of two partitions; the type between them has the second.
 const HEALTHY: usize = 0;
 const DOWN: usize = 2;
 
@@ -49,7 +49,7 @@ fn put(queue: &BatchQueue<Sent>, item: Sent, selector: Selector) -> bool {
     }
 }
 
-/// A handler that waits for the latch, and then collects.
+/// Returns a handler that waits for the latch, and then collects.
 fn held_by(latch: &Arc<Latch>, collector: &Collector) -> HandlerRef<Sent> {
     let (latch, collector) = (latch.clone(), collector.clone());
     HandlerRef::new(move |batch: &mut Batch<Sent>| {
@@ -66,8 +66,8 @@ impl Handler<Sent> for Broken {
     }
 }
 
-/// Puts items of a type until the queue refuses them for good: they fill the buffer, and more until
-/// the type is stalled.
+/// Puts items of a type until the queue refuses them for good: they fill the buffer, and then more
+/// until the type is stalled.
 fn fill(queue: &BatchQueue<Sent>, kind: usize, selector: Selector) -> usize {
     let (mut number, mut refused_since) = (0, None);
     loop {
@@ -107,7 +107,7 @@ fn a_type_that_hangs_leaves_the_room_of_its_partition_to_others() {
         assert!(stats.partitions.iter().all(|partition| partition.used <= bound), "{stats:?}");
 
         latch.open();
-        // What it held is in hand, and it has room again.
+        // Its items are in the call, and it has room again.
         wait_until("room for it", || put(&queue, sent(DOWN, 0, filled), selector));
         shut_down(&queue);
         assert_eq!(numbers(&healthy, selector), (0..1_000).collect::<Vec<_>>(), "{selector:?}");
@@ -116,14 +116,14 @@ fn a_type_that_hangs_leaves_the_room_of_its_partition_to_others() {
     }
 }
 
-/// Nothing but the wait itself ends: no other producer, no drain thread, no timer.
+/// Nothing ends but the wait: there is no other producer, drain thread or timer to end it.
 #[test]
 fn a_producer_that_waits_has_the_room_of_a_type_that_hangs() {
     let queue = start_with(&Lines::default(), shared(Selector::ByType, BufferStrategy::Blocking));
     let (down, entered, latch) = holding();
     let healthy = Collector::default();
     add_types(&queue, &healthy, down);
-    // One item is in hand, and a buffer waits behind it.
+    // One item is in its call, and a full buffer waits behind it.
     assert!(put(&queue, sent(DOWN, 0, 0), Selector::ByType));
     entered.wait();
     for number in 1..=BUFFER {
@@ -178,13 +178,13 @@ fn many_types_that_back_off_leave_the_room_to_the_last_one() {
     assert_eq!(queue.stats().total_used(), 7 * BUFFER as u64 / 4);
     queue.shutdown(Some(Instant::now()));
     let stats = queue.stats();
-    // The drain thread may have been quick enough for the last tries.
+    // The drain thread may have been quick enough to make the last tries.
     let rest = stats.failed + stats.abandoned;
     assert_eq!((stats.consumed, rest), (1_000, 7 * BUFFER as u64 / 4));
     assert_conserved(&stats);
 }
 
-/// Its items wait for their next try, which does not come: only the removal ends that.
+/// The items wait for a next try that does not come: only the removal ends the wait.
 #[test]
 fn removing_the_handler_of_a_stalled_type_ends_the_stall() {
     let selector = Selector::ByType;

@@ -16,7 +16,7 @@ use crate::support::{
 
 pub const TYPES: usize = 6;
 
-/// Puts an item of each type from `first` on, again and again, and waits for each to be handled.
+/// Repeatedly puts an item of each type from `first` on, and waits for each to be handled.
 pub fn serve(queue: &BatchQueue<Sent>, healthy: &Collector, first: usize) {
     for number in 0..100 {
         for kind in first..TYPES {
@@ -96,7 +96,7 @@ fn balanced(rebalance_interval: Duration) -> Config {
     Config { balancer, rebalance_interval, ..by_type(2) }
 }
 
-/// Without a balancer that plans anew soon, the partitions come back.
+/// Without a balancer that runs often, the partitions come back.
 #[test]
 fn a_thread_gets_its_partitions_back_once_it_is_reachable() {
     for config in [by_type(2), balanced(Duration::ZERO)] {
@@ -118,13 +118,13 @@ fn with_a_balancer_partitions_stay_where_they_were_taken_to() {
     held_up.serve_healthy();
     let taken_over = owners(&held_up.queue);
     held_up.release.open();
-    // Longer than partitions of a queue without a balancer stay away.
+    // Longer than the partitions of a queue without a balancer stay away.
     sleep(Duration::from_millis(1_500));
     assert_eq!(owners(&held_up.queue), taken_over);
     shut_down(&held_up.queue);
 }
 
-/// A plan that leaves partitions where they were taken to: they do not come back.
+/// A plan leaves partitions with the threads that took them over: they do not come back.
 #[test]
 fn after_a_rebalance_partitions_stay_where_the_plan_has_them() {
     let (config, steered) = steered(by_type(2));
@@ -133,7 +133,7 @@ fn after_a_rebalance_partitions_stay_where_the_plan_has_them() {
     let taken_over = owners(&held_up.queue);
     assert_eq!(steered.rebalance(&held_up.queue, &taken_over), 0);
     held_up.release.open();
-    // Longer than partitions of a queue without a balancer stay away.
+    // Longer than the partitions of a queue without a balancer stay away.
     sleep(Duration::from_millis(1_500));
     assert_eq!(owners(&held_up.queue), taken_over);
     shut_down(&held_up.queue);
@@ -150,7 +150,7 @@ fn a_line_names_the_handler_that_holds_its_thread_up() {
     shut_down(&held_up.queue);
 }
 
-/// Two types have one instance, which hangs. Only their own items wait.
+/// Two types share one instance, which hangs. Only their own items wait.
 #[test]
 fn a_hung_instance_of_two_types_holds_up_these_two() {
     let queue = start(by_type(2));
@@ -174,7 +174,7 @@ fn a_hung_instance_of_two_types_holds_up_these_two() {
     assert_eq!(queue.stats().consumed, 1 + 100 * (TYPES as u64 - 1));
 }
 
-/// Hangs where it carries no items.
+/// Hangs in a call without items.
 struct HungElsewhere {
     on_idle: bool,
     entered: Arc<Latch>,

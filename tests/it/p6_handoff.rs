@@ -1,5 +1,5 @@
-//! P6: a partition that moves has its new owner immediately, unless the old one is inside it: then
-//! when that turn ends. Nothing else stops.
+//! P6: a partition that moves gets its new owner immediately, or, if the old one is inside, when
+//! that turn ends. Nothing else stops.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -145,7 +145,7 @@ fn item_order_is_kept_across_many_moves() {
     assert_conserved(&queue.stats());
 }
 
-/// Keeps its drain thread busy for ever: every batch produces the next item before it ends.
+/// Keeps its drain thread busy forever: every batch produces the next item before it ends.
 fn saturating(
     queue: &Arc<BatchQueue<Sent>>,
     kind: usize,
@@ -179,7 +179,7 @@ fn moves_of_saturated_partitions_complete_and_refuse_nothing() {
         wait_until("all to continue", || queue.stats().consumed > handled + 100);
     }
     stop.store(true, SeqCst);
-    // A handler that has not seen the mark puts one more item in.
+    // A handler that has not yet seen the flag puts one more item in.
     wait_until("the last items", || queue.stats().total_used() == 0);
     shut_down(&queue);
     let stats = queue.stats();

@@ -1,4 +1,5 @@
-//! P8: what no handler consumed is logged with its number: by type, or for many types together.
+//! P8: items that no handler consumed are logged with their number: per type, or for many types
+//! together.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -70,7 +71,7 @@ fn the_first_failed_attempt_of_a_type_is_logged_and_later_ones_are_not_for_a_whi
     assert_eq!(lines.len(), 1, "{lines:?}");
 }
 
-/// The handler hangs: no drain thread comes to its end.
+/// The handler hangs: no drain thread ends.
 #[test]
 fn an_expired_shutdown_logs_what_was_refused_before() {
     let lines = Lines::default();

@@ -60,7 +60,7 @@ impl Assign for Hung {
     }
 }
 
-/// What a queue does that has a balancer, while another queue's balancer or log is held up.
+/// Checks that queues are balanced while another queue's balancer or log is held up.
 fn queues_are_balanced_beside(held_up: &BatchQueue<Sent>) {
     let often = Config {
         balancer: Some(DrainBalancer::throughput_weighted()),
@@ -114,7 +114,7 @@ impl Host<Sent> for BrokenLog {
     }
 }
 
-/// Gives all partitions to the next thread, in each run.
+/// Moves all partitions to the next thread in each run.
 struct Rotating;
 
 impl Assign for Rotating {

@@ -14,7 +14,7 @@ use crate::support::{
     steered, wait_until,
 };
 
-/// An item that knows how many others are left.
+/// An item that shares a reference with all others that are left.
 #[derive(Debug)]
 struct Counted {
     _left: Arc<()>,
@@ -43,7 +43,7 @@ fn a_shutdown_out_of_time_drops_what_is_behind_a_handler_that_hangs() {
     }
     entered.wait();
     assert_eq!(queue.shutdown(Some(Instant::now())), 10);
-    // Ours, and that of the item in hand.
+    // The test's own reference, and that of the item in its call.
     wait_until("the other items to be dropped", || Arc::strong_count(&left) == 2);
     release.open();
 }
@@ -155,7 +155,7 @@ fn a_produce_that_would_wait_for_its_own_thread_is_refused() {
     let act: Act = Box::new(|queue| {
         queue.produce(sent(0, 1, 0)).unwrap();
         let refused = queue.produce(sent(0, 1, 1));
-        // Refused before it waits: no circle had to be found.
+        // Refused before it waits: no circle had to be detected.
         let is_refused = matches!(
             refused,
             Err(ProduceError::Reentrant { partition: 0, buffer_size: 1, circle: None, .. })
@@ -201,7 +201,7 @@ fn a_produce_that_would_wait_for_its_own_lock_is_refused() {
     assert_conserved(&second.stats());
 }
 
-/// One waits without a limit, and hears that another one has run out of time.
+/// One caller waits without a limit, and is notified that another has run out of time.
 #[test]
 fn a_shutdown_returns_when_another_one_expires() {
     let queue = start(config(2));
@@ -212,7 +212,7 @@ fn a_shutdown_returns_when_another_one_expires() {
     std::thread::scope(|scope| {
         let waiting: Vec<_> = (0..3).map(|_| scope.spawn(|| queue.shutdown(None))).collect();
         wait_until("the close", || queue.produce(sent(0, 0, 1)).is_err());
-        // Most probably they wait by now; if not, there is nothing to hear.
+        // They most probably wait by now; if not, there is nothing to notify.
         std::thread::sleep(Duration::from_millis(50));
         let abandoned = queue.shutdown(Some(Instant::now()));
         assert!(abandoned >= 1);

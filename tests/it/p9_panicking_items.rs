@@ -1,5 +1,5 @@
-//! P9: an item that panics when it is dropped ends neither its queue nor its handler: it counts as
-//! what became of it, and the others are dropped too.
+//! P9: an item that panics when it is dropped ends neither its queue nor its handler: its outcome
+//! still counts, and the other items are dropped too.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::support::{
 /// The number of an item that weighs 2 and panics when it is cut.
 const HEAVY: usize = 100;
 
-/// Every third one panics when it is dropped. It knows how many others are left.
+/// An item, of which every third panics when it is dropped. All that are left share a reference.
 #[derive(Debug)]
 struct Fragile {
     number: usize,
@@ -47,7 +47,7 @@ impl Drop for Fragile {
     }
 }
 
-/// A queue of them, its log, and how many items are left, plus one.
+/// A queue of such items, its log, and the number of items left, plus one.
 struct World {
     queue: BatchQueue<Fragile>,
     lines: Lines,
@@ -75,7 +75,7 @@ impl World {
         }
     }
 
-    /// Asserts that all items were dropped, and that the log says of how many the drop panicked.
+    /// Asserts that all items were dropped, and that the log reports how many drops panicked.
     fn assert_dropped(&self, panicked: u64) {
         wait_until("all items to be dropped", || Arc::strong_count(&self.left) == 1);
         wait_until("the end of the queue", || self.queue.has_ended());

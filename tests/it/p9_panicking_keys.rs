@@ -1,5 +1,5 @@
-//! P9: an item whose type, weight or cut panics while it is queued ends neither its queue nor the
-//! use of its handler by others.
+//! P9: an item whose type, weight or cut panics while it is queued ends neither its queue nor
+//! others' use of its handler.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -12,7 +12,7 @@ use batchqueue::{
 
 use crate::support::{Latch, Lines, PATIENCE, assert_conserved, config, key, shut_down};
 
-/// Where items panic that are not sound.
+/// The calls in which unsound items panic.
 #[derive(Debug, Default)]
 struct Panics {
     in_type_key: AtomicBool,
@@ -53,7 +53,8 @@ impl Item for Shaky {
     }
 }
 
-/// A queue of them, and the sizes of its handler's batches. The first call waits for a release.
+/// A queue of such items, and the sizes of its handler's batches. The first call waits for a
+/// release.
 struct World {
     queue: BatchQueue<Shaky>,
     lines: Lines,
@@ -90,7 +91,7 @@ impl World {
         self.queue.produce_weighted(item, None, &mut Wait).unwrap();
     }
 
-    /// Produces while the handler is inside, so that all of it is taken by one later turn.
+    /// Produces while the handler is in a call, so that one later turn takes all the items.
     fn produce_behind_a_call(&self, items: &[(usize, usize, bool)]) {
         self.produce(0, 1, true);
         self.entered.wait();

@@ -79,7 +79,7 @@ fn without_a_free_thread_a_removal_ends_at_its_deadline() {
     shut_down(&queue);
 }
 
-/// A handler without `on_close`, which notes the thread that drops it.
+/// Returns a handler without `on_close` that records the thread that drops it.
 fn dropped_by(note: &Arc<Mutex<Option<ThreadId>>>, panics: bool) -> HandlerRef<Sent> {
     struct Dropped(Arc<Mutex<Option<ThreadId>>>, bool);
     impl Drop for Dropped {
@@ -106,7 +106,7 @@ fn a_handler_with_nothing_to_close_goes_without_a_drain_thread() {
     queue.add_handler(key(1), dropped_by(&removed, true)).unwrap();
     let here = Some(thread::current().id());
     assert_eq!(*replaced.lock().unwrap(), here);
-    // Its drop panics.
+    // This handler's drop panics.
     assert!(queue.remove_handler(key(1)));
     wait_until("the line", || lines.any(" panicked when it was dropped: dropped"));
     assert_eq!(*removed.lock().unwrap_or_else(PoisonError::into_inner), here);

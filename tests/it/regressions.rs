@@ -44,8 +44,8 @@ fn r04_a_shutdown_delivers_accepted_items_and_frees_waiting_producers() {
     assert_conserved(&queue.stats());
 }
 
-/// The original waited for itself. This one does not even begin to: a wait that is found to be one
-/// for itself, a moment later, is logged.
+/// The original waited for itself. Here the wait does not even begin: a wait that is detected later
+/// would be logged.
 #[test]
 fn r05_a_shutdown_from_a_handler_returns() {
     let (lines, collector) = (Lines::default(), Collector::default());
@@ -252,8 +252,7 @@ fn r11_a_snapshot_never_waits() {
     assert_conserved(&queue.stats());
 }
 
-/// In the original, one class of items had one partition, and four threads worked one after the
-/// other.
+/// In the original, one class of items had one partition, so four threads worked one after another.
 #[test]
 fn r12_one_type_keeps_four_consumers_busy_concurrently() {
     let all = Arc::new(Barrier::new(4));

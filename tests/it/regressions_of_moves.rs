@@ -67,7 +67,7 @@ fn r02_a_handoff_under_load_completes_and_drops_nothing() {
     wait_until("both to have moved", || owners(&queue) == [1, 0]);
     wait_for_progress("both to continue");
     stop.store(true, SeqCst);
-    // A call that began before the stop produces one item more, which a shutdown would refuse.
+    // A call that began before the stop produces one more item, which a shutdown would refuse.
     wait_until("the last items", || queue.stats().total_used() == 0);
     shut_down(&queue);
     assert_eq!((queue.stats().refused, queue.stats().failed), (0, 0));
@@ -97,7 +97,7 @@ fn r03_the_balancer_runs_while_all_drain_threads_are_busy() {
     shut_down(&queue);
 }
 
-/// In the original, a plan with thread 99 of 2 orphaned a partition for ever.
+/// In the original, a plan with thread 99 of 2 orphaned a partition forever.
 #[test]
 fn r08_a_plan_with_a_missing_thread_is_refused() {
     let (config, steered) = steered(config(2));

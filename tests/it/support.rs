@@ -16,7 +16,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// A back-off that no test waits for.
 pub const LONG: Duration = Duration::from_secs(600);
 
-/// An item, with its type, its producer and its number at that producer.
+/// An item with its type, its producer and its number for that producer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
     pub kind: usize,
@@ -30,7 +30,7 @@ impl Item for Sent {
     }
 }
 
-/// Numbers that one item stands for.
+/// A range of numbers that one item stands for.
 #[derive(Debug)]
 pub struct Rows(pub Range<usize>);
 
@@ -67,7 +67,7 @@ pub fn config(threads: usize) -> Config {
     }
 }
 
-/// Retries without end.
+/// Returns a config that retries without end.
 pub fn retrying(threads: usize, backoff: Duration) -> Config {
     let retry = RetryPolicy {
         attempts: Some(1_000),
@@ -83,7 +83,7 @@ pub fn start(config: Config) -> BatchQueue<Sent> {
     BatchQueue::builder("test", config).start().unwrap()
 }
 
-/// A balancer that applies the plan that a test sets, and does nothing before.
+/// A balancer that applies the plan that a test sets, and does nothing until then.
 #[derive(Debug, Default)]
 pub struct Steered(Mutex<Option<Vec<usize>>>);
 
@@ -251,7 +251,7 @@ impl Latch {
 }
 
 /// A handler with two latches: it opens the first on entry and stays inside until the second opens.
-/// Meanwhile its drain thread takes nothing, so items that a test produces stay queued.
+/// Until then its drain thread takes nothing, so items that a test produces stay queued.
 pub fn holding() -> (HandlerRef<Sent>, Arc<Latch>, Arc<Latch>) {
     let (entered, release) = (Arc::new(Latch::default()), Arc::new(Latch::default()));
     let (inside, hold) = (entered.clone(), release.clone());
@@ -277,7 +277,7 @@ pub fn shut_down<T: Item>(queue: &BatchQueue<T>) {
     assert_eq!(queue.shutdown(Some(Instant::now() + PATIENCE)), 0, "{:?}", queue.stats());
 }
 
-/// Has what backs off tried once more, as before the deadline of a shutdown, and shuts down.
+/// Makes batches that back off try once more, as before the deadline of a shutdown, and shuts down.
 pub fn try_once_more<T: Item>(queue: &BatchQueue<T>) {
     queue.close_to_outside(Some(Instant::now()));
     assert_eq!(queue.flush(Some(Instant::now() + PATIENCE), &mut Wait), Ok(true));

@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// Each item of a type comes after all earlier ones of its partition.
+    /// Checks that each item of a type comes after all earlier ones of its partition.
     fn check_order(&self, state: &mut State, thread: Index, of: usize, kind: usize) {
         if self.homes.is_some() {
             self.check_types(state, thread, of, kind);
@@ -114,8 +114,8 @@ impl World {
         }
     }
 
-    /// Where types come and go: each item is of the handler's type, and newer than those of its
-    /// producer and type in the batches before.
+    /// Where types come and go, checks that each item is of the handler's type, and newer than
+    /// those of its producer and type in earlier batches.
     fn check_types(&self, state: &mut State, thread: Index, of: usize, kind: usize) {
         let lock =
             state.threads[usize::from(thread)].in_flight.and_then(|in_flight| in_flight.lock);
@@ -185,7 +185,7 @@ impl World {
                 lane.tail.extend(job);
                 lane.job = lane.tail.drain(..1).collect();
             }
-            // No producer is notified: there is less room than before.
+            // No producer is notified, because there is less room than before.
             let counted = Index::try_from(partition.counted()).expect("few items");
             partition.released = if self.is_off(Rule::HeldCounts) {
                 partition.taken
@@ -195,7 +195,7 @@ impl World {
         } else {
             lane.job.clear();
             lane.state = LaneState::Ready;
-            // What is outstanding may be queued.
+            // Outstanding items may still be queued.
             if lane.tail.is_empty() && lane.outstanding == 0 {
                 partition.lanes[kind] = None;
             }
@@ -211,7 +211,7 @@ impl World {
         }
     }
 
-    /// The owner of a partition has something to do there: first the bit, then the wake-up.
+    /// Notes that a partition has work for its owner: first the bit, then the wake-up.
     pub fn set_bit(&self, state: &mut State, of: usize) {
         state.partitions[of].is_ready |= !self.is_off(Rule::ResultBit);
     }
@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    /// The lane has been seen to: the handler lock is next.
+    /// Ends the work on the lane: the handler lock is next.
     fn end_call(&self, state: &mut State, thread: Index) {
         let me = &mut state.threads[usize::from(thread)];
         if let Some(lock) = me.in_flight.take().and_then(|in_flight| in_flight.lock) {
@@ -233,7 +233,8 @@ impl World {
         }
     }
 
-    /// After the call, with no handler lock: the other lanes of the partition, or a search.
+    /// Continues after the call, without a handler lock: with the other lanes of the partition, or
+    /// a search.
     fn continue_without_lock(&self, state: &mut State, thread: Index) {
         if !self.is_off(Rule::NotifyFlush) {
             state.notify_flush();
@@ -283,7 +284,7 @@ impl World {
         each(Step("thread", thread, "frees lock", number), next);
     }
 
-    /// Submits the jobs of a handler lock again that was freed.
+    /// Resubmits the jobs of a freed handler lock.
     fn recall(&self, mut next: State, thread: Index, each: Each<'_>) {
         let at = usize::from(thread);
         let (partition, kind) = next.threads[at].recalls[0];

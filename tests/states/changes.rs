@@ -1,4 +1,4 @@
-//! The steps of a caller that adds, replaces and removes handlers, one after the other.
+//! The steps of a caller that adds, replaces and removes handlers, one after another.
 
 use super::drain::Each;
 use super::positions::{CloserAt, RemoverAt};
@@ -7,15 +7,14 @@ use super::rules::Rule;
 use super::state::{Index, LaneState, State};
 use super::world::{Step, World};
 
-/// What the caller does with the handler of a type.
+/// A change of a type's handler.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
-    /// The type gets the handler with this handler lock. The caller waits for the end of the one
-    /// before.
+    /// The type gets the handler with this lock. The caller waits for the end of the previous one.
     Add(Index, Index),
     /// The caller waits until the handler has gone.
     Remove(Index),
-    /// It does not wait.
+    /// The caller does not wait.
     RemoveSoon(Index),
 }
 
@@ -26,7 +25,7 @@ impl Change {
         }
     }
 
-    /// The handler lock that the type gets.
+    /// Returns the handler lock that the type gets.
     pub fn lock(self) -> Option<Index> {
         match self {
             Self::Add(_, lock) => Some(lock),
@@ -115,7 +114,7 @@ impl World {
         let is_new = state.registry.as_ref().is_some_and(|it| it.known[kind].is_none());
         let removes = change.lock().is_none();
         if state.closer != CloserAt::Begin || removes && before.is_none() {
-            // Refused, or there is nothing to do.
+            // The change is refused, or there is nothing to do.
             Self::end_change(state, true);
         } else if is_new {
             self.place_type(state, kind);
@@ -127,7 +126,7 @@ impl World {
         }
     }
 
-    /// Publishes another handler of a type that has not gone, or none.
+    /// Publishes another handler, or none, for a type that has not gone.
     fn publish(&self, state: &mut State, change: Change) {
         let (kind, lock) = (usize::from(change.kind()), change.lock());
         if let Some(registry) = &mut state.registry {
@@ -158,7 +157,8 @@ impl World {
         }
     }
 
-    /// The partitions in which jobs of a type may wait for its handler: its home, if it has one.
+    /// Returns the first partition in which jobs of a type may wait for its handler: its home, if
+    /// it has one.
     fn first_partition(state: &State, kind: Index) -> Index {
         let known = state.registry.as_ref().and_then(|it| it.known[usize::from(kind)]);
         known.map_or(0, |known| known.home)
@@ -203,7 +203,7 @@ impl World {
         each(step, next);
     }
 
-    /// The handler is retired; its type is leaving, if it has no other.
+    /// Retires the handler. If the type has no other, it is leaving.
     fn pend(mut next: State, change: Change, step: Step, each: Each<'_>) {
         let kind = usize::from(change.kind());
         let lock = 1 << next.before.expect("a handler that is retired");
@@ -233,7 +233,8 @@ impl World {
         each(step, next);
     }
 
-    /// Under the control lock and that of the lanes: what lingers, or would after a call.
+    /// Keeps items that linger, or would after a call. Under the control lock and that of the
+    /// lanes.
     fn keep_outstanding(&self, state: &mut State, of: usize, kind: usize) {
         let to = state.before.expect("a handler that is removed");
         let its = &mut state.partitions[of];

@@ -1,5 +1,5 @@
-//! The steps by which types go, and are forgotten. Calls that read statistics make them as well, so
-//! they may come at any time.
+//! The steps by which types go and are forgotten. Calls that read statistics make them too, so they
+//! may happen at any time.
 
 use super::drain::Each;
 use super::rules::Rule;

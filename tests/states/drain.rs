@@ -5,7 +5,7 @@ use super::rules::Rule;
 use super::state::{Index, Item, Lane, LaneState, Owner, State};
 use super::world::{Hang, Step, World};
 
-/// Receives what may come next.
+/// Receives the possible next states.
 pub type Each<'a> = &'a mut dyn FnMut(Step, State);
 
 impl World {
@@ -148,7 +148,7 @@ impl World {
         }
     }
 
-    /// After expiry: what is left in one partition after the other.
+    /// After expiry, discards what is left, one partition after another.
     fn discard(&self, state: &State, thread: Index, each: Each<'_>) {
         let mut next = state.clone();
         let at = usize::from(thread);
@@ -171,8 +171,8 @@ impl World {
         each(Step("thread", thread, "discards what is left in", number), next);
     }
 
-    /// The beginning of a cycle; or the search for the next partition of one, with what that knows
-    /// of the close.
+    /// Begins a cycle, or searches for the next partition of one, with the cycle's view of the
+    /// close.
     fn search(&self, state: &State, thread: Index, each: Each<'_>) {
         let mut next = state.clone();
         let at = usize::from(thread);
@@ -218,7 +218,8 @@ impl World {
         }
     }
 
-    /// The partitions that the thread may visit next. Returns whether there is one that it must.
+    /// Enters the partitions that the thread may visit next. Returns whether there is one that it
+    /// must.
     fn visits(&self, state: &State, thread: Index, each: Each<'_>) -> bool {
         let at = usize::from(thread);
         let mut must_work = false;
@@ -252,13 +253,13 @@ impl World {
             || Self::has_news(state, thread) && !self.is_off(Rule::AwakeForNews)
     }
 
-    /// Whether a thread has not seen a close, or the deadline of a shutdown.
+    /// Whether a thread has not yet seen a close, or the deadline of a shutdown.
     fn has_news(state: &State, thread: Index) -> bool {
         let me = &state.threads[usize::from(thread)];
         (me.saw_closing, me.saw_deadline) != (state.is_closing, state.has_deadline())
     }
 
-    /// Under the lock of the lanes.
+    /// Takes items, under the lock of the lanes.
     fn take(&self, state: &mut State, thread: Index, of: usize) {
         let has_several = self.has_several_types(&state.partitions[of]);
         let me = &mut state.threads[usize::from(thread)];
@@ -277,7 +278,7 @@ impl World {
         }
         let mut budget = self.batch;
         if partition.has_lanes() && !has_several {
-            // What the last batch had no room for is filled up.
+            // Tops up the items that did not fit into the last batch.
             budget = partition.lanes().map(|lane| self.room_in(lane)).sum();
             if budget == 0 {
                 partition.was_stopped = true;
@@ -309,7 +310,7 @@ impl World {
         }
     }
 
-    /// Under the lock of the lanes, which ends here.
+    /// Ends the turn, under the lock of the lanes, which is released here.
     fn end_turn(&self, state: &mut State, thread: Index) {
         let at = usize::from(thread);
         let of = usize::from(state.threads[at].partition);

@@ -1,8 +1,8 @@
-//! A search of all states of a system, breadth first: the shortest way to each broken promise comes
-//! first, and from every state a good end must be within reach.
+//! A breadth-first search of all states of a system: finds the shortest path to a broken promise,
+//! and checks that a good end is reachable from every state.
 //!
-//! The second condition is why this is not the `stateright` crate: its properties speak of single
-//! states and of all ways, not of one that is left.
+//! The second condition rules out the `stateright` crate, whose properties are about single states
+//! or all paths, not about the existence of one.
 
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
@@ -10,29 +10,29 @@ use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
-/// Something with a state, that moves in steps. Which comes first is left open.
+/// A system whose state changes in steps, in any order.
 pub trait System {
     type State: Clone + Eq + Hash + Debug;
     type Step: Display;
 
     fn start(&self) -> Self::State;
 
-    /// Calls `each` with what may come next: what happens, and the state after it.
+    /// Calls `each` with every possible next step and the state after it.
     fn steps(&self, state: &Self::State, each: &mut dyn FnMut(Self::Step, Self::State));
 
-    /// The promise that a state breaks.
+    /// Returns the promise that a state breaks.
     fn broken(&self, state: &Self::State) -> Option<String>;
 
-    /// Whether everything that was asked for has been done.
+    /// Whether all tasks are done.
     fn is_good_end(&self, state: &Self::State) -> bool;
 }
 
 #[derive(Debug)]
 pub enum Verdict {
-    /// All states were visited. So many there are.
+    /// All states were visited; this is their number.
     Complete(usize),
-    /// No broken promise among the first so many states. Whether each has a good end in reach was
-    /// not checked.
+    /// This many states were visited, without a broken promise. Reachability of good ends was not
+    /// checked.
     Cut(usize),
     Broken {
         promise: String,
@@ -42,7 +42,7 @@ pub enum Verdict {
 
 const NO_GOOD_END: &str = "nothing leads to a good end";
 
-/// Visits the states of `system`, `limit` of them at most.
+/// Visits the states of `system`, at most `limit` of them.
 pub fn explore<S: System>(system: &S, limit: usize) -> Verdict {
     let mut search = Search { system, states: Vec::new(), parents: Vec::new() };
     let mut numbers: FxHashMap<Rc<S::State>, u32> = FxHashMap::default();
@@ -90,12 +90,12 @@ fn number(index: usize) -> u32 {
 struct Search<'a, S: System> {
     system: &'a S,
     states: Vec<Rc<S::State>>,
-    /// The state from which each was found.
+    /// The predecessor of each state.
     parents: Vec<u32>,
 }
 
 impl<S: System> Search<'_, S> {
-    /// The first state from which no way leads to a good end. `ways`: to, from.
+    /// Returns the first state from which no path leads to a good end. `ways`: to, from.
     fn without_good_end(&self, ways: &mut [(u32, u32)]) -> Option<usize> {
         ways.sort_unstable();
         let mut good: Vec<bool> =
@@ -112,7 +112,7 @@ impl<S: System> Search<'_, S> {
         good.iter().position(|good| !good)
     }
 
-    /// What happened on the shortest way to a state.
+    /// Returns the steps on the shortest path to a state.
     fn way_to(&self, state: usize) -> Vec<String> {
         let mut way = Vec::new();
         let mut at = state;

@@ -1,4 +1,4 @@
-//! The steps of a drain thread that leaves a partition, and completes the move that met it inside.
+//! The steps of a drain thread that leaves a partition, and completes a move that found it inside.
 
 use super::drain::Each;
 use super::positions::At;

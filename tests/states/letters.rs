@@ -12,7 +12,7 @@ use super::world::{Step, World};
 #[derive(Clone, Copy, Debug)]
 pub struct Keeper {
     pub lock: Index,
-    /// After so many tries a job has failed for good.
+    /// The number of tries after which a job has failed for good.
     pub attempts: u8,
     /// The most items in its box.
     pub most: usize,
@@ -133,7 +133,7 @@ impl World {
         state.notify_flush();
     }
 
-    /// Puts the job of a lane into the box. Returns `false` if that has no room.
+    /// Puts the job of a lane into the box. Returns `false` if the box has no room.
     pub fn post(&self, state: &mut State, of: usize, kind: usize) -> bool {
         let keeper = self.keeper.expect("the job is dead");
         let (its, letters) = (&mut state.partitions[of], &mut state.letters);
@@ -155,7 +155,7 @@ impl World {
         true
     }
 
-    /// Under the lock of the lanes: a lane whose dead job had no room is ready.
+    /// Marks a lane whose dead job had no room as ready, under the lock of the lanes.
     pub fn post_again(&self, state: &mut State, of: usize, kind: usize) {
         let is_posted = self.post(state, of, kind);
         let its = &mut state.partitions[of];
@@ -174,7 +174,7 @@ impl World {
         state.wake_all();
     }
 
-    /// Whether there are letters whose handler no thread is inside.
+    /// Whether there are letters while no thread is inside their handler.
     pub fn watch_letters(&self, state: &mut State) -> bool {
         let Some(keeper) = self.keeper.filter(|_| state.letters.is_listed) else { return false };
         if self.is_off(Rule::AwakeForDeadLetters) {
@@ -187,7 +187,7 @@ impl World {
 }
 
 impl State {
-    /// Whether the letters that a flush waits for have gone as well.
+    /// Whether the letters that a flush waits for are settled too.
     pub fn has_settled_letters(&mut self) -> bool {
         self.letters.settled >= *self.letters_goal.get_or_insert(self.letters.posted)
     }

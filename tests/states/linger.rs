@@ -5,7 +5,7 @@ use super::state::{Index, Item, Lane, LaneState, Partition, State};
 use super::world::World;
 
 impl World {
-    /// How many items a lane takes, in a partition of one type.
+    /// Returns how many items a lane takes, in a partition of one type.
     pub fn room_in(&self, lane: &Lane) -> usize {
         let takes_more = lane.state == LaneState::Ready || lane.state.is_lingering();
         let takes_more = takes_more && lane.job.is_empty();
@@ -26,7 +26,7 @@ impl World {
         its.held() >= if self.has_several_types(its) { self.bound.div_ceil(2) } else { self.bound }
     }
 
-    /// After a take: ends the wait of what lingers, if there is no room or no time for it.
+    /// After a take, ends lingering if there is no room or no time for it.
     pub fn end_linger(&self, state: &mut State, thread: Index, of: usize) {
         let its = &state.partitions[of];
         if its.lanes().all(|lane| lane.state.is_due().is_none()) {
@@ -73,13 +73,13 @@ impl World {
         true
     }
 
-    /// Whether all that is left in a partition waits for more, as it may for ever.
+    /// Whether all items left in a partition wait for more, as they may forever.
     pub fn may_linger(&self, state: &State, of: usize) -> bool {
         let its = &state.partitions[of];
         let waits = |lane: &Lane| {
             lane.state.is_lingering() && lane.tail.len() + its.queue.len() < self.batch
         };
-        // Behind it, an item of another type may wait only if that was not known.
+        // An item of another type may wait behind it only if that was not known.
         let is_other = |item: &Item| {
             let (kind, registry) = (usize::from(item.kind), state.registry.as_ref());
             its.lanes[kind].is_none()

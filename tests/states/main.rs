@@ -1,26 +1,26 @@
 //! The protocol as a model whose states are all visited: small queues, in every order of their
-//! steps. `src/flow/ownership/README.md` says what the steps are.
+//! steps. `src/flow/ownership/README.md` describes the steps.
 //!
-//! What the model leaves out: it is sequentially consistent, so it has no fences (loom runs the
-//! real code without that assumption). A rest is a sleep, and pressure wakes no thread. A search
-//! reads all partitions in one step, and a wake-up is one step with the read of the owner word. The
-//! side calls of handlers, weights, spare threads, permits for slow calls, hosts and growth are
-//! missing; there is one queue, whose handler locks are reserved for no other. Waits for each other
-//! are missing as well: they all change under one lock (`threads/waits.rs`). A type that comes or
-//! goes has one partition. The versions of the table of types are left to loom
+//! The model's limits: it is sequentially consistent, so it has no fences (loom runs the real code
+//! without that assumption). A rest is a sleep, and pressure wakes no thread. A search reads all
+//! partitions in one step, and a wake-up is one step with the read of the owner word. The side
+//! calls of handlers, weights, spare threads, permits for slow calls, hosts and growth are not
+//! modelled; there is one queue, whose handler locks are reserved for no other. Circular waits are
+//! not modelled either: they all change under one lock (`threads/waits.rs`). A type that comes or
+//! goes has one partition. The versions of the type table are left to loom
 //! (`flow/route/type_table.rs`).
 //!
 //! | file | holds |
 //! |---|---|
 //! | `explore.rs` | the search |
-//! | `state.rs`, `positions.rs` | what the threads share, and where each of them is |
-//! | `registry.rs` | which types there are, and where; places and partitions that change hands |
-//! | `rules.rs` | the rules that it can leave out |
-//! | `world.rs` | what a queue is asked to do |
-//! | `promises.rs` | the promises, and what a good end is |
+//! | `state.rs`, `positions.rs` | the shared state, and the position of each thread |
+//! | `registry.rs` | the types and their partitions; places and partitions that change hands |
+//! | `rules.rs` | the rules that the model can leave out |
+//! | `world.rs` | the setup and tasks of a queue |
+//! | `promises.rs` | the promises, and the good ends |
 //! | `drain.rs`, `submit.rs`, `calls.rs`, `leave.rs` | the steps of a drain thread |
-//! | `linger.rs`, `letters.rs` | those where batches wait, and where items fail for good |
-//! | `producers.rs`, `changes.rs`, `departures.rs`, `others.rs` | the steps of all others |
+//! | `linger.rs`, `letters.rs` | the steps of batches that wait, and of items that fail for good |
+//! | `producers.rs`, `changes.rs`, `departures.rs`, `others.rs` | the steps of all other threads |
 //! | `worlds.rs`, `worlds_of_batches.rs`, `worlds_of_types.rs` | the worlds that are searched |
 //!
 //! `make loom` runs the tests, with optimisation. They stop at a limit of states; those of `make
@@ -55,10 +55,10 @@ use worlds::worlds;
 /// The most states of a world.
 const LIMIT: usize = 50_000;
 
-/// The same for a world that needs many to break.
+/// The limit for a world that needs many states to break.
 const MANY: usize = 400_000;
 
-/// The limit that is asked for, which must suffice.
+/// Returns the requested limit, which must suffice.
 fn asked_for() -> Option<usize> {
     std::env::var("BATCHQUEUE_STATES").ok().map(|limit| limit.parse().unwrap())
 }

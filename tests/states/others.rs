@@ -1,4 +1,4 @@
-//! The steps of the side that moves partitions, of those who close and flush, and of the clock.
+//! The steps of the side that moves partitions, of closes and flushes, and of the clock.
 
 use super::drain::Each;
 use super::positions::{At, CloserAt, DeadlineAt, FlusherAt, MoverAt};
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// After a comparison that held: the exchange, or only the first half of one.
+    /// After a successful comparison, makes the exchange, or only its first half.
     fn exchange(&self, state: &mut State, partition: Index, word: Owner, to: Index) {
         if self.is_off(Rule::CompareExchange) {
             state.mover = MoverAt::Store { partition, next: word, to };
@@ -181,7 +181,7 @@ impl World {
         }
     }
 
-    /// A deadline is set at any time, and the last try before it is later.
+    /// Sets a deadline at any time; the last try before it comes later.
     pub fn deadline_steps(&self, state: &State, each: Each<'_>) {
         let mut next = state.clone();
         let step = |what| Step("shutdown", 0, what, self.partitions);
@@ -287,7 +287,7 @@ impl World {
     }
 }
 
-/// What a mover makes of an owner word.
+/// Returns what a mover turns an owner word into.
 fn after_revoke(seen: Owner, to: Index) -> Owner {
     match seen {
         Owner::Revoked { from, .. } if from == to => Owner::Owned(to),

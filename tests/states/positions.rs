@@ -1,11 +1,11 @@
-//! Where each of the parties is between two steps.
+//! The position of each party between two steps.
 
 use smallvec::SmallVec;
 
 use super::registry::Found;
 use super::state::{Index, Owner};
 
-/// Where a drain thread is; the partition is `Thread::at`.
+/// The position of a drain thread; the partition is `Thread::at`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum At {
     Search,
@@ -32,7 +32,7 @@ pub enum At {
     ReadWord,
     /// Exchanges the owner word that it read.
     Assign,
-    /// Without compare-and-exchange: it stores, after a comparison.
+    /// Without compare-and-exchange: a store after a comparison.
     StoreWord,
     /// Has assigned the partition.
     Announce,
@@ -40,12 +40,12 @@ pub enum At {
     BeginCall,
     Call,
     Settle,
-    /// Counts what a call that failed in part has consumed.
+    /// Counts the items that a partly failed call has consumed.
     SettlePart,
     /// Puts a job that failed for good into the box of dead letters.
     Bury,
     WakeForLetters,
-    /// Serves that box, at the end of the queue as well.
+    /// Serves that box, including at the end of the queue.
     Letters,
     LettersAtEnd,
     TakeLetters,
@@ -56,7 +56,7 @@ pub enum At {
     SetBit,
     WakeInside,
     Release,
-    /// Submits tickets again.
+    /// Resubmits tickets.
     Recall,
     RecallBit,
     RecallWake,
@@ -81,7 +81,7 @@ pub enum ProducerAt {
     Wait,
 }
 
-/// Moves partitions: a balancer, and the supervisor.
+/// The position of a mover of partitions: a balancer or the supervisor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MoverAt {
     Idle,
@@ -101,7 +101,7 @@ pub enum MoverAt {
         from: Index,
         to: Index,
     },
-    /// Without compare-and-exchange: it stores, after a comparison.
+    /// Without compare-and-exchange: a store after a comparison.
     Store {
         partition: Index,
         next: Owner,
@@ -132,7 +132,7 @@ pub enum CloserAt {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DeadlineAt {
     Begin,
-    /// It is published, and the threads have not been woken.
+    /// The deadline is published, but the threads have not been woken.
     Wake,
     Done,
 }
@@ -150,7 +150,7 @@ pub enum FlusherAt {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RemoverAt {
     Begin,
-    /// Leaves what lingers in a partition to the handler.
+    /// Keeps lingering items of a partition for the handler.
     Keep(Index),
     Publish,
     /// Publishes the handler of a new type at its place, then the type itself.
@@ -172,7 +172,7 @@ pub struct InFlight {
     /// `None`: its type has no handler.
     pub lock: Option<Index>,
     pub fails: bool,
-    /// Whether all but the first item of the job that fails were counted as consumed.
+    /// Whether all but the first item of the failing job were counted as consumed.
     pub is_counted_in_part: bool,
     /// Whether it failed for good and found no room in the box.
     pub is_dead: bool,
@@ -199,21 +199,21 @@ impl InFlight {
 pub struct Thread {
     pub at: At,
     pub partition: Index,
-    /// Published: the partition that it is inside of.
+    /// The published partition that it is inside of.
     pub inside: Option<Index>,
     pub sleeps: bool,
     /// One bit for each partition with a timer.
     pub timers: u8,
-    /// The same if the timer ends in time for the last try.
+    /// One bit for each timer that ends in time for the last try.
     pub early_timers: u8,
     pub in_flight: Option<InFlight>,
-    /// How many more lanes of the partition are to be submitted after the call.
+    /// The number of lanes of the partition left to submit after the call.
     pub left: u8,
-    /// Whether the turn only submits.
+    /// Whether the turn only submits jobs.
     pub only_submits: bool,
     /// Whether the queue was closing when the cycle began.
     pub saw_closing: bool,
-    /// Whether it knew of the deadline of a shutdown.
+    /// Whether the deadline of a shutdown was known when the cycle began.
     pub saw_deadline: bool,
     /// Whether producers may wait for the room that the turn makes.
     pub may_be_awaited: bool,
@@ -221,15 +221,15 @@ pub struct Thread {
     pub is_patient: Option<bool>,
     /// The owner word that it read.
     pub seen: Option<Owner>,
-    /// Jobs that are submitted again.
+    /// Jobs to resubmit.
     pub recalls: SmallVec<[(Index, Index); 4]>,
     /// The handler lock of a ticket that is being served or recalled.
     pub lock: Index,
     /// Whether the time of a shutdown was over before its call ended.
     pub is_cut_off: bool,
-    /// The dead letters in its hand: partition, position.
+    /// The dead letters that it holds: partition, position.
     pub letters: SmallVec<[(Index, u8); 4]>,
-    /// Where it goes when it has served the box.
+    /// The position after it has served the box.
     pub after_letters: Option<At>,
 }
 
@@ -266,7 +266,7 @@ impl Thread {
         };
     }
 
-    /// Whether it is between the check of the owner and the leave.
+    /// Whether it is between the owner check and the leave.
     pub fn works_inside(&self) -> bool {
         matches!(
             self.at,
@@ -287,6 +287,6 @@ pub struct Producer {
     pub next: u8,
     pub waits: bool,
     pub is_notified: bool,
-    /// What the look-up of its next item has found.
+    /// The result of the look-up for its next item.
     pub route: Option<Found>,
 }

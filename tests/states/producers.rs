@@ -13,7 +13,7 @@ impl World {
         let Some(&(planned, kind)) = self.puts[number].get(usize::from(producer.next)) else {
             return;
         };
-        // Where types come and go, the plan says only where items of unknown types are put.
+        // Where types come and go, the plan only decides where items of unknown types go.
         let partition = producer.route.map_or(planned, |route| route.partition);
         let of = usize::from(partition);
         let who = Index::try_from(number).expect("few producers");
@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// Before all else: the first item of the first producer.
+    /// Puts the first item of the first producer, before all else.
     pub fn put_early(&self, state: &mut State) {
         let (partition, kind) = self.puts[0][0];
         let origin = Origin::new(0, 0, None);
@@ -77,7 +77,7 @@ impl World {
         state.producers[0].next = 1;
     }
 
-    /// Under the gate.
+    /// Puts an item, under the gate.
     fn put(&self, state: &mut State, number: usize, of: usize, kind: Index) {
         let is_full = self.is_full(state, of, kind) && !self.is_off(Rule::Bound);
         let partition = &mut state.partitions[of];
@@ -103,7 +103,7 @@ impl World {
         partition.queue.push(Item { kind, position, run: 0, origin });
         partition.put.push(kind);
         partition.open = (partition.open + 1) % Index::try_from(self.segment()).expect("few items");
-        // In a partition without notifications only the put that makes the batch full notifies.
+        // In a partition with suppressed notifications, only the put that fills the batch notifies.
         let was_suppressed = position < partition.notify_at;
         let is_over = position + 1 == partition.notify_at && !self.is_off(Rule::EndSuppression);
         if is_over || was_empty && !was_suppressed {
@@ -130,7 +130,7 @@ impl World {
         used >= self.bound || partition.stalled[usize::from(kind)]
     }
 
-    /// A producer that waits marks a type whose job has waited for long as stalled.
+    /// Lets a waiting producer mark a type whose job has waited for long as stalled.
     fn stall_steps(&self, state: &State, of: usize, step: Step, each: Each<'_>) {
         let partition = &state.partitions[of];
         let used = partition.put.len() - usize::from(partition.released);

@@ -1,4 +1,4 @@
-//! What must hold in each state, and what a good end is.
+//! The promises that hold in each state, and the good ends.
 
 use smallvec::SmallVec;
 
@@ -9,7 +9,7 @@ use super::state::{Index, LaneState, Partition, State, TYPES};
 use super::world::{Hang, World};
 
 impl World {
-    /// The promise that a state breaks.
+    /// Returns the promise that a state breaks.
     pub fn broken_promise(&self, state: &State) -> Option<&'static str> {
         if state.broken.is_some() {
             return state.broken;
@@ -36,7 +36,7 @@ impl World {
         if inside.iter().any(|&lock| state.retired & 1 << lock != 0) {
             return Some("a thread is inside a removed handler");
         }
-        // A batch may come back to its lane when producers have filled the room that it had left.
+        // A batch may return to its lane after producers have filled the room that it left.
         let parked = if self.failures == [0; TYPES] { 0 } else { self.batch };
         let is_over = |its: &Partition| {
             its.queue.len() + its.counted() > self.bound + parked
@@ -49,7 +49,7 @@ impl World {
         if state.partitions.iter().map(settled).sum::<u32>() != u32::from(state.counted) {
             return Some("an item is counted twice, or not");
         }
-        // What returns after the line that an expiring shutdown draws is abandoned.
+        // Items that return after the cut-off of an expiring shutdown are abandoned.
         let is_cut_off = state.threads.iter().any(|thread| thread.is_cut_off);
         if !is_cut_off && !(0..self.partitions).all(|of| Self::accounts_for_all(state, of)) {
             return Some("an item is lost, or in two places");
@@ -60,8 +60,8 @@ impl World {
         None
     }
 
-    /// Whether each item that was put into a partition is in one place: counted, queued, held, in
-    /// the hand of a thread, or a letter.
+    /// Whether each item put into a partition is in exactly one place: counted, queued, held, with
+    /// a thread, or a letter.
     fn accounts_for_all(state: &State, of: Index) -> bool {
         let its = &state.partitions[usize::from(of)];
         let mut seen = its.settled;
@@ -74,7 +74,7 @@ impl World {
         for lane in its.lanes() {
             lane.tail.iter().for_each(|item| see(item.position));
             let runs = lane.state == LaneState::Running;
-            // What a call has consumed or buried leaves the job at its end.
+            // Items that a call has consumed or buried leave the job when it ends.
             let is_done = |at: u8| runs && (its.is_settled(at) || its.is_buried(at));
             let job = lane.job.iter().map(|item| item.position);
             job.filter(|&at| !is_done(at)).for_each(&mut see);
@@ -85,7 +85,7 @@ impl World {
         is_once && usize::try_from(seen.count_ones()) == Ok(its.put.len())
     }
 
-    /// Whether everything that was asked for has been done, and all threads rest or have ended.
+    /// Whether all tasks are done, and all threads rest or have ended.
     pub fn has_ended_well(&self, state: &State) -> bool {
         let ends = self.closes && !self.is_stuck(state);
         let rests = if ends { At::Ended } else { At::Asleep };
@@ -119,12 +119,12 @@ impl World {
         thread.at == At::Call && kind.is_some_and(|kind| self.hang == Hang::Forever(kind))
     }
 
-    /// Whether a shutdown waits for ever, for a call that hangs.
+    /// Whether a shutdown waits forever, for a call that hangs.
     fn is_stuck(&self, state: &State) -> bool {
         !self.expires && state.threads.iter().any(|thread| self.is_hung(thread))
     }
 
-    /// Whether no item is left that could have been handled.
+    /// Whether no item is left that could be handled.
     fn is_handled(&self, state: &State) -> bool {
         let hung = match self.hang {
             Hang::Forever(kind) => Some(kind),
@@ -139,7 +139,7 @@ impl World {
         (0..state.partitions.len()).all(is_handled)
     }
 
-    /// Whether no type is left that could have gone, and all that went are forgotten.
+    /// Whether no type is left that could go, and all that have gone are forgotten.
     fn has_let_go(state: &State) -> bool {
         let waits = |of: usize| {
             let its = &state.partitions[of];
@@ -153,8 +153,8 @@ impl World {
         })
     }
 
-    /// After the end of a queue: every item is counted once, and where a thread came to its end
-    /// none is left.
+    /// After the end of a queue, whether every item is counted once, and none is left where a
+    /// thread has ended.
     fn is_conserved(state: &State) -> bool {
         let put: usize = state.partitions.iter().map(|partition| partition.put.len()).sum();
         let is_empty = |partition: &Partition| partition.queue.is_empty() && partition.held() == 0;

@@ -1,5 +1,4 @@
-//! Types that come and go: what producers and drain threads find of them, and what the control side
-//! knows.
+//! Types that come and go, as producers and drain threads see them, and as the control side does.
 
 use smallvec::SmallVec;
 
@@ -17,7 +16,7 @@ pub struct Entry {
     pub home: Index,
 }
 
-/// What is published at a place.
+/// The published contents of a place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Registered {
     pub kind: Index,
@@ -30,11 +29,12 @@ pub struct Registered {
 pub struct Known {
     pub number: Index,
     pub home: Index,
-    /// While it is leaving: up to which position its partition is to be settled.
+    /// While it is leaving: the position up to which its partition has to be settled.
     pub goal: Option<u8>,
 }
 
-/// Where a type was that has gone, and how many rounds of the cursor it is remembered for.
+/// The former home of a type that has gone, and the rounds of the cursor for which it is
+/// remembered.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Former {
     pub home: Index,
@@ -51,25 +51,25 @@ pub struct Registry {
     /// A type that is about to go.
     pub going: Option<Index>,
     free_numbers: SmallVec<[Index; 4]>,
-    /// How many places there are.
+    /// The number of places.
     made: Index,
-    /// How many types each partition has.
+    /// The number of types of each partition.
     types: [u8; PARTITIONS],
-    /// One bit for each type that it has ever had.
+    /// Per partition, one bit for each type that it has ever had.
     ever: [u8; PARTITIONS],
     pub former: [Option<Former>; TYPES],
-    /// The partition that is checked next, and up to where it is to be settled.
+    /// The partition to check next, and the position up to which it has to be settled.
     cursor: Index,
     goal: Option<u8>,
     // ---- what really happened
     /// Whether each type has a handler, and how often it has lost one.
     has_handler: [bool; TYPES],
     removals: [u8; TYPES],
-    /// Of each producer and type: behind the newest item that a handler got.
+    /// Per producer and type: the position after the newest item that a handler got.
     next: [[u8; TYPES]; PRODUCERS],
 }
 
-/// What a producer's look-up has found.
+/// The result of a producer's look-up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Found {
     pub partition: Index,
@@ -77,8 +77,7 @@ pub struct Found {
     pub origin: Origin,
 }
 
-/// Who put an item, as which of its items, and whether the type had a handler when the item was
-/// looked up.
+/// The producer of an item, the item's number, and whether the type had a handler at the look-up.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
 pub struct Origin(u8);
 
@@ -96,14 +95,14 @@ impl Origin {
         self.0 >> 4 & 7
     }
 
-    /// The life of the type in which it was looked up.
+    /// Returns the life of the type in which the item was looked up.
     fn life(self) -> Option<u8> {
         (self.0 & 15).checked_sub(1)
     }
 }
 
 impl Registry {
-    /// With the types that have a home. One of them may have lost its handler.
+    /// Creates a registry of the types that have a home. One of them may have lost its handler.
     pub fn new(
         homes: [Option<Index>; TYPES],
         locks: [Index; TYPES],
@@ -141,7 +140,7 @@ impl Registry {
         registry
     }
 
-    /// A new type has a place, and a home. Returns the number of the place.
+    /// Gives a new type a place and a home. Returns the number of the place.
     fn give_place(&mut self, kind: usize, home: Index) -> Index {
         let number = self.free_numbers.pop().unwrap_or_else(|| {
             self.made += 1;
@@ -162,29 +161,30 @@ impl Registry {
         self.ever[partition].count_ones() > 1
     }
 
-    /// The handler at a place.
+    /// Returns the handler at a place.
     pub fn place_of(&mut self, kind: usize) -> &mut Option<Registered> {
         let known = self.known[kind].expect("it has not gone");
         &mut self.places[usize::from(known.number)]
     }
 
-    /// A type has got a handler, or lost it.
+    /// Notes that a type has got or lost a handler.
     pub fn note_handler(&mut self, kind: usize, has_handler: bool) {
         self.has_handler[kind] = has_handler;
         self.removals[kind] += u8::from(!has_handler);
     }
 
-    /// The number of the type's current life, while it has a handler.
+    /// Returns the number of the type's current life, while it has a handler.
     fn life(&self, kind: usize) -> Option<u8> {
         self.has_handler[kind].then_some(self.removals[kind])
     }
 
-    /// A thread is about to count an item as unhandled.
+    /// Whether the type of an item that is about to count as unhandled has had a handler all along.
     pub fn had_handler_all_along(&self, kind: usize, origin: Origin) -> bool {
         origin.life().is_some() && origin.life() == self.life(kind)
     }
 
-    /// A handler gets an item. Returns `false` if it had a newer one of the same producer before.
+    /// Notes that a handler gets an item. Returns `false` if it already had a newer one of the same
+    /// producer.
     pub fn note_call(&mut self, kind: usize, origin: Origin) -> bool {
         let next = &mut self.next[origin.producer()][kind];
         let is_in_order = origin.number() + 1 >= *next;
@@ -192,7 +192,8 @@ impl Registry {
         is_in_order
     }
 
-    /// Each place belongs to one type or is free, and partitions have the types that live there.
+    /// Whether each place belongs to one type or is free, and partitions have the types that live
+    /// there.
     pub fn is_consistent(&self) -> bool {
         let of_types = self.known.iter().flatten().map(|known| known.number);
         let mut numbers: SmallVec<[Index; 4]> =
@@ -207,7 +208,7 @@ impl Registry {
 }
 
 impl World {
-    /// A producer's look-up: the home of the type, or where items of unknown types go.
+    /// Looks a type up for a producer: returns its home, or where items of unknown types go.
     pub fn look_up(state: &State, number: usize, kind: Index, unknown: Index) -> Found {
         let registry = state.registry.as_ref().expect("types come and go");
         let kind = usize::from(kind);
@@ -220,7 +221,7 @@ impl World {
         }
     }
 
-    /// The handler lock of the handler at a place, for items of a type in a partition.
+    /// Returns the lock of the handler at a place, for items of a type in a partition.
     pub fn read_place(
         &self,
         registry: &Registry,
@@ -234,7 +235,7 @@ impl World {
         (is_its && is_home).then_some(registered.lock)
     }
 
-    /// The lock of a type's handler, for items in a partition, in one step.
+    /// Returns the lock of a type's handler, for items in a partition, in one step.
     pub fn handler_of(&self, state: &State, kind: usize, of: usize) -> Option<Index> {
         match &state.registry {
             None => state.handlers[kind],
@@ -242,8 +243,8 @@ impl World {
         }
     }
 
-    /// A new type comes: where it was if that is known, else where the fewest types are. Marks its
-    /// partition if that has had another type.
+    /// Places a new type: in its former partition if known, else in the one with the fewest types.
+    /// Marks the partition if it has had another type.
     pub fn place_type(&self, state: &mut State, kind: usize) {
         let registry = state.registry.as_mut().expect("types come and go");
         let former = registry.former[kind].filter(|_| !self.is_off(Rule::ReturnHome));
@@ -260,7 +261,7 @@ impl World {
         }
     }
 
-    /// A type that nothing waits for goes.
+    /// Removes a type that nothing waits for.
     pub fn end_departure(&self, registry: &mut Registry, kind: usize) {
         let Some(known) = registry.known[kind].take() else { return };
         registry.table[kind] = None;
@@ -270,8 +271,7 @@ impl World {
         registry.free_numbers.push(known.number);
     }
 
-    /// One step of the cursor that finds out which types can be forgotten. Returns whether there
-    /// was one.
+    /// Advances the cursor that finds the types to forget. Returns whether it moved.
     pub fn advance_cursor(&self, state: &mut State) -> bool {
         let registry = state.registry.as_mut().expect("types come and go");
         let its = &state.partitions[usize::from(registry.cursor)];

@@ -1,5 +1,5 @@
 //! The rules that the model can leave out, one at a time. `make faults` leaves them out of the
-//! queue itself, under the same names; `scripts/faults/rules.rs` says what each demands.
+//! queue itself, under the same names; `scripts/faults/rules.rs` describes each.
 
 /// The name of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

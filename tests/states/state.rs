@@ -1,4 +1,4 @@
-//! The state of a small queue: what its threads share, and where each of them is.
+//! The state of a small queue: shared state, and the position of each thread.
 
 use smallvec::SmallVec;
 
@@ -10,15 +10,15 @@ pub const PARTITIONS: usize = 2;
 pub const THREADS: usize = 3;
 pub const TYPES: usize = 2;
 
-/// A partition, a drain thread, a type, a handler lock: small numbers.
+/// The number of a partition, drain thread, type or handler lock.
 pub type Index = u8;
 
-/// An item: its type, and how many were put into its partition before it.
+/// An item: its type, and its position in the partition.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Item {
     pub kind: Index,
     pub position: u8,
-    /// How many items of the partition had been taken when it was taken.
+    /// The number of items of the partition that had been taken when this one was.
     pub run: u8,
     /// Where types come and go.
     pub origin: Origin,
@@ -57,14 +57,14 @@ pub enum LaneState {
     Lingering {
         is_due: bool,
     },
-    /// Its dead job waits for room in the box.
+    /// The lane's dead job waits for room in the box.
     AwaitsRoom {
         is_due: bool,
     },
 }
 
 impl LaneState {
-    /// `None`: it waits for no time.
+    /// Whether the time it waits for has come; `None` if it waits for no time.
     pub fn is_due(self) -> Option<bool> {
         match self {
             Self::BackingOff { is_due }
@@ -94,15 +94,15 @@ pub struct Lane {
     /// The job that is in flight, or that failed and comes before the tail.
     pub job: Items,
     pub tries: u8,
-    /// The thread whose consumer has tried the job, with one consumer for each thread.
+    /// With one consumer per thread: the thread whose consumer has tried the job.
     pub tried_by: Option<Index>,
     pub tail: Items,
     pub is_stalled: bool,
     /// Whether the job failed for good.
     pub is_dead: bool,
-    /// Whether its next batch has waited for as long as it may.
+    /// Whether its next batch has waited as long as it may.
     pub has_waited: bool,
-    /// How many items the handler that was removed still gets, and its lock.
+    /// The number of items that the removed handler still gets.
     pub outstanding: u8,
     pub outstanding_to: Index,
     /// If the job consists of such items: the lock of their handler.
@@ -126,7 +126,7 @@ impl Lane {
         }
     }
 
-    /// The lock of the removed handler that still gets its next job.
+    /// Returns the lock of the removed handler that still gets the next job.
     pub fn outstanding_for(&self) -> Option<Index> {
         (self.outstanding > 0 && self.job.is_empty()).then_some(self.outstanding_to)
     }
@@ -146,11 +146,11 @@ impl Lane {
 pub struct Partition {
     pub owner: Owner,
     pub is_ready: bool,
-    /// Marked: it may hold several types.
+    /// Whether it is marked as possibly holding several types.
     pub is_mixed: bool,
     // ---- under the gate
     pub queue: Items,
-    /// How many of the queued items are in the open segment.
+    /// The number of queued items in the open segment.
     pub open: u8,
     pub is_closed: bool,
     // ---- under the lock of the lanes
@@ -163,20 +163,20 @@ pub struct Partition {
     pub stalled: [bool; TYPES],
     /// Puts before this position notify no thread.
     pub notify_at: u8,
-    /// A producer found no room.
+    /// Whether a producer found no room.
     pub is_wanted: bool,
     // ---- what really happened
     /// The types of the items that were put, in order.
     pub put: SmallVec<[Index; 6]>,
-    /// One bit for each of them that is settled.
+    /// One bit for each settled item.
     pub settled: u8,
-    /// The same for those that lingered when their handler was removed.
+    /// One bit for each item that lingered when its handler was removed.
     pub outstanding: u8,
-    /// And for dead letters.
+    /// One bit for each dead letter.
     pub buried: u8,
 }
 
-/// What the lanes of a partition wait for.
+/// The event that the lanes of a partition wait for.
 #[derive(PartialEq, Eq)]
 pub enum LaneUse {
     Empty,
@@ -242,7 +242,7 @@ impl Partition {
         }
     }
 
-    /// While the queue closes: whether its owner has something to do.
+    /// Whether its owner has something to do while the queue closes.
     pub fn must_be_finished(&self) -> bool {
         !matches!(self.lane_use(), LaneUse::NotedCalls | LaneUse::Timer)
     }
@@ -251,17 +251,17 @@ impl Partition {
         self.lanes().map(Lane::held).sum()
     }
 
-    /// The held items that count against the bound.
+    /// Returns the number of held items that count against the bound.
     pub fn counted(&self) -> usize {
         self.lanes().filter(|lane| !lane.is_stalled).map(Lane::held).sum()
     }
 
-    /// The position up to which all items are settled, as the queue knows it.
+    /// Returns the position up to which all items are settled, as the queue sees it.
     pub fn completed(&self) -> u8 {
         self.lanes().filter_map(Lane::start).min().unwrap_or(self.taken)
     }
 
-    /// Items that stalled lanes hold.
+    /// Returns the number of items that stalled lanes hold.
     pub fn stalled(&self) -> usize {
         self.held() - self.counted()
     }
@@ -292,10 +292,10 @@ pub struct State {
     /// The lock of each type's handler.
     pub handlers: [Option<Index>; TYPES],
     pub producers: SmallVec<[Producer; 2]>,
-    /// Who holds the control lock.
+    /// Whether the control lock is held.
     pub is_controlled: bool,
     pub mover: MoverAt,
-    /// How many of the planned moves were made.
+    /// The number of planned moves made so far.
     pub moves: u8,
     pub closer: CloserAt,
     pub is_closing: bool,
@@ -310,19 +310,18 @@ pub struct State {
     pub flusher: FlusherAt,
     pub goals: [u8; PARTITIONS],
     pub letters: Letters,
-    /// How many letters a flush waits for, when all items have gone.
+    /// The number of letters that a flush waits for, once all items are settled.
     pub letters_goal: Option<u8>,
     pub flush_waits: bool,
     pub flush_is_notified: bool,
     pub remover: RemoverAt,
-    /// How many of the planned changes of handlers were made.
+    /// The number of planned handler changes made so far.
     pub changes: u8,
-    /// The lock of the handler that the change takes away.
+    /// The lock of the handler that the change removes.
     pub before: Option<Index>,
-    /// One bit for the handler lock of each handler that is retired, and whose retirement has not
-    /// ended.
+    /// One bit for the lock of each handler whose retirement has not ended.
     pub retires: u8,
-    /// The same where it has ended.
+    /// One bit for the lock of each handler whose retirement has ended.
     pub retired: u8,
     /// Where types come and go.
     pub registry: Option<Box<Registry>>,
@@ -349,7 +348,7 @@ impl State {
         self.is_expired || self.is_closing && self.unfinished == 0
     }
 
-    /// Whether a lane of the partition waits for a time, and that has come.
+    /// Whether the time that a lane of the partition waits for has come.
     pub fn has_due(&self, partition: Index) -> Option<bool> {
         let lanes = self.partitions[usize::from(partition)].lanes();
         lanes.filter_map(|lane| lane.state.is_due()).reduce(|due, is_due| due || is_due)

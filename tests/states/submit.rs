@@ -7,7 +7,7 @@ use super::state::{Index, LaneState, State};
 use super::world::{Step, World};
 
 impl World {
-    /// Under the lock of the lanes: the handler of the first ready lane is looked up.
+    /// Looks up the handler of the first ready lane, under the lock of the lanes.
     pub fn submit(&self, mut next: State, thread: Index, step: Step, each: Each<'_>) {
         let of = usize::from(next.threads[usize::from(thread)].partition);
         let Some(kind) = next.partitions[of].first_ready() else {
@@ -38,7 +38,8 @@ impl World {
         each(step, next);
     }
 
-    /// To the handler that was found, if any, or to one that was removed and still gets the job.
+    /// Submits the job to the handler that was found, if any, or to a removed one that still gets
+    /// it.
     pub fn submit_to(&self, state: &mut State, thread: Index, kind: usize, lock: Option<Index>) {
         let of = usize::from(state.threads[usize::from(thread)].partition);
         let lane = state.partitions[of].lanes[kind].as_ref().expect("it is ready");
@@ -55,7 +56,7 @@ impl World {
         }
     }
 
-    /// No item ends without a handler that was put while its type had one, and keeps it.
+    /// Checks that no item ends unhandled if its type has had a handler ever since the put.
     fn check_unhandled(&self, state: &mut State, of: usize, kind: usize) {
         let Some(registry) = &state.registry else { return };
         let lane = state.partitions[of].lanes[kind].as_ref().expect("it is ready");
@@ -66,7 +67,7 @@ impl World {
         }
     }
 
-    /// Under the locks of the lanes and of the handler lock.
+    /// Goes to the handler lock, under the locks of the lanes and of the handler lock.
     pub fn enter_lock(
         &self,
         mut next: State,

@@ -1,4 +1,4 @@
-//! A small queue with a few things to do, and what counts as done.
+//! A small queue with a few tasks, and the condition for their end.
 
 use smallvec::smallvec;
 
@@ -12,14 +12,14 @@ use super::state::{
     HandlerLock, Index, Lane, LaneState, Owner, PARTITIONS, Partition, State, TYPES,
 };
 
-/// What a handler does that does not simply return.
+/// The behaviour of handlers that do not simply return.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Hang {
     #[default]
     No,
     /// The calls of the type's handler never return.
     Forever(Index),
-    /// They return at any time; other threads take over before.
+    /// The calls return at any time; other threads take over before that.
     Long(Index),
 }
 
@@ -32,8 +32,8 @@ impl Hang {
     }
 }
 
-/// The threads of a queue, and what is asked of it. `World::new` is one thread, one partition, one
-/// type, one handler.
+/// The threads and the tasks of a queue. `World::new` has one thread, one partition, one type and
+/// one handler.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools)] // independent facts
 pub struct World {
@@ -42,41 +42,41 @@ pub struct World {
     pub partitions: Index,
     /// Whether a partition may hold several types.
     pub is_mixed: bool,
-    /// Each thread has a consumer, which gets all types.
+    /// Whether each thread has a consumer, which gets all types.
     pub has_consumers: bool,
     /// The lock of each type's handler.
     pub locks: [Index; TYPES],
-    /// What each producer puts in: partition, type.
+    /// The items that each producer puts in: partition, type.
     pub puts: &'static [&'static [(Index, Index)]],
     pub bound: usize,
     /// The most items of a turn and of a job.
     pub batch: usize,
-    /// So many tries of each type's jobs fail.
+    /// The number of tries of each type's jobs that fail.
     pub failures: [u8; TYPES],
-    /// What failed for good goes there.
+    /// The handler of items that failed for good.
     pub keeper: Option<Keeper>,
     /// Whether the first item of a job fails alone.
     pub fails_in_part: bool,
     /// Whether batches wait until they are full.
     pub lingers: bool,
-    /// Whether a back-off, or the wait of a batch, lasts longer than all else.
+    /// Whether a back-off, or the wait of a batch, outlasts everything else.
     pub has_long_waits: bool,
     pub hang: Hang,
-    /// Partition, and the thread that it goes to.
+    /// The moves: partition, and the thread that it goes to.
     pub moves: &'static [(Index, Index)],
     pub flushes: bool,
     pub closes: bool,
     /// Whether a shutdown has a deadline.
     pub has_deadline: bool,
     pub expires: bool,
-    /// Handlers come and go, in this order.
+    /// The changes of handlers, in order.
     pub changes: &'static [Change],
-    /// Where types come and go: the partitions of those that have a handler at first. An item goes
-    /// where its type lives; `puts` says where it goes if the type is not known.
+    /// Where types come and go: the partitions of types that have a handler at first. An item goes
+    /// where its type lives; `puts` says where it goes if the type is unknown.
     pub homes: Option<[Option<Index>; TYPES]>,
-    /// This one of them has lost its handler, and may go.
+    /// The type among these that has lost its handler, and may go.
     pub leaving: Option<Index>,
-    /// The first item of the first producer was put before its type came.
+    /// Whether the first item of the first producer was put before its type came.
     pub is_early: bool,
     /// The rule that is left out.
     pub off: Option<Rule>,
@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    /// The lock of the handler that a lane's next job goes to.
+    /// Returns the lock of the handler that a lane's next job goes to.
     pub fn target(
         &self,
         state: &State,
@@ -141,7 +141,7 @@ impl World {
         }
     }
 
-    /// Under the lock of the lanes, after a change of them.
+    /// Updates the room after a change of the lanes, under their lock.
     pub fn make_room(&self, state: &mut State, partition: usize, may_be_awaited: bool) {
         let each = &mut state.partitions[partition];
         let counted = if self.is_off(Rule::HeldCounts) { 0 } else { each.counted() };
@@ -153,12 +153,12 @@ impl World {
         }
     }
 
-    /// The items of a full segment.
+    /// Returns the number of items of a full segment.
     pub fn segment(&self) -> usize {
         self.bound.div_ceil(4).min(self.batch)
     }
 
-    /// Under the lock of the lanes: the job of a lane is in a thread's hand.
+    /// Gives the job of a lane to a thread, under the lock of the lanes.
     pub fn take_job(&self, lane: &mut Lane) {
         if lane.job.is_empty() {
             let outstanding = usize::from(std::mem::take(&mut lane.outstanding));
@@ -177,8 +177,7 @@ impl World {
         self.is_mixed || its.is_mixed
     }
 
-    /// One bit for each handler that is retired, and that no thread is inside; the others are
-    /// watched.
+    /// Returns one bit for each retired handler that no thread is inside; the others are watched.
     pub fn idle_handlers(state: &mut State) -> u8 {
         let mut idle = 0;
         for (at, lock) in (0..).zip(&mut state.locks).filter(|(at, _)| state.retires & 1 << at != 0)
@@ -283,7 +282,7 @@ impl System for World {
     }
 }
 
-/// What happens: who, which of them, what, and to which partition, type or thread.
+/// A step: the kind and number of the actor, the action, and its partition, type or thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Step(pub &'static str, pub Index, pub &'static str, pub Index);
 

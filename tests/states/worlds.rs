@@ -1,21 +1,21 @@
-//! The worlds that are searched, from small ones to larger ones.
+//! The worlds to search, from small to large.
 
 use super::changes::Change;
 use super::world::{Hang, World};
 use super::worlds_of_batches::{dead_letters, lingering};
 use super::worlds_of_types::{types_that_return, types_that_return_meanwhile};
 
-/// Two threads, and a partition for each.
+/// A world of two threads with a partition each.
 fn two(name: &'static str, puts: &'static [&'static [(u8, u8)]]) -> World {
     World { threads: 2, partitions: 2, ..World::new(name, puts) }
 }
 
-/// Two threads, and one partition for two types.
+/// A world of two threads, and one partition for two types.
 fn mixed(name: &'static str, puts: &'static [&'static [(u8, u8)]]) -> World {
     World { threads: 2, is_mixed: true, ..World::new(name, puts) }
 }
 
-/// The worlds. In `puts` an item is a partition and a type.
+/// Returns the worlds. In `puts`, an item is a partition and a type.
 pub fn worlds() -> Vec<World> {
     let mut worlds = Vec::from(in_one_partition());
     worlds.extend(moves());

@@ -4,7 +4,7 @@ use super::changes::Change;
 use super::letters::Keeper;
 use super::world::World;
 
-/// One type, whose batches of two items wait until they are full, however long.
+/// A world of one type whose batches of two items wait until they are full, however long.
 fn patient(name: &'static str, puts: &'static [&'static [(u8, u8)]]) -> World {
     World { lingers: true, has_long_waits: true, batch: 2, ..World::new(name, puts) }
 }
@@ -82,7 +82,8 @@ pub fn lingering() -> [World; 14] {
     ]
 }
 
-/// Batches of one item, of which those of the first type fail for good, and a box for one item.
+/// A world of batches of one item, where those of the first type fail for good, and a box for one
+/// item.
 fn failing(name: &'static str, puts: &'static [&'static [(u8, u8)]]) -> World {
     let keeper = Some(Keeper { lock: 2, attempts: 1, most: 1 });
     World { failures: [1, 0], keeper, batch: 1, ..World::new(name, puts) }

@@ -1,10 +1,11 @@
-//! The worlds in which types go and come back, while what they left is on its way.
+//! The worlds in which types go and come back while their items are still in the queue.
 
 use super::changes::Change::{Add, Remove, RemoveSoon};
 use super::letters::Keeper;
 use super::world::{Hang, World};
 
-/// One thread, and one partition in which the first type has a handler. The second one has none.
+/// A world of one thread and one partition, in which the first type has a handler and the second
+/// has none.
 fn alone(name: &'static str, puts: &'static [&'static [(u8, u8)]]) -> World {
     World { homes: Some([Some(0), None]), ..World::new(name, puts) }
 }

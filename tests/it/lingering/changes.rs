@@ -1,4 +1,4 @@
-//! What becomes of items that wait when their partition moves, or their handler changes or fails.
+//! Waiting items whose partition moves, or whose handler changes or fails.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn a_partition_that_moves_takes_its_lingering_items_along() {
     put(&queue, 0, 3..10);
     wait_until("the batch", || witness.seen().len() == 10);
     assert_eq!(witness.seen(), (0..10).map(|number| (number, 1)).collect::<Vec<_>>());
-    // Due on the new owner.
+    // The batch becomes due on the new owner.
     shut_down(&queue);
 }
 
@@ -64,7 +64,7 @@ fn a_removed_handler_gets_what_lingers_and_nothing_later() {
         put(&queue, 0, 0..1);
         wait_until_taken(&queue, 1);
         if selector == Selector::ByType {
-            // The owner does not know of these.
+            // The owner has not seen these items.
             put(&queue, 0, 1..3);
         }
         assert!(queue.remove_handler(key(0)));
@@ -77,7 +77,7 @@ fn a_removed_handler_gets_what_lingers_and_nothing_later() {
     }
 }
 
-/// Counts the calls that came before its end.
+/// Counts the calls before its end.
 struct Closing(Calls, Arc<Mutex<usize>>);
 
 impl Handler<Sent> for Closing {

@@ -252,7 +252,7 @@ impl<'a> Actor<'a> {
         }
     }
 
-    /// Checks what must be true of every snapshot.
+    /// Checks what must hold in every snapshot.
     fn check_stats(&self) {
         let (stats, config) = (self.queue.stats(), &self.world.settings.config);
         // Each thread may have a batch of the partition in hand, and one may wait for its next try.

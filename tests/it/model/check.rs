@@ -1,4 +1,4 @@
-//! Checks what must be true when a run is over.
+//! Checks of what must hold after a run.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::SeqCst;

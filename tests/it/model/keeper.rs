@@ -10,7 +10,7 @@ use super::random::Random;
 use super::world::World;
 use crate::support::Sent;
 
-/// What was kept, by type, producer and number: whether the call succeeded.
+/// The kept letters, by type, producer and number: whether the call succeeded.
 pub type Kept = HashMap<(usize, usize, usize), bool>;
 
 pub struct Keeper {

@@ -1,5 +1,5 @@
-//! The handler of the model: it succeeds or fails at random, checks who calls it when, and calls
-//! the queue.
+//! The handler of the model: it succeeds or fails at random, checks its callers, and calls the
+//! queue.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Weak};
@@ -19,7 +19,7 @@ pub const FIRST_PROBE: usize = 1_000;
 pub struct Probe {
     pub id: usize,
     world: Weak<World>,
-    /// The types that it is registered for. Empty means all types.
+    /// The types that it is registered for; empty means all types.
     kinds: Mutex<Vec<usize>>,
     handler: Mutex<Option<HandlerRef<Sent>>>,
     idles: bool,
@@ -117,7 +117,7 @@ impl Probe {
             4 | 5 => Some(Failure::new("not now")),
             6 => Some(Failure::last("never")),
             8 | 9 => {
-                // The rest fails, so that what is consumed is still in order.
+                // The rest fails, so consumed items stay in order.
                 let handled = items.len() / 2;
                 self.end(world, &items[..handled], true);
                 let failed: Vec<usize> = (handled..items.len()).collect();
@@ -215,7 +215,7 @@ impl Drop for Leave<'_> {
     }
 }
 
-/// What distinguishes an item from all others.
+/// Returns a name that is unique to the item.
 fn name(item: &Sent) -> (usize, usize, usize) {
     (item.kind, item.producer, item.number)
 }

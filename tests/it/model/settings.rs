@@ -148,7 +148,7 @@ impl Settings {
             rebalance_interval: Duration::from_millis(random.pick(&[0, 1])),
             takeover_after: Duration::from_millis(random.pick(&[1, 2, 20])),
             spare_threads: None,
-            // So that visits of the watchdog meet everything else.
+            // Short, so that the watchdog's visits race with everything else.
             warn_after: Some(Duration::from_millis(1)),
         };
         if config.max_batch_items > 1 && random.once_in(3) {

@@ -83,8 +83,8 @@ impl World {
         self.violations.lock().unwrap().push(what.into());
     }
 
-    /// The partition for an item with the selector `Given`: always the same for a type and
-    /// producer, so that their order can be checked.
+    /// Returns the partition for an item with the selector `Given`: always the same for a type and
+    /// producer, so that order can be checked.
     pub fn partition(&self, queue: &BatchQueue<Sent>, item: Sent) -> Option<usize> {
         let given = self.settings.config.selector == Selector::Given;
         // Partitions grow only with `ByType`: the count is the same at each call.
@@ -141,7 +141,7 @@ impl World {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Hung;
 
-/// Waits in slices, and not for ever: a test that hangs does not say why.
+/// Waits in slices, up to a limit: a test that hangs does not report why.
 pub struct Impatient(Instant);
 
 impl Default for Impatient {

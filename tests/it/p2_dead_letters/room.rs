@@ -3,7 +3,7 @@
 use super::*;
 use crate::support::holding;
 
-/// Its lane continues, and so do all other types.
+/// The lane continues, and so do all other types.
 #[test]
 fn a_keeper_that_hangs_holds_up_no_handler() {
     for threads in [2, 4] {
@@ -27,7 +27,7 @@ fn a_keeper_that_hangs_holds_up_no_handler() {
     }
 }
 
-/// It keeps the letters of all other types of the queue.
+/// A keeper that also gets the letters of all other types of the queue.
 #[test]
 fn a_keeper_of_the_queue_that_hangs_holds_up_no_removal() {
     let keeper = Arc::new(Keeper { release: Some(Latch::default()), ..Keeper::default() });
@@ -46,7 +46,8 @@ fn a_keeper_of_the_queue_that_hangs_holds_up_no_removal() {
     assert_eq!((keeper.numbers(), keeper.closed.load(SeqCst)), (vec![1], 1));
 }
 
-/// One buffer waits for the keeper. Beyond that the lane waits, and puts find it full.
+/// One buffer of letters waits for the keeper. Beyond that the lane waits, and puts find the
+/// partition full.
 #[test]
 fn letters_without_room_wait_in_their_lane() {
     let keeper = Arc::new(Keeper { release: Some(Latch::default()), ..Keeper::default() });
@@ -97,7 +98,7 @@ fn letters_of_a_keeper_that_hangs_are_abandoned_when_time_runs_out() {
     assert_conserved(&stats);
 }
 
-/// The letters of a lane find room in the turn that their lane kept from taking more.
+/// The letters of a lane find room in the turn that the lane had kept from taking more.
 #[test]
 fn items_behind_letters_that_waited_for_room_are_taken() {
     for per_thread in [false, true] {
