@@ -156,7 +156,7 @@ pub(crate) fn within(name: &str, value: usize, limit: usize) -> Result<usize, Co
     }
 }
 
-/// What producers do when a partition is full.
+/// The behaviour of producers when a partition is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BufferStrategy {
     /// Producers wait, so no item is lost.
@@ -189,7 +189,7 @@ pub struct Config {
     pub selector: Selector,
     /// The exact capacity of a partition, in items. Default: 10,000.
     pub buffer_size: usize,
-    /// What producers do when a partition is full. Default: they wait.
+    /// The behaviour of producers when a partition is full. Default: they wait.
     pub strategy: BufferStrategy,
     /// How long a drain thread rests after its first empty cycle, and between cycles of quick, tiny
     /// batches, so that larger batches form. It does not rest while items arrive too far apart to

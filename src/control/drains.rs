@@ -1,5 +1,5 @@
-//! What drains a queue: dedicated threads that sleep between cycles, the workers of a shared pool,
-//! or its callers.
+//! The threads that drain a queue: dedicated ones that sleep between cycles, the workers of a
+//! shared pool, or its callers.
 
 use std::io;
 

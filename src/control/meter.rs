@@ -17,7 +17,7 @@ const MAX_KEPT_RUNS: u32 = 10;
 /// The share of time that the busiest thread must spend busy before any partition moves.
 const LEAST_BUSY: f64 = 0.05;
 
-/// What a load is made of.
+/// The measure of load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measure {
     /// Attempts to put items: demand. Refused attempts count up to the number of accepted ones,
@@ -118,7 +118,7 @@ impl Reading {
     }
 }
 
-/// What a reading shows about the threads' loads.
+/// The evidence in a reading about the threads' loads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Evidence {
     /// The threads differ by more than chance explains.

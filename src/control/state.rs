@@ -59,7 +59,8 @@ pub(crate) struct Control<T: Item> {
 pub(crate) struct ControlState {
     pub(crate) growth: Growth,
     pub(crate) types: KnownTypes,
-    /// Who may put items in. Past `Open`, the queue does not grow and plans are not carried out.
+    /// The threads that may put items in. Past `Open`, the queue does not grow and plans are not
+    /// carried out.
     pub(crate) access: Access,
     /// Items that an expired shutdown left behind.
     pub(crate) abandoned: u64,
@@ -142,7 +143,7 @@ impl Departures {
     }
 }
 
-/// What a queue still knows of a type.
+/// The state of a type in a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(any(loom, not(any(feature = "python", test))), allow(dead_code))] // for the bindings
 pub(crate) enum Knowledge {

@@ -93,7 +93,7 @@ impl<T: Item> Control<T> {
 // When lines about something that lasts are due: at a limit, then at double the distance each time,
 // and when it is over.
 
-/// What to report.
+/// The report that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Say {
     Nothing,

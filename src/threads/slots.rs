@@ -125,7 +125,7 @@ impl ThreadSlot {
         Duration::from_nanos(self.progress.busy_ns.load(Ordering::Relaxed)) + present
     }
 
-    /// When a handler last returned quickly, since the queue's start.
+    /// Returns when a handler last returned quickly, since the queue's start.
     pub(crate) fn last_quick_call(&self) -> Option<Duration> {
         // Relaxed: a figure, ordered by nothing.
         let at = self.progress.last_quick_call_ms.load(Ordering::Relaxed);

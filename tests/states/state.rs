@@ -20,7 +20,7 @@ pub struct Item {
     pub position: u8,
     /// The number of items of the partition that had been taken when this one was.
     pub run: u8,
-    /// Where types come and go.
+    /// Only where types come and go.
     pub origin: Origin,
 }
 
@@ -161,7 +161,7 @@ pub struct Partition {
     pub taken: u8,
     pub released: u8,
     pub stalled: [bool; TYPES],
-    /// Puts before this position notify no thread.
+    /// Puts before this position do not notify.
     pub notify_at: u8,
     /// Whether a producer found no room.
     pub is_wanted: bool,
@@ -323,7 +323,7 @@ pub struct State {
     pub retires: u8,
     /// One bit for the lock of each handler whose retirement has ended.
     pub retired: u8,
-    /// Where types come and go.
+    /// Only where types come and go.
     pub registry: Option<Box<Registry>>,
     /// The first promise that a step broke.
     pub broken: Option<&'static str>,
