@@ -134,8 +134,8 @@ fn close(loads: &[f64], smallest: f64, largest: f64) -> bool {
 }
 
 /// Maps bins to threads so that load stays: the bin and the thread that share the most load are
-/// matched first, then the next pair of which neither is taken. Greedy: at least half as much load
-/// stays as with the best matching.
+/// matched first, then the next pair of which neither is matched. Greedy: at least half as much
+/// load stays as with the best matching.
 fn matched(ranked: &Ranked, bins: &[u32], today: &[u32], threads: usize) -> Vec<u32> {
     let mut shared = vec![0.0; threads * threads];
     for ((bin, thread), load) in bins.iter().zip(today).zip(&ranked.load) {
