@@ -45,7 +45,7 @@ impl World {
         let lane = state.partitions[of].lanes[kind].as_ref().expect("it is ready");
         let Some(lock) = lock.or_else(|| lane.outstanding_for()) else {
             self.check_unhandled(state, of, kind);
-            return self.take(state, thread, of, kind, None);
+            return self.put_in_flight(state, thread, of, kind, None);
         };
         let me = &mut state.threads[usize::from(thread)];
         me.at = At::Submit;
@@ -86,12 +86,19 @@ impl World {
             lane.state = LaneState::Posted(number);
         } else {
             lock.is_held = true;
-            self.take(&mut next, thread, of, kind, Some(number));
+            self.put_in_flight(&mut next, thread, of, kind, Some(number));
         }
         each(step, next);
     }
 
-    fn take(&self, state: &mut State, thread: Index, of: usize, kind: usize, lock: Option<Index>) {
+    fn put_in_flight(
+        &self,
+        state: &mut State,
+        thread: Index,
+        of: usize,
+        kind: usize,
+        lock: Option<Index>,
+    ) {
         let lane = state.partitions[of].lanes[kind].as_mut().expect("it is ready");
         self.take_job(lane);
         let me = &mut state.threads[usize::from(thread)];
