@@ -1,12 +1,14 @@
 """Commits into an Iceberg table: beside others, with answers that are lost, and killed."""
 
 import itertools
+import os
 import pickle
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,12 +21,14 @@ from pyiceberg.exceptions import (
     CommitStateUnknownException,
     ForbiddenError,
 )
+from pyiceberg.expressions.visitors import _ManifestEvalVisitor
+from pyiceberg.utils.concurrent import ExecutorFactory
 from requests.exceptions import ConnectTimeout
 from sqlalchemy.dialects.sqlite.base import SQLiteDialect
 from sqlalchemy.exc import OperationalError
 
 from batchqueue.outputs import StoreError, StoreUnavailableError
-from outputs_support.epochs import COUNT, add, state
+from outputs_support.epochs import COUNT, DAY, add, state
 
 
 @pytest.fixture
@@ -88,6 +92,34 @@ def test_commit_of_another_process_meanwhile_makes_it_fail_and_leaves_nothing(st
         write()
     assert data_files(tmp_path) == there
     assert state(store)[0] == {"a": 1, "b": 1, "other": 1, "shared": 1}
+
+
+def test_files_to_replace_are_found_by_several_threads(store, monkeypatch):
+    """pyiceberg's evaluator has the manifest in hand as an attribute, and threads share it."""
+    writer, overtaken = threading.current_thread(), threading.Event()
+
+    class Overtaken(_ManifestEvalVisitor):
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+            if name == "partition_fields" and threading.current_thread() is not writer:
+                day = int.from_bytes(value[1].lower_bound, "little") // DAY
+                if day == 1:
+                    overtaken.wait()
+                elif day == 0:
+                    overtaken.set()
+
+    days = [COUNT("a", day * DAY) for day in range(8)]
+    for partial in days:
+        with store.transaction() as transaction:
+            transaction.merge([partial])
+    with ThreadPoolExecutor(2) as threads, monkeypatch.context() as patch:
+        patch.setattr(ExecutorFactory, "_instance", threads)
+        patch.setattr(ExecutorFactory, "_instance_pid", os.getpid())
+        patch.setattr("pyiceberg.expressions.visitors._ManifestEvalVisitor", Overtaken)
+        with store.transaction() as transaction:
+            transaction.merge([COUNT("a", DAY)])
+    assert overtaken.is_set()
+    assert store.read(COUNT) == [days[0], COUNT("a", DAY, 2), *days[2:]]
 
 
 def test_no_loss_two_concurrent_processes_that_repeat_both_count(store):

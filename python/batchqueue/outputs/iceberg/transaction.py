@@ -4,14 +4,14 @@ import itertools
 import json
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import write_file
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table import FileScanTask, Table, Transaction, WriteTask
 from pyiceberg.table.metadata import TableMetadata
@@ -128,6 +128,7 @@ class Replacement:
             self._transaction.set_properties({LAYOUTS: layouts})
         with self._transaction.update_snapshot(snapshot_properties=properties).overwrite() as made:
             _leave_out_empty_manifests(made)
+            _evaluate_with_copies(made)
             for task in replaced:
                 made.delete_data_file(task.file)
             for file in self._written:
@@ -163,6 +164,22 @@ def _leave_out_empty_manifests(snapshot: Any) -> None:
         for manifest in existing()
         if manifest.has_added_files() or manifest.has_existing_files()
     ]
+
+
+def _evaluate_with_copies(snapshot: Any) -> None:
+    """Give each call of the evaluators of manifests its own state.
+
+    pyiceberg 0.12 finds the files to delete in several threads, and its evaluator keeps the
+    manifest in hand as an attribute. A thread that met the manifest of another one would skip its
+    own, and the commit would miss the files in it.
+    """
+    build = snapshot._build_manifest_evaluator
+
+    def built(spec_id: int) -> Callable[[ManifestFile], bool]:
+        evaluator = build(spec_id).__self__
+        return lambda manifest: bool(copy(evaluator).eval(manifest))
+
+    snapshot._build_manifest_evaluator = built
 
 
 class _Exclusive(Table):
