@@ -58,6 +58,7 @@ from batchqueue.spark.task.unstorable import (
     entity_columns,
     grouping_columns,
     must_not_be_null,
+    refused_rows,
     stored_text_columns,
     too_long,
     wrong,
@@ -73,6 +74,9 @@ _NEWEST = "batchqueue newest"
 
 _UNKNOWN_TAGS, _VALUES = "batchqueue unknown tags", "batchqueue values of "
 """Columns beside the measures: rows with an unknown tag, and the values behind each sum."""
+
+_NOT_UTF8 = "batchqueue not UTF-8 in "
+"""Columns with the rows whose text in a column is not UTF-8, which tasks refuse to read."""
 
 
 @dataclass(frozen=True)
@@ -212,13 +216,10 @@ def _why_differs(measure: Measure, df: "DataFrame", *, in_shards: bool) -> str |
         return "is a sum of floats, which Spark SQL does not compensate"
     if isinstance(measure, Sum | Mean) and in_shards:
         return "is a sum, which may fit in the parts of tasks but not as a whole"
-    if isinstance(measure, DistinctSketch) and _type_name(df, measure.column) in _TEXTS:
-        return "counts texts, of which Spark SQL leaves out empty ones"
     return None
 
 
 _FLOATS = ("float", "double")
-_TEXTS = ("string", "char", "varchar", "binary")
 
 
 def collect_partials(
@@ -400,9 +401,19 @@ def _plan(
     if step.type_column is not None:
         known = _has_tag(fn, df, step.type_column, step.tags)
         measures.append(fn.count_if(~known).alias(_UNKNOWN_TAGS))
+    for name in _distinct_texts(df, aggregation):
+        is_wrong = f"NOT {_is_utf8(df, quoted(name))}"
+        measures.append(fn.count_if(fn.expr(is_wrong)).alias(_NOT_UTF8 + name))
     if watermark is not None:
         measures.append(_newest_in_sql(fn, watermark, df).alias(_NEWEST))
     return df.groupBy(*keys).agg(_count_of_rows(fn, aggregation).alias(ROWS), *measures)
+
+
+def _distinct_texts(df: "DataFrame", aggregation: Aggregation) -> list[str]:
+    """Return the columns of texts that are hashed, so that no group shows what is in them."""
+    measures = aggregation.measures.values()
+    columns = {each.column for each in measures if isinstance(each, DistinctSketch)}
+    return sorted(column for column in columns if _type_name(df, column) == "string")
 
 
 def _has_tag(fn: Any, df: "DataFrame", column: str, tags: Sequence[str]) -> "Column":
@@ -470,21 +481,26 @@ def _in_sql(fn: Any, measure: Measure, df: "DataFrame", sql: Mapping[type, Any])
 def _distinct(fn: Any, measure: DistinctSketch, df: "DataFrame") -> "Column":
     """Return a sketch of DataSketches; of values that Spark's function takes in another type."""
     column = fn.col(quoted(measure.column))
-    cast = _LONGS.get(_type_name(df, measure.column) or "")
-    values = column if cast is None else fn.expr(cast.format(quoted(measure.column)))
+    sql = _COUNTED.get(_type_name(df, measure.column) or "")
+    values = column if sql is None else fn.expr(sql.format(quoted(measure.column)))
     sketch: Column = fn.hll_sketch_agg(values, fn.lit(lg_registers(measure.accuracy)))
     return sketch
 
 
-_LONGS = {
+_EMPTY_TEXT = "batchqueue empty text 078194685"
+"""Stands for the empty text, which Spark's function leaves out: their hashes set the same bits."""
+
+_COUNTED = {
     "byte": "CAST({} AS bigint)",
     "short": "CAST({} AS bigint)",
     "integer": "CAST({} AS bigint)",
     "boolean": "CAST({} AS bigint)",
     "date": "CAST(unix_date({}) AS bigint)",
     "timestamp": "unix_micros({})",
+    "string": f"IF({{0}} = '', '{_EMPTY_TEXT}', {{0}})",
+    "binary": f"IF({{0}} = X'', CAST('{_EMPTY_TEXT}' AS binary), {{0}})",
 }
-"""How a value of a type is counted as the integer that an `Aggregator` counts."""
+"""How a value of a type is counted as an `Aggregator` counts it: most as an integer."""
 
 
 def _type_name(df: "DataFrame", column: str) -> str | None:
@@ -533,6 +549,9 @@ def _checked(table: pa.Table, step: ArrowAggregation, limits: TextLimits) -> tup
             "the step's tags, so nothing of this epoch is committed; every tag must be in one of "
             "`arrow`"
         )
+    for name in table.column_names:
+        if name.startswith(_NOT_UTF8) and any(table.column(name).to_pylist()):
+            raise refused_rows(wrong(name.removeprefix(_NOT_UTF8), NOT_UTF8, step))
     for name, measure in step.aggregation.measures.items():
         if isinstance(measure, Sum | Mean) and table.column(name).null_count:
             values: Any = table.column(_VALUES + name).filter(table.column(name).is_null())

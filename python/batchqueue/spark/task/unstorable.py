@@ -226,10 +226,15 @@ def check_groups(groups: pa.RecordBatch, step: ArrowAggregation, limits: TextLim
     check_not_null(groups, step)
     for found in _in_groups(groups, step, limits):
         if _any(found.rows):
-            raise SinkError(
-                f"{found.text}, so nothing of this epoch is committed: leave such rows out, or "
-                "give the job on_bad_row='skip', or on_bad_row=DeadLetters(), which keeps them"
-            )
+            raise refused_rows(found.text)
+
+
+def refused_rows(text: str) -> SinkError:
+    """Return the error of an epoch with rows in which this is wrong."""
+    return SinkError(
+        f"{text}, so nothing of this epoch is committed: leave such rows out, or give the job "
+        "on_bad_row='skip', or on_bad_row=DeadLetters(), which keeps them"
+    )
 
 
 def _in_groups(

@@ -125,6 +125,32 @@ def test_distinct_counts_of_tasks_and_of_spark_sql_are_the_same_values(
             assert found.estimate == pytest.approx(wanted, rel=0.05, abs=0.02)
 
 
+@pytest.mark.parametrize("kind", ["string", "binary"])
+def test_empty_text_counts_in_both_ways(spark: SparkSession, store: SqliteStore, kind: str) -> None:
+    rows = spark.range(6).selectExpr(
+        "id DIV 3 AS city", f"CAST(IF(id > 3, NULL, repeat('x', id % 3)) AS {kind}) AS name"
+    )
+    step = ArrowAggregation(keys=["city"], metrics={VISITORS: Distinct("name")})
+    found = []
+    ways: tuple[Any, ...] = ("tasks", "spark")
+    for l1 in ways:
+        MetricsWriter(job(store, step), l1=l1, sinkId=l1).write_batch(rows)
+        found.append([item.estimate for item in store.read(VISITORS, l1)])
+    assert found[0] == found[1]
+    assert list(map(round, found[0])) == [3, 1]
+
+
+@pytest.mark.parametrize("l1", ["tasks", "spark"])
+def test_distinct_texts_that_are_not_utf8_fail_the_epoch(
+    spark: SparkSession, store: SqliteStore, l1: Any
+) -> None:
+    rows = spark.range(2).selectExpr("'rome' AS city", "CAST(X'FF' AS string) AS name")
+    step = ArrowAggregation(keys=["city"], metrics={VISITORS: Distinct("name")})
+    with pytest.raises(Exception, match="not UTF-8"):  # Spark wraps that of a task
+        MetricsWriter(job(store, step), l1=l1).write_batch(rows)
+    assert store.summaries("orders") == []
+
+
 def visits(rows: pa.RecordBatch) -> Iterator[Metrics]:
     types = ArrowAggregation(keys=["city"], metrics=VISITS).types
     for row in rows.to_pylist():
