@@ -33,7 +33,26 @@ from batchqueue.spark.options import L1Choice
 from batchqueue.spark.requirements import SinkError
 from batchqueue.spark.steps import ArrowAggregation
 from batchqueue.spark.task.arrow import to_arrow
-from batchqueue.spark.task.bad_rows import LARGE, UnknownTag
+from batchqueue.spark.task.bad_rows import (
+    FIRST_DAY,
+    HAS_NUL,
+    IS_NULL,
+    LARGE,
+    LAST_DAY,
+    NO_DATE,
+    NOT_UTF8,
+    TextLimits,
+    UnknownTag,
+    UnstorableRow,
+    check_groups,
+    entity_columns,
+    grouping_columns,
+    must_not_be_null,
+    refused_rows,
+    stored_text_columns,
+    too_long,
+    wrong,
+)
 from batchqueue.spark.task.contents import contents_of_groups
 from batchqueue.spark.task.groups import (
     ROWS,
@@ -45,24 +64,6 @@ from batchqueue.spark.task.groups import (
     without_null_keys,
 )
 from batchqueue.spark.task.message import AttemptSummary, EpochId
-from batchqueue.spark.task.unstorable import (
-    FIRST_DAY,
-    HAS_NUL,
-    IS_NULL,
-    LAST_DAY,
-    NO_DATE,
-    NOT_UTF8,
-    TextLimits,
-    UnstorableRow,
-    check_groups,
-    entity_columns,
-    grouping_columns,
-    must_not_be_null,
-    refused_rows,
-    stored_text_columns,
-    too_long,
-    wrong,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -686,7 +687,7 @@ def _start(window: Window, micros: str, width: int, offset: int) -> str:
 
 # Bad rows in Spark SQL: which they are, and how their groups become counts and dead letters.
 #
-# The conditions are those of `task/unstorable.py` and of the tags. Each bad row has a text in
+# The conditions are those of `task/bad_rows.py` and of the tags. Each bad row has a text in
 # another column, by which the first step groups, so that there is no second pass over the rows.
 
 

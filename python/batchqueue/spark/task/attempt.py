@@ -15,7 +15,7 @@ from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.requirements import SinkError
 from batchqueue.spark.stage import CpuMeter, QueueStage, infrequent_gc
 from batchqueue.spark.steps import ArrowAggregation, ArrowHandler, Emit, HandlerFactory
-from batchqueue.spark.task.bad_rows import RowReader
+from batchqueue.spark.task.bad_rows import RowReader, TextLimits, check_groups
 from batchqueue.spark.task.contents import (
     Contents,
     are_of_groups,
@@ -41,7 +41,6 @@ from batchqueue.spark.task.message import (
     check_size,
     encode_message,
 )
-from batchqueue.spark.task.unstorable import TextLimits, check_groups
 
 # L1 of one attempt: the handlers that merge its rows, and the way of the rows to them.
 

@@ -3,21 +3,26 @@
 import json
 import math
 import time
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute
 
-from batchqueue.aggregation import Metrics
+from batchqueue.aggregation import Max, Metrics, Min
+from batchqueue.aggregation.metrics import ESCAPE, SEPARATOR
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.base import BadRows
 from batchqueue.outputs.layout import check_storable
 from batchqueue.spark.job import AggregationJob, DeadLetters
 from batchqueue.spark.requirements import SinkError
-from batchqueue.spark.task.arrow import texts_of, unknown_tags
+from batchqueue.spark.steps import ArrowAggregation, ArrowStep
+from batchqueue.spark.task.arrow import plain, texts_of, unknown_tags
+from batchqueue.spark.task.groups import check_not_null
 from batchqueue.spark.task.message import decode, encode
-from batchqueue.spark.task.unstorable import TextLimits, UnstorableRow, unstorable_by_row
 
 LARGE = 100
 """Rows of a batch that are not all bad by chance."""
@@ -255,3 +260,317 @@ def _in_json(value: Any) -> Any:
 def _storable(text: str) -> str:
     """Return a text without what some store cannot hold: NUL, and lone surrogates."""
     return text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
+
+
+# Rows of declared aggregations with a key or a text that the store could not hold.
+#
+# They are found in columns: in the rows of a task before any step gets them, or in the groups,
+# where such rows fail the epoch. `driver/pushdown.py` says the same in Spark SQL.
+
+
+_compute: Any = pyarrow.compute  # its type hints lack functions
+
+EPOCH = date(1970, 1, 1)
+FIRST_DAY, LAST_DAY = ((day - EPOCH).days for day in (date.min, date.max))
+"""The dates that Python has, in days since 1970."""
+
+IS_NULL = "is null, and no store can hold a null key; null_keys can give it a value"
+NOT_UTF8 = "has a text that is not UTF-8"
+HAS_NUL = "has a text with NUL, which this store cannot hold"
+NO_DATE = "has a date before the year 1 or after 9999, which Python does not have"
+
+
+class UnstorableRow(ValueError):
+    """A declared metric of a row has a key or a text that the store cannot hold."""
+
+
+class Finding(NamedTuple):
+    """What is wrong with some rows.
+
+    Attributes:
+        rows: Which rows it is; boolean.
+        text: What is wrong, with the column and the metrics.
+    """
+
+    rows: pa.BooleanArray
+    text: str
+
+
+@dataclass(frozen=True)
+class TextLimits:
+    """What a store holds of texts in keys and values.
+
+    Attributes:
+        holds_nul: Whether a text may have the character NUL.
+        sink_id: The sink, whose name counts where keys have a limit.
+        most_name_bytes: Of sink, metric and entity together; None without a limit.
+    """
+
+    holds_nul: bool
+    sink_id: str
+    most_name_bytes: int | None
+
+    @classmethod
+    def of(cls, job: AggregationJob, sink_id: str) -> "TextLimits":
+        """Return the limits of the store of a job; another store than those here has none."""
+        store = job.store
+        return cls(
+            getattr(store, "holds_nul", True), sink_id, getattr(store, "most_name_bytes", None)
+        )
+
+    def most_entity_bytes(self, step: ArrowAggregation) -> int | None:
+        """Return how many bytes the entities of a step may have; None without a limit."""
+        if self.most_name_bytes is None or not step.types:
+            return None
+        longest = max(len(name.encode()) for name in step.types)
+        return max(0, self.most_name_bytes - len(self.sink_id.encode()) - longest)
+
+    def wrong_text(self, partial: Metrics) -> str | None:
+        """Return what is wrong with the key or the texts of a partial; None if nothing is."""
+        if None in partial.key:
+            return f"metric {partial.name} has the key {partial.key}, and no store holds null there"
+        values = (value for row in partial.to_rows() for value in row)
+        texts = [text for text in (partial.entity, *values) if isinstance(text, str)]
+        about = f"metric {partial.name} of {str(partial.entity)[:40]!r}"
+        for text in texts:
+            if not self.holds_nul and "\0" in text:
+                return f"{about} {HAS_NUL}"
+            if _is_not_unicode(text):
+                return f"{about} {NOT_UTF8}"
+        names = f"{self.sink_id}{partial.name}{partial.entity}".encode()
+        if self.most_name_bytes is not None and len(names) > self.most_name_bytes:
+            return (
+                f"{about} has {len(names):,} bytes with the name of the sink, more than "
+                f"{self.most_name_bytes:,}"
+            )
+        return None
+
+
+def wrong(column: str, what: str, step: ArrowAggregation) -> str:
+    """Return what is wrong with a column of a step."""
+    return f"column {column!r} of {_metrics(step)} {what}"
+
+
+def _metrics(step: ArrowAggregation) -> str:
+    names = list(step.types) or list(step.aggregation.measures)
+    return f"metric{'s' * (len(names) > 1)} {', '.join(names)}"
+
+
+def too_long(step: ArrowAggregation, most: int) -> str:
+    """Return what is wrong with a key that has more than so many bytes."""
+    keys = step.aggregation.keys
+    return (
+        f"the key in column{'s' * (len(keys) > 1)} {', '.join(map(repr, keys))} of "
+        f"{_metrics(step)} has more than {most:,} bytes, the most that this store holds beside the "
+        "names of sink and metric"
+    )
+
+
+def must_not_be_null(step: ArrowAggregation, column: str) -> bool:
+    """Return whether no rule says what becomes of null in a key, or in the times, of a step."""
+    window = step.aggregation.window
+    name = window.output if window is not None and column == window.column else column
+    rule = step.null_keys
+    is_declared = not callable(step.metrics)
+    return is_declared and (rule is None or (isinstance(rule, Mapping) and name not in rule))
+
+
+def grouping_columns(step: ArrowAggregation) -> set[str]:
+    """Return the columns of the rows that make the groups of a step."""
+    window = step.aggregation.window
+    return {*step.aggregation.keys, *(() if window is None else (window.column,))}
+
+
+def stored_text_columns(step: ArrowAggregation) -> set[str]:
+    """Return the columns of the rows whose texts are stored: keys, and extremes of texts."""
+    return {*entity_columns(step), *text_measures(step).values()}
+
+
+def entity_columns(step: ArrowAggregation) -> tuple[str, ...]:
+    """Return the columns of the rows that become text in the keys of declared metrics.
+
+    Bytes in them are read as UTF-8. Those of other columns need not be text: they are only counted,
+    compared or hashed.
+    """
+    return () if callable(step.metrics) else tuple(step.aggregation.keys)
+
+
+def text_measures(step: ArrowAggregation) -> dict[str, str]:
+    """Return the columns of extremes that are stored as text, by the names of their metrics."""
+    return {
+        name: measure.column
+        for name, measure in step.aggregation.measures.items()
+        if isinstance(measure, Min | Max)
+        and name in step.types
+        and step.types[name].columns.get("value") is str
+    }
+
+
+def unstorable_rows(
+    rows: pa.RecordBatch, step: ArrowAggregation, limits: TextLimits
+) -> Iterator[Finding]:
+    """Yield what is wrong with rows of a step.
+
+    A function in place of declared metrics may make any key of its groups, so that only texts which
+    are not UTF-8 are found.
+    """
+    key_columns, stored_texts = grouping_columns(step), stored_text_columns(step)
+    entities = entity_columns(step)
+    for name in step.aggregation.columns:
+        column = rows.column(name)
+        if name in key_columns and must_not_be_null(step, name):
+            yield Finding(column.is_null(), wrong(name, IS_NULL, step))
+        if name in key_columns and pa.types.is_date(column.type):
+            yield Finding(_without_date(column), wrong(name, NO_DATE, step))
+        if _is_string(column.type) or (name in entities and _is_text(column.type)):
+            may_have_nul = limits.holds_nul or name not in stored_texts
+            yield from _unstorable_texts(column, name, step, may_have_nul=may_have_nul)
+    yield from _long_keys(rows, step, limits)
+
+
+def unstorable_by_row(
+    rows: pa.RecordBatch, steps: Sequence[ArrowStep], limits: TextLimits
+) -> dict[int, str]:
+    """Return what is wrong with rows of any step, by their positions."""
+    found: dict[int, str] = {}
+    for step in steps:
+        of_step: Any = None
+        if isinstance(step, ArrowAggregation):
+            findings = unstorable_rows(rows, step, limits)
+        else:
+            findings = _unreadable_rows(rows)
+        for finding in findings:
+            wrong_rows = finding.rows
+            if not _any(wrong_rows):
+                continue
+            if step.type_column is not None:
+                if of_step is None:
+                    tags = texts_of(rows.column(step.type_column))
+                    of_step = pa.array([tag is not None and str(tag) in step.tags for tag in tags])
+                wrong_rows = _compute.and_(wrong_rows, of_step)
+            for position in _compute.indices_nonzero(wrong_rows).to_pylist():
+                found.setdefault(position, finding.text)
+    return found
+
+
+def _unreadable_rows(rows: pa.RecordBatch) -> Iterator[Finding]:
+    """Yield what a handler could not read, whichever columns it reads."""
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if _is_string(column.type):
+            yield from _not_utf8(plain(column), f"column {name!r} {NOT_UTF8}")
+
+
+def check_groups(groups: pa.RecordBatch, step: ArrowAggregation, limits: TextLimits) -> None:
+    """Check that the store can hold the keys and texts of groups.
+
+    Args:
+        groups: What the aggregation of a step with declared metrics has left.
+        step: The step.
+        limits: Of the store.
+
+    Raises:
+        SinkError: It cannot hold one.
+    """
+    check_not_null(groups, step)
+    for found in _in_groups(groups, step, limits):
+        if _any(found.rows):
+            raise refused_rows(found.text)
+
+
+def refused_rows(text: str) -> SinkError:
+    """Return the error of an epoch with rows in which this is wrong."""
+    return SinkError(
+        f"{text}, so nothing of this epoch is committed: leave such rows out, or give the job "
+        "on_bad_row='skip', or on_bad_row=DeadLetters(), which keeps them"
+    )
+
+
+def _in_groups(
+    groups: pa.RecordBatch, step: ArrowAggregation, limits: TextLimits
+) -> Iterator[Finding]:
+    texts = {key: key for key in step.aggregation.keys} | text_measures(step)
+    for name, column in texts.items():
+        values = groups.column(name)
+        if _is_text(values.type):
+            yield from _unstorable_texts(values, column, step, may_have_nul=limits.holds_nul)
+    yield from _long_keys(groups, step, limits)
+
+
+def _unstorable_texts(
+    texts: pa.Array, column: str, step: ArrowAggregation, *, may_have_nul: bool
+) -> Iterator[Finding]:
+    texts = plain(texts)
+    yield from _not_utf8(texts, wrong(column, NOT_UTF8, step))
+    if not may_have_nul:
+        has_nul = _compute.match_substring(texts.cast(pa.large_binary()), b"\0")
+        yield Finding(_compute.fill_null(has_nul, False), wrong(column, HAS_NUL, step))
+
+
+def _not_utf8(texts: pa.Array, text: str) -> Iterator[Finding]:
+    of_bytes = texts.cast(pa.large_binary())
+    try:
+        of_bytes.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        rows = [value is not None and not _is_utf8(value) for value in of_bytes.to_pylist()]
+        yield Finding(pa.array(rows), text)
+
+
+def _long_keys(
+    rows: pa.RecordBatch, step: ArrowAggregation, limits: TextLimits
+) -> Iterator[Finding]:
+    most, keys = limits.most_entity_bytes(step), step.aggregation.keys
+    columns = [rows.column(key) for key in keys]
+    if most is None or not any(_is_text(column.type) for column in columns):
+        return
+    lengths: Any = pa.scalar((len(keys) - 1) * len(SEPARATOR))
+    for column in columns:
+        lengths = _compute.add(lengths, _bytes_in_entity(column, is_alone=len(keys) == 1))
+    yield Finding(_compute.greater(lengths, most), too_long(step, most))
+
+
+def _bytes_in_entity(values: pa.Array, *, is_alone: bool) -> Any:
+    if not _is_text(values.type):
+        values = values.cast(pa.string())
+    of_each = plain(values).cast(pa.large_binary())
+    lengths = _compute.fill_null(_compute.binary_length(of_each), 0)
+    if not is_alone:
+        for special in (ESCAPE, SEPARATOR):
+            escaped = _compute.count_substring(of_each, special.encode())
+            lengths = _compute.add(lengths, _compute.fill_null(escaped, 0))
+    return lengths
+
+
+def _without_date(days: pa.Array) -> Any:
+    numbers = days.cast(pa.date32()).cast(pa.int32())
+    outside = _compute.or_(_compute.less(numbers, FIRST_DAY), _compute.greater(numbers, LAST_DAY))
+    return _compute.fill_null(outside, False)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return _is_string(kind) or bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_not_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _any(rows: pa.BooleanArray) -> bool:
+    return bool(_compute.any(rows).as_py())
