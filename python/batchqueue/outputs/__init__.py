@@ -5,8 +5,6 @@ from batchqueue.outputs.base import (
     BadRows,
     Changed,
     ChangedKeys,
-    CommittingStoreWriter,
-    StoreWriter,
 )
 from batchqueue.outputs.iceberg import IcebergStore
 from batchqueue.outputs.parquet import ParquetStore
@@ -14,11 +12,13 @@ from batchqueue.outputs.postgres import PostgresStore
 from batchqueue.outputs.reading import MetricsReader, Selection, StoredMetric
 from batchqueue.outputs.sqlite_store import SqliteStore
 from batchqueue.outputs.store import (
+    CommittingStoreWriter,
     Epoch,
     MetricsStore,
     StoreError,
     StoreTransaction,
     StoreUnavailableError,
+    StoreWriter,
 )
 
 __all__ = [

@@ -1,7 +1,7 @@
 """`StoreBase`: what the stores here share besides reading, which needs their transactions."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
@@ -13,10 +13,10 @@ from batchqueue.outputs.reading import ROWS_AT_ONCE, MetricsReader, Selection
 from batchqueue.outputs.store import (
     FIRST_BUCKET,
     Epoch,
-    MetricsStore,
     StoreError,
     StoreTransaction,
     bucket_limit,
+    final_before,
 )
 
 if TYPE_CHECKING:
@@ -87,25 +87,6 @@ class ChangedKeys(Metrics):
     def from_rows(cls, entity: str, time_bucket: int, rows: Sequence[Row]) -> Self:
         """Rebuild what `to_rows` wrote."""
         return cls(entity, time_bucket, ((name, bucket) for name, bucket in rows))
-
-
-FINAL_BEFORE = "final_before"
-"""In the summary of an epoch, the time bucket before which all are final."""
-
-
-def final_before(summaries: Callable[[int | None], list[Epoch]]) -> int | None:
-    """Return the time bucket before which all are final; `None` if none are.
-
-    Args:
-        summaries: Reads that many of the newest summaries of a sink; None: all that are kept.
-    """
-    newest = summaries(1)
-    if newest and FINAL_BEFORE not in newest[0].summary:  # not of a Spark sink, or an older one
-        newest = summaries(None)
-    found = (
-        epoch.summary[FINAL_BEFORE] for epoch in reversed(newest) if FINAL_BEFORE in epoch.summary
-    )
-    return next(found, None)
 
 
 class StoreBase(MetricsReader):
@@ -311,48 +292,3 @@ class BadRows(Metrics):
         made = cls(entity, time_bucket, "", "")
         made._rows = [BadRow(*row) for row in rows]
         return made
-
-
-# Consumers that write metrics into a store, for queues like `presets.sql_batch(writers=1)`.
-
-
-class StoreWriter:
-    """Merges each batch into an open transaction, which its owner commits.
-
-    The owner must check the queue's `stats().failed` before it commits: a batch that failed may be
-    half written.
-    """
-
-    def __init__(self, transaction: StoreTransaction) -> None:
-        """Make a writer.
-
-        Args:
-            transaction: The writer uses it alone until the queue is shut down.
-        """
-        self._transaction = transaction
-
-    def consume(self, batch: list[Metrics]) -> None:
-        """Merge a batch."""
-        self._transaction.merge(batch)
-
-
-class CommittingStoreWriter:
-    """Merges each batch into a store, in its own transaction.
-
-    A batch that cannot be written is rolled back as a whole and counts as failed.
-    """
-
-    def __init__(self, store: MetricsStore, sink_id: str = "default") -> None:
-        """Make a writer.
-
-        Args:
-            store: Where to write.
-            sink_id: The sink to write for; "default" by default.
-        """
-        self._store = store
-        self._sink_id = sink_id
-
-    def consume(self, batch: list[Metrics]) -> None:
-        """Merge a batch and commit."""
-        with self._store.transaction(self._sink_id) as transaction:
-            transaction.merge(batch)

@@ -6,12 +6,14 @@ from decimal import Context, Decimal, InvalidOperation
 from functools import cache
 from hashlib import sha256
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from batchqueue.aggregation import Metrics
 from batchqueue.aggregation.metrics import KeyValue, Row
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.store import StoreError
+
+M = TypeVar("M", bound=Metrics)
 
 _LONGEST_NAME = 63
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
@@ -196,6 +198,30 @@ def rows_of(
             heads.append((*key, rank, *key_values) if multi_row else (*key, *key_values))
             rows.append(row)
     return heads, rows
+
+
+def partials_of(metric_type: type[M], rows: Iterable[Row]) -> list[M]:
+    """Rebuild the partials of a metric from its rows, with the columns of `read_table`."""
+    first = len(table_layout(metric_type).key_columns) - 1 + len(metric_type.key_columns)
+    return grouped_partials(metric_type, rows, first)
+
+
+def grouped_partials(metric_type: type[M], rows: Iterable[Row], first: int) -> list[M]:
+    """Rebuild the partials of a metric from its rows, in their order.
+
+    Args:
+        metric_type: The metric.
+        rows: Each with entity and time bucket; equal ones follow each other.
+        first: The first value column.
+    """
+    values = slice(first, None)
+    if not metric_type.multi_row:
+        make = metric_type.from_rows
+        return [make(row[0], row[1], [row[values]]) for row in rows]
+    return [
+        metric_type.from_rows(entity, time_bucket, [row[values] for row in group])
+        for (entity, time_bucket), group in groupby(rows, key=lambda row: row[:2])
+    ]
 
 
 def _fit(rows: list[Row], kinds: list[type], lengths: set[int], before: int) -> bool:

@@ -15,10 +15,10 @@ from batchqueue.outputs.layout import (
     PartialKey,
     by_layout,
     check_keys,
+    partials_of,
     table_layout,
     typed_rows,
 )
-from batchqueue.outputs.reading import partials_of
 from batchqueue.outputs.rows import KEY_TYPES, schema_of, table_of, values_of
 from batchqueue.outputs.store import FIRST_BUCKET, StoreTransaction
 

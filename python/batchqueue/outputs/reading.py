@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from itertools import groupby, islice
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from batchqueue.aggregation import Metrics
@@ -13,7 +13,7 @@ from batchqueue.aggregation.metrics import Entity, KeyValue, Row, checked_value,
 from batchqueue.base.checks import require
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs.layout import Layout, table_layout
+from batchqueue.outputs.layout import Layout, partials_of, table_layout
 from batchqueue.outputs.store import bucket_limit
 
 if TYPE_CHECKING:
@@ -317,27 +317,3 @@ def stored_type(name: str, layout: Layout) -> type[Metrics]:
 def name_and_table(metric: StoredMetric) -> tuple[str, str]:
     """Return what stored metrics are ordered by."""
     return metric.metric_type.name, metric.metric_type.table
-
-
-def partials_of(metric_type: type[M], rows: Iterable[Row]) -> list[M]:
-    """Rebuild the partials of a metric from its rows, with the columns of `read_table`."""
-    first = len(table_layout(metric_type).key_columns) - 1 + len(metric_type.key_columns)
-    return grouped_partials(metric_type, rows, first)
-
-
-def grouped_partials(metric_type: type[M], rows: Iterable[Row], first: int) -> list[M]:
-    """Rebuild the partials of a metric from its rows, in their order.
-
-    Args:
-        metric_type: The metric.
-        rows: Each with entity and time bucket; equal ones follow each other.
-        first: The first value column.
-    """
-    values = slice(first, None)
-    if not metric_type.multi_row:
-        make = metric_type.from_rows
-        return [make(row[0], row[1], [row[values]]) for row in rows]
-    return [
-        metric_type.from_rows(entity, time_bucket, [row[values] for row in group])
-        for (entity, time_bucket), group in groupby(rows, key=lambda row: row[:2])
-    ]

@@ -19,6 +19,7 @@ from batchqueue.outputs.layout import (
     Layout,
     check_keys,
     check_names,
+    grouped_partials,
     is_name,
     quoted,
     rows_of,
@@ -27,7 +28,6 @@ from batchqueue.outputs.layout import (
 from batchqueue.outputs.reading import (
     Selection,
     StoredMetric,
-    grouped_partials,
     name_and_table,
     stored_type,
 )

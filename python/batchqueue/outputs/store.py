@@ -3,7 +3,7 @@
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -240,6 +240,25 @@ class StoreTransaction(ABC):
             ) from self.failure
 
 
+FINAL_BEFORE = "final_before"
+"""In the summary of an epoch, the time bucket before which all are final."""
+
+
+def final_before(summaries: Callable[[int | None], list[Epoch]]) -> int | None:
+    """Return the time bucket before which all are final; `None` if none are.
+
+    Args:
+        summaries: Reads that many of the newest summaries of a sink; None: all that are kept.
+    """
+    newest = summaries(1)
+    if newest and FINAL_BEFORE not in newest[0].summary:  # not of a Spark sink, or an older one
+        newest = summaries(None)
+    found = (
+        epoch.summary[FINAL_BEFORE] for epoch in reversed(newest) if FINAL_BEFORE in epoch.summary
+    )
+    return next(found, None)
+
+
 def to_json(value: Mapping[str, Any]) -> str:
     """Return a summary or a description as JSON.
 
@@ -313,6 +332,51 @@ class MetricsStore(Protocol):
             StoreUnavailableError: It is down, or other writers kept it busy for too long.
         """
         ...
+
+
+# Consumers that write metrics into a store, for queues like `presets.sql_batch(writers=1)`.
+
+
+class StoreWriter:
+    """Merges each batch into an open transaction, which its owner commits.
+
+    The owner must check the queue's `stats().failed` before it commits: a batch that failed may be
+    half written.
+    """
+
+    def __init__(self, transaction: StoreTransaction) -> None:
+        """Make a writer.
+
+        Args:
+            transaction: The writer uses it alone until the queue is shut down.
+        """
+        self._transaction = transaction
+
+    def consume(self, batch: list[Metrics]) -> None:
+        """Merge a batch."""
+        self._transaction.merge(batch)
+
+
+class CommittingStoreWriter:
+    """Merges each batch into a store, in its own transaction.
+
+    A batch that cannot be written is rolled back as a whole and counts as failed.
+    """
+
+    def __init__(self, store: MetricsStore, sink_id: str = "default") -> None:
+        """Make a writer.
+
+        Args:
+            store: Where to write.
+            sink_id: The sink to write for; "default" by default.
+        """
+        self._store = store
+        self._sink_id = sink_id
+
+    def consume(self, batch: list[Metrics]) -> None:
+        """Merge a batch and commit."""
+        with self._store.transaction(self._sink_id) as transaction:
+            transaction.merge(batch)
 
 
 def _partials_of(metric_type: type[M], rows: Sequence[Row]) -> list[M]:

@@ -13,6 +13,7 @@ from batchqueue.outputs.layout import (
     PartialKey,
     by_layout,
     check_keys,
+    partials_of,
     quoted,
     table_layout,
     typed_rows,
@@ -35,7 +36,6 @@ from batchqueue.outputs.reading import (
     Selection,
     StoredMetric,
     name_and_table,
-    partials_of,
     stored_type,
 )
 from batchqueue.outputs.store import FIRST_BUCKET, Epoch, StoreError, StoreTransaction, to_json

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from batchqueue.base.background_log import BackgroundLog
 from batchqueue.base.words import counted
-from batchqueue.outputs.base import BadRows, ChangedKeys, final_before
+from batchqueue.outputs.base import BadRows, ChangedKeys
 from batchqueue.outputs.ledger import write_once
-from batchqueue.outputs.store import StoreTransaction
+from batchqueue.outputs.store import StoreTransaction, final_before
 from batchqueue.spark.commit.guards import (
     BATCH,
     check_batch,

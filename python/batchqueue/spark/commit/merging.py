@@ -11,9 +11,16 @@ import pyarrow.compute
 
 from batchqueue.aggregation import L2PersistenceWorker, Metrics
 from batchqueue.aggregation.metrics import Row
-from batchqueue.outputs.base import FINAL_BEFORE, BadRows, ChangedKeys, StoreWriter, final_before
+from batchqueue.outputs.base import BadRows, ChangedKeys
 from batchqueue.outputs.reading import MetricsReader, Selection
-from batchqueue.outputs.store import Epoch, StoreError, StoreTransaction
+from batchqueue.outputs.store import (
+    FINAL_BEFORE,
+    Epoch,
+    StoreError,
+    StoreTransaction,
+    StoreWriter,
+    final_before,
+)
 from batchqueue.presets import sql_batch
 from batchqueue.queues.handlers import SupportsConsume
 from batchqueue.spark.job import AggregationJob, Watermark

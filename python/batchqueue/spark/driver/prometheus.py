@@ -6,8 +6,7 @@ from enum import Enum
 from batchqueue.base.background_log import BackgroundLog
 from batchqueue.metrics.names import MetricSpec
 from batchqueue.metrics.prometheus import MetricCollector, Sample
-from batchqueue.outputs.base import FINAL_BEFORE
-from batchqueue.outputs.store import Epoch, StoreUnavailableError
+from batchqueue.outputs.store import FINAL_BEFORE, Epoch, StoreUnavailableError
 from batchqueue.spark.commit.summary import SinkTotals, latest_totals
 from batchqueue.spark.driver.progress import LedgerStore, checked_sink_ids
 
