@@ -21,7 +21,7 @@ from batchqueue.outputs.store import (
     StoreWriter,
     final_before,
 )
-from batchqueue.presets import sql_batch
+from batchqueue.queues.config import BatchQueueConfig, BufferStrategy, PartitionPolicy, ThreadPolicy
 from batchqueue.queues.handlers import SupportsConsume
 from batchqueue.spark.job import AggregationJob, Watermark
 from batchqueue.spark.options import SinkOptions
@@ -344,7 +344,17 @@ def _persist_stage(
     is_declared = has_only_built_in_metrics(job.arrow) and job.items is None
     if is_declared and job.l2.dead_letter is None:
         return InlineStage(destination.writer())
-    return QueueStage(f"{name}-persist", sql_batch(destination.writer, writers=1))
+    # One writer, whom all threads of L2 wait for.
+    config = BatchQueueConfig[Metrics](
+        threads=ThreadPolicy.fixed(1),
+        partitions=PartitionPolicy.fixed(1),
+        consumer_factory=destination.writer,
+        buffer_size=10_000,
+        strategy=BufferStrategy.BLOCKING,
+        min_idle_ms=1,
+        max_idle_ms=20,
+    )
+    return QueueStage(f"{name}-persist", config)
 
 
 def _l2_stage(
