@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 from batchqueue.aggregation import Metrics
 from batchqueue.aggregation.metrics import Row
-from batchqueue.outputs.layout import check_storable
+from batchqueue.outputs.layout import check_storable, values_of
 from batchqueue.outputs.reading import ROWS_AT_ONCE, MetricsReader, Selection
 from batchqueue.outputs.store import (
     FIRST_BUCKET,
@@ -219,8 +219,6 @@ class TableStore(StoreBase):
 
     def rows(self, selection: Selection) -> Iterator[Row]:
         """Yield the rows of a selection, as of one commit, with the columns of `read_table`."""
-        from batchqueue.outputs.rows import values_of
-
         for table in self.tables(selection):
             yield from zip(*map(values_of, table.columns), strict=True)
 

@@ -1,23 +1,31 @@
-"""Tables and columns of metrics: names that every store accepts, values that fit their columns."""
+"""Tables and columns of metrics: names that every store accepts, values that fit their columns.
+
+The last part, rows as Arrow data, needs pyarrow; the others do without.
+"""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from decimal import Context, Decimal, InvalidOperation
 from functools import cache
 from hashlib import sha256
 from itertools import groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from batchqueue.aggregation import Metrics
 from batchqueue.aggregation.metrics import KeyValue, Row
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.store import StoreError
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 M = TypeVar("M", bound=Metrics)
 
 _LONGEST_NAME = 63
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
-KEY_COLUMNS = ("sink", "metric", "entity", "time_bucket", "rank")
+KEY_TYPES: dict[str, type] = {"metric": str, "entity": str, "time_bucket": int, "rank": int}
+KEY_COLUMNS = ("sink", *KEY_TYPES)
 _RESERVED_PREFIXES = ("batchqueue_", "sqlite_")
 
 PartialKey = tuple[str, str, int]
@@ -44,6 +52,11 @@ class Layout(NamedTuple):
     def key_columns(self) -> tuple[str, ...]:
         """The columns that identify a row, without the column of the sink."""
         return KEY_COLUMNS[1:] if self.multi_row else KEY_COLUMNS[1:4]
+
+    @property
+    def kinds(self) -> dict[str, type]:
+        """The types of `key_columns` and `columns`, by name and in order."""
+        return {name: KEY_TYPES[name] for name in self.key_columns} | dict(self.columns)
 
 
 @cache
@@ -405,3 +418,106 @@ def described(kind: type) -> str:
 def shown(kind: type) -> str:
     """Return the type of a column as names of tables and messages have it."""
     return kind.__name__.lower()
+
+
+# Stored rows as Arrow: the schema of a table of metrics, and rows in it.
+
+
+@cache
+def arrow_types() -> "dict[type, pa.DataType]":
+    """Return the types of columns in Arrow."""
+    import pyarrow as pa
+
+    return {
+        int: pa.int64(),
+        float: pa.float64(),
+        str: pa.string(),
+        bool: pa.bool_(),
+        Decimal: pa.decimal128(DECIMAL_DIGITS, DECIMAL_PLACES),
+        date: pa.date32(),
+    }
+
+
+def schema_of(layout: Layout) -> "pa.Schema":
+    """Return the schema of a table of metrics."""
+    import pyarrow as pa
+
+    return pa.schema([(name, arrow_types()[kind]) for name, kind in layout.kinds.items()])
+
+
+def schema_of_metric(layout: Layout) -> "pa.Schema":
+    """Return the schema of what is read of one metric: without the column of its name."""
+    return schema_of(layout).remove(0)
+
+
+def table_of(rows: Iterable[tuple[Any, ...]], schema: "pa.Schema") -> "pa.Table":
+    """Return rows of all columns as an Arrow table."""
+    import pyarrow as pa
+
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [typed_array(column, kind.type) for column, kind in zip(columns, schema, strict=True)]
+    return pa.table(arrays, schema=schema)
+
+
+def typed_array(values: Sequence[Any], kind: "pa.DataType") -> "pa.Array":
+    """Return values as an array of a type.
+
+    Raises:
+        ArrowException: A value is not one of the type.
+    """
+    import pyarrow as pa
+    from pyarrow import types
+
+    from batchqueue.base.exact_cast import exact_cast
+
+    if types.is_decimal(kind):
+        return pa.array([value if value is None else _decimal(value) for value in values], kind)
+    if kind != pa.int64():
+        return pa.array(values, kind)
+    # Asked for int64 directly, Arrow would cut the fraction off a float; the cast rejects it. But
+    # the cast would parse text, and turn a datetime into microseconds.
+    array = pa.array(values)
+    if array.type == kind:
+        return array
+    is_number = (types.is_integer, types.is_floating, types.is_decimal, types.is_null)
+    if not any(is_kind(array.type) for is_kind in is_number):
+        odd = next(value for value in values if value is not None)
+        raise pa.ArrowTypeError(f"{odd!r} is not a number")
+    return exact_cast(array, kind)
+
+
+def _decimal(value: Any) -> Decimal:
+    import pyarrow as pa
+
+    try:
+        return FITTING[Decimal](value)  # type: ignore[no-any-return]
+    except (TypeError, OverflowError) as error:
+        raise pa.ArrowInvalid(str(error)) from error
+
+
+def values_of(column: "pa.ChunkedArray | pa.Array") -> Sequence[Any]:
+    """Return the values of a stored column, decimals in their plain form."""
+    from pyarrow import types
+
+    values = column.to_pylist()
+    return plain_in(values) if types.is_decimal(column.type) else values
+
+
+def batch_of(metric: str, rows: Iterable[tuple[Any, ...]], schema: "pa.Schema") -> "pa.RecordBatch":
+    """Return rows of a metric as a record batch.
+
+    Raises:
+        StoreError: A value does not fit its column.
+    """
+    import pyarrow as pa
+
+    try:
+        (batch,) = table_of(rows, schema).to_batches()
+    except (pa.ArrowException, OverflowError, UnicodeError) as error:
+        declared = ", ".join(f"{field.name} {field.type}" for field in schema)
+        raise StoreError(
+            f"metric {metric} has a value that does not fit the columns ({declared}): {error}; "
+            'give metric_type the types of its values, for instance columns={"total": int}, or '
+            "use read(), which returns them as they are"
+        ) from error
+    return batch

@@ -16,15 +16,17 @@ from batchqueue.outputs.layout import (
     by_layout,
     check_keys,
     partials_of,
+    schema_of,
     table_layout,
+    table_of,
     typed_rows,
+    values_of,
 )
-from batchqueue.outputs.rows import KEY_TYPES, schema_of, table_of, values_of
 from batchqueue.outputs.store import FIRST_BUCKET, StoreTransaction
 
 M = TypeVar("M", bound=Metrics)
 
-_KEY_SCHEMA = pa.schema([(name, KEY_TYPES[name]) for name in ("metric", "entity", "time_bucket")])
+_KEY_SCHEMA = schema_of(Layout("", (), multi_row=False))
 
 _Rows = list[tuple[Any, ...]]
 _Changes = dict[PartialKey, _Rows]

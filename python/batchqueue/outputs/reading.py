@@ -13,7 +13,13 @@ from batchqueue.aggregation.metrics import Entity, KeyValue, Row, checked_value,
 from batchqueue.base.checks import require
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
-from batchqueue.outputs.layout import Layout, partials_of, table_layout
+from batchqueue.outputs.layout import (
+    Layout,
+    batch_of,
+    partials_of,
+    schema_of_metric,
+    table_layout,
+)
 from batchqueue.outputs.store import bucket_limit
 
 if TYPE_CHECKING:
@@ -217,8 +223,6 @@ class MetricsReader(ABC):
         require("pyarrow", f"{type(self).__name__}.read_table", "parquet")
         import pyarrow as pa
 
-        from batchqueue.outputs.rows import schema_of_metric
-
         selection = Selection.checked(
             metric_type, sink_id, entities=entities, since=since, before=before, keys=keys
         )
@@ -241,8 +245,6 @@ class MetricsReader(ABC):
             StoreError: The store cannot be read, or a value does not fit its column.
             StoreUnavailableError: The server is down or out of reach.
         """
-        from batchqueue.outputs.rows import batch_of, schema_of_metric
-
         metric_type = selection.metric_type
         schema = schema_of_metric(table_layout(metric_type))
         rows = self.rows(selection)

@@ -43,10 +43,16 @@ from pyiceberg.types import (
 )
 
 from batchqueue.base.exact_cast import exact_cast
-from batchqueue.outputs.layout import DECIMAL_DIGITS, DECIMAL_PLACES, Layout, shown
+from batchqueue.outputs.layout import (
+    DECIMAL_DIGITS,
+    DECIMAL_PLACES,
+    Layout,
+    arrow_types,
+    schema_of,
+    shown,
+)
 from batchqueue.outputs.partitioned import in_order
 from batchqueue.outputs.reading import Selection, StoredMetric, stored_type
-from batchqueue.outputs.rows import ARROW_TYPES, schema_of
 from batchqueue.outputs.store import Epoch, StoreError
 
 if TYPE_CHECKING:
@@ -71,7 +77,7 @@ ICEBERG_TYPES: dict[str, IcebergType] = {
     "decimal": DecimalType(DECIMAL_DIGITS, DECIMAL_PLACES),
     "date": DateType(),
 }
-_TYPES = {shown(kind): kind for kind in ARROW_TYPES}
+_TYPES = {shown(kind): kind for kind in arrow_types()}
 
 _SCHEMA = Schema(
     NestedField(1, TABLE, StringType(), required=True),

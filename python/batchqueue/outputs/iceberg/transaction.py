@@ -33,9 +33,8 @@ from batchqueue.outputs.iceberg.table import (
     layouts_text,
     ledger_of,
 )
-from batchqueue.outputs.layout import Layout, shown
+from batchqueue.outputs.layout import KEY_TYPES, Layout, shown
 from batchqueue.outputs.partitioned import PartitionedTransaction
-from batchqueue.outputs.rows import KEY_TYPES
 from batchqueue.outputs.store import Epoch, StoreUnavailableError, to_json
 
 # The commit of one snapshot, which replaces partitions of a sink's table.

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from batchqueue.outputs.layout import Layout
+from batchqueue.outputs.layout import KEY_TYPES, Layout, arrow_types, schema_of, schema_of_metric
 from batchqueue.outputs.parquet.manifest import (
     DATA_SUFFIX,
     Manifest,
@@ -28,7 +28,6 @@ from batchqueue.outputs.parquet.manifest import (
 )
 from batchqueue.outputs.partitioned import PartitionedTransaction
 from batchqueue.outputs.reading import Selection, StoredMetric, stored_type
-from batchqueue.outputs.rows import ARROW_TYPES, KEY_TYPES, schema_of, schema_of_metric
 from batchqueue.outputs.store import Epoch, StoreError, to_json
 
 
@@ -186,7 +185,7 @@ def layout_of(table: str, path: Path) -> Layout:
     """
     with path.open("rb") as file:
         schema = pq.read_schema(file)
-    kinds = {arrow_type: kind for kind, arrow_type in ARROW_TYPES.items()}
+    kinds = {arrow_type: kind for kind, arrow_type in arrow_types().items()}
     columns = tuple(
         (field.name, kinds[field.type]) for field in schema if field.name not in KEY_TYPES
     )
@@ -274,7 +273,7 @@ def _condition(selection: Selection, metadata: pq.FileMetaData) -> pc.Expression
     if selection.entities is not None:
         conditions.append(pc.field("entity").isin(pa.array(selection.entities, pa.string())))
     for column, wanted in selection.keys:
-        kind = ARROW_TYPES[selection.metric_type.key_columns[column]]
+        kind = arrow_types()[selection.metric_type.key_columns[column]]
         conditions.append(pc.field(column).isin(pa.array(wanted, kind)))
     if selection.since is not None:
         conditions.append(pc.field("time_bucket") >= selection.since)

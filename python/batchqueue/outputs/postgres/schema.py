@@ -18,7 +18,6 @@ _SQL_TYPES = {
     Decimal: "numeric",
     date: "date",
 }
-_KEY_TYPES: dict[str, type] = {"metric": str, "entity": str, "time_bucket": int, "rank": int}
 _COPY_TYPES = {
     int: "int8",
     float: "float8",
@@ -105,7 +104,7 @@ def table_sql(schema: str, layout: Layout) -> PostgresTableSql:
     """
     name = f"{schema}.{quoted(layout.table)}"
     keys = layout.key_columns
-    kinds = {key: _KEY_TYPES[key] for key in keys} | dict(layout.columns)
+    kinds = layout.kinds
     definitions = ", ".join(
         f"{quoted(column)} {_TEXT if kind is str else _SQL_TYPES[kind]}"
         f"{' NOT NULL' if column in keys else ''}"

@@ -36,8 +36,7 @@ from batchqueue.aggregation.metrics import ESCAPE, SEPARATOR, Row, key_values
 from batchqueue.base.exact_cast import exact_cast
 from batchqueue.base.words import counted
 from batchqueue.outputs.base import BadRows
-from batchqueue.outputs.layout import described
-from batchqueue.outputs.rows import ARROW_TYPES, values_of
+from batchqueue.outputs.layout import arrow_types, described, values_of
 from batchqueue.outputs.store import StoreError
 from batchqueue.spark.column_types import STORED, kind_in_arrow
 from batchqueue.spark.requirements import SinkError
@@ -209,7 +208,7 @@ def _fitting(metric: type[Metrics], groups: pa.RecordBatch) -> Iterable[pa.Array
     columns = value_columns(groups, metric)
     rows = len(columns[0])
     for (name, kind), values in zip(metric.columns.items(), columns, strict=True):
-        wanted = ARROW_TYPES[kind]
+        wanted = arrow_types()[kind]
         if isinstance(values, int | float):
             yield pa.repeat(pa.scalar(values, wanted), rows)
             continue

@@ -9,8 +9,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from batchqueue.aggregation import Metrics
-from batchqueue.outputs.layout import shown
-from batchqueue.outputs.rows import ARROW_TYPES, typed_array
+from batchqueue.outputs.layout import arrow_types, shown, typed_array
 from batchqueue.spark.job import AggregationJob
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.requirements import SinkError
@@ -207,7 +206,7 @@ class _Columns:
         values = list(zip(*self.rows, strict=True)) or [()] * len(layout)
         rows = pa.StructArray.from_arrays(
             [
-                typed_array(column, ARROW_TYPES[kind])
+                typed_array(column, arrow_types()[kind])
                 for column, (_, kind) in zip(values, layout, strict=True)
             ],
             names=[name for name, _ in layout],
