@@ -10,145 +10,63 @@ from batchqueue.outputs.store import FINAL_BEFORE, Epoch, StoreUnavailableError
 from batchqueue.spark.commit.summary import SinkTotals, latest_totals
 from batchqueue.spark.driver.progress import LedgerStore, checked_sink_ids
 
-_EPOCH = "each epoch"
+
+def _counter(name: str, unit: str, description: str, *labels: str) -> MetricSpec:
+    return MetricSpec(
+        f"batchqueue_sink_{name}_total", "counter", labels, unit, description, "each epoch"
+    )
+
+
+def _gauge(
+    name: str, unit: str, description: str, *labels: str, changes: str = "each epoch"
+) -> MetricSpec:
+    return MetricSpec(f"batchqueue_sink_{name}", "gauge", labels, unit, description, changes)
 
 
 class SinkMetric(Enum):
-    """The metrics of a sink. Before the first epoch a counter is 0, and a gauge is missing."""
+    """The metrics of a sink. Before the first epoch a counter is 0, and a gauge is missing.
 
-    UP = MetricSpec(
-        "batchqueue_sink_up",
-        "gauge",
-        (),
-        "1 or 0",
-        "whether the ledger could be read",
-        "each scrape",
+    Their names begin with `batchqueue_sink_`, and those of counters end with `_total`.
+    """
+
+    UP = _gauge("up", "1 or 0", "whether the ledger could be read", changes="each scrape")
+    EPOCHS = _counter("epochs", "epochs", "applied epochs and batch writes")
+    ROWS = _counter("rows", "rows", "rows from Spark")
+    SKIPPED = _counter("skipped_rows", "rows", "rows that a step left out because of a null key")
+    BAD_ROWS = _counter("bad_rows", "rows", "rows that could not be read, and were left out")
+    LATE = _counter("late_partials", "partials", "partials for a time bucket that was final")
+    ITEMS = _counter("items", "items", "items made of rows")
+    PARTIALS = _counter("partials", "partials", "what L1 left of the items")
+    STAGE_ITEMS = _counter(
+        "stage_items", "items", "where the items of a stage ended", "stage", "outcome"
     )
-    EPOCHS = MetricSpec(
-        "batchqueue_sink_epochs_total",
-        "counter",
-        (),
-        "epochs",
-        "applied epochs and batch writes",
-        _EPOCH,
-    )
-    ROWS = MetricSpec(
-        "batchqueue_sink_rows_total", "counter", (), "rows", "rows from Spark", _EPOCH
-    )
-    SKIPPED = MetricSpec(
-        "batchqueue_sink_skipped_rows_total",
-        "counter",
-        (),
-        "rows",
-        "rows that a step left out because of a null key",
-        _EPOCH,
-    )
-    BAD_ROWS = MetricSpec(
-        "batchqueue_sink_bad_rows_total",
-        "counter",
-        (),
-        "rows",
-        "rows that could not be read, and were left out",
-        _EPOCH,
-    )
-    LATE = MetricSpec(
-        "batchqueue_sink_late_partials_total",
-        "counter",
-        (),
-        "partials",
-        "partials for a time bucket that was final",
-        _EPOCH,
-    )
-    ITEMS = MetricSpec(
-        "batchqueue_sink_items_total", "counter", (), "items", "items made of rows", _EPOCH
-    )
-    PARTIALS = MetricSpec(
-        "batchqueue_sink_partials_total",
-        "counter",
-        (),
-        "partials",
-        "what L1 left of the items",
-        _EPOCH,
-    )
-    STAGE_ITEMS = MetricSpec(
-        "batchqueue_sink_stage_items_total",
-        "counter",
-        ("stage", "outcome"),
-        "items",
-        "where the items of a stage ended",
-        _EPOCH,
-    )
-    COMMIT_BYTES = MetricSpec(
-        "batchqueue_sink_commit_bytes_total",
-        "counter",
-        (),
-        "bytes",
-        "partials on the way to the commit",
-        _EPOCH,
-    )
-    COMMIT_SECONDS = MetricSpec(
-        "batchqueue_sink_commit_seconds_total",
-        "counter",
-        (),
-        "seconds",
-        "time that commits took",
-        _EPOCH,
-    )
-    CPU_SECONDS = MetricSpec(
-        "batchqueue_sink_cpu_seconds_total",
-        "counter",
-        ("place", "threads"),
+    COMMIT_BYTES = _counter("commit_bytes", "bytes", "partials on the way to the commit")
+    COMMIT_SECONDS = _counter("commit_seconds", "seconds", "time that commits took")
+    CPU_SECONDS = _counter(
+        "cpu_seconds",
         "seconds",
         "CPU time of Python: drain threads and the rest, in tasks and commits",
-        _EPOCH,
+        "place",
+        "threads",
     )
-    LAST_BATCH_ID = MetricSpec(
-        "batchqueue_sink_last_batch_id",
-        "gauge",
-        (),
-        "number",
-        "Spark's number of the last epoch",
-        _EPOCH,
+    LAST_BATCH_ID = _gauge("last_batch_id", "number", "Spark's number of the last epoch")
+    LAST_COMMIT_TIME = _gauge(
+        "last_commit_timestamp_seconds", "seconds since 1970", "when the last epoch was committed"
     )
-    LAST_COMMIT_TIME = MetricSpec(
-        "batchqueue_sink_last_commit_timestamp_seconds",
-        "gauge",
-        (),
-        "seconds since 1970",
-        "when the last epoch was committed",
-        _EPOCH,
+    LAST_COMMIT_SECONDS = _gauge("last_commit_seconds", "seconds", "time that the last commit took")
+    LAST_L1_RATIO = _gauge(
+        "last_l1_ratio", "items per partial", "how much L1 merged in the last epoch"
     )
-    LAST_COMMIT_SECONDS = MetricSpec(
-        "batchqueue_sink_last_commit_seconds",
-        "gauge",
-        (),
-        "seconds",
-        "time that the last commit took",
-        _EPOCH,
-    )
-    LAST_L1_RATIO = MetricSpec(
-        "batchqueue_sink_last_l1_ratio",
-        "gauge",
-        (),
-        "items per partial",
-        "how much L1 merged in the last epoch",
-        _EPOCH,
-    )
-    FINAL_BEFORE = MetricSpec(
-        "batchqueue_sink_final_before_timestamp_seconds",
-        "gauge",
-        (),
+    FINAL_BEFORE = _gauge(
+        "final_before_timestamp_seconds",
         "seconds since 1970",
         "the time bucket before which all are final",
-        _EPOCH,
     )
-    LAST_QUEUE_USE = MetricSpec(
-        "batchqueue_sink_last_queue_use_ratio",
-        "gauge",
-        ("stage",),
+    LAST_QUEUE_USE = _gauge(
+        "last_queue_use_ratio",
         "0 to 1",
         "peak use of the fullest partition in the last epoch",
-        _EPOCH,
+        "stage",
     )
 
 
