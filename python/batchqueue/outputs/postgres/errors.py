@@ -15,70 +15,54 @@ _TEXT = (
     "database lacks"
 )
 
-_STATES: dict[str, tuple[bool, str]] = {
+_TEMPORARY = {
     # Connections. Poolers also report their own limits so.
-    "08": (True, _DOWN),
+    "08": _DOWN,
     # States of transactions. Most of them say that a statement is in the wrong place.
-    "25006": (False, "this is a standby or a read-only database: connect to the primary"),
-    "25P03": (
-        True,
-        "the server ends connections that are idle in a transaction: raise its "
-        "idle_in_transaction_session_timeout for this user if that repeats",
-    ),
-    "25P04": (
-        True,
-        "the server ends transactions that take so long: raise its transaction_timeout for this "
-        "user if that repeats, or write smaller epochs",
-    ),
+    "25P03": "the server ends connections that are idle in a transaction: raise its "
+    "idle_in_transaction_session_timeout for this user if that repeats",
+    "25P04": "the server ends transactions that take so long: raise its transaction_timeout for "
+    "this user if that repeats, or write smaller epochs",
     # Rolled back because of others.
-    "40": (True, _AGAIN),
-    "40002": (False, "a constraint of the table refuses the rows: check what was added to it"),
-    # Resources. What is configured stays as it is.
-    "53": (True, _DOWN),
-    "53100": (False, "make room on the server's disk"),
-    "53300": (True, "raise max_connections of the server, or run fewer writers"),
-    "53400": (
-        False,
-        "raise the limit of the server that the message names, or write smaller epochs",
-    ),
+    "40": _AGAIN,
+    # Resources.
+    "53": _DOWN,
+    "53300": "raise max_connections of the server, or run fewer writers",
     # Prerequisites. Only the lock timeout is about other writers.
-    "55P03": (
-        True,
-        "another writer of this sink kept it: raise lock_timeout_s, or stop that writer",
-    ),
+    "55P03": "another writer of this sink kept it: raise lock_timeout_s, or stop that writer",
     # Operators, who cancel statements, end connections and restart servers.
-    "57": (True, _DOWN),
-    "57014": (
-        True,
-        "a statement was cancelled, by an operator or by the server's statement_timeout: raise "
-        "that for this user if it repeats",
-    ),
-    "57P04": (False, "the database was dropped: create it, or restore it from a copy"),
-    "57P05": (
-        True,
-        "the server ends idle connections: raise its idle_session_timeout for this user if that "
-        "repeats",
-    ),
-    # Disks and files of the server, and what it found damaged.
-    "58": (False, "check the server's disk and its log"),
-    "72000": (True, "the server dropped what a long read needs: read again"),
-    "XX001": (False, "the server's files are damaged: restore the database from a copy"),
-    "XX002": (False, "an index of the server is damaged: REINDEX the table that the message names"),
-    # What a retry would repeat.
-    "22003": (False, "PostgreSQL keeps ints of 64 bits: measure in a larger unit"),
-    "22021": (False, _TEXT),
-    "22P05": (False, _TEXT),
-    "42501": (
-        False,
-        "grant this user what it needs: CREATE and USAGE on the schema, TEMP on the database, "
-        "and its tables",
-    ),
-    "54000": (False, "sink, metric and entity may have 2,600 bytes together: shorten them"),
+    "57": _DOWN,
+    "57014": "a statement was cancelled, by an operator or by the server's statement_timeout: "
+    "raise that for this user if it repeats",
+    "57P05": "the server ends idle connections: raise its idle_session_timeout for this user if "
+    "that repeats",
+    "72000": "the server dropped what a long read needs: read again",
 }
-"""By SQL state, or by its class: whether the cause may pass, and the remedy.
+"""The remedy, by SQL state or by its class, where the cause may pass."""
 
-What is in appendix A of PostgreSQL's manual and not here, such as most of the classes 25, 55 and
-XX, is an error that a retry would repeat.
+_LASTING = {
+    "25006": "this is a standby or a read-only database: connect to the primary",
+    "40002": "a constraint of the table refuses the rows: check what was added to it",
+    # What is configured stays as it is.
+    "53100": "make room on the server's disk",
+    "53400": "raise the limit of the server that the message names, or write smaller epochs",
+    "57P04": "the database was dropped: create it, or restore it from a copy",
+    # Disks and files of the server, and what it found damaged.
+    "58": "check the server's disk and its log",
+    "XX001": "the server's files are damaged: restore the database from a copy",
+    "XX002": "an index of the server is damaged: REINDEX the table that the message names",
+    # What a retry would repeat.
+    "22003": "PostgreSQL keeps ints of 64 bits: measure in a larger unit",
+    "22021": _TEXT,
+    "22P05": _TEXT,
+    "42501": "grant this user what it needs: CREATE and USAGE on the schema, TEMP on the database, "
+    "and its tables",
+    "54000": "sink, metric and entity may have 2,600 bytes together: shorten them",
+}
+"""The same where a retry would repeat the error.
+
+So it would with what is in appendix A of PostgreSQL's manual and in neither, such as most of the
+classes 25, 55 and XX.
 """
 
 _REFUSED = (
@@ -133,4 +117,8 @@ def _judge(error: Exception, reason: str) -> tuple[bool, str]:
         return True, _DOWN
     if state is None:
         return False, "check the metrics: values are int, float, str or None, and text has no NUL"
-    return _STATES.get(state) or _STATES.get(state[:2], (False, _CHECK))
+    for code in (state, state[:2]):
+        for is_temporary, remedies in ((True, _TEMPORARY), (False, _LASTING)):
+            if code in remedies:
+                return is_temporary, remedies[code]
+    return False, _CHECK
