@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from itertools import islice
 from types import MethodType, SimpleNamespace
@@ -43,42 +43,27 @@ class StageSummary:
         dead_lettered: Items whose handler raised, and that the `dead_letter` of the config kept.
     """
 
-    produced: int
-    consumed: int
-    failed: int
-    refused: int
-    unhandled: int
-    abandoned: int
-    peak_used_percent: float
+    produced: int = 0
+    consumed: int = 0
+    failed: int = 0
+    refused: int = 0
+    unhandled: int = 0
+    abandoned: int = 0
+    peak_used_percent: float = 0.0
     dead_lettered: int = 0
 
     @classmethod
     def from_stats(cls, stats: BatchQueueStats, peak_used_percent: float) -> Self:
         """Return the counts of a queue that has shut down."""
-        return cls(
-            produced=stats.produced,
-            consumed=stats.consumed,
-            failed=stats.failed,
-            refused=stats.refused,
-            unhandled=stats.unhandled,
-            abandoned=stats.abandoned,
-            peak_used_percent=round(peak_used_percent, 2),
-            dead_lettered=stats.dead_lettered,
-        )
+        counts = {name: getattr(stats, name) for name in _COUNTS}
+        return cls(**counts, peak_used_percent=round(peak_used_percent, 2))
 
     @classmethod
     def total(cls, stages: Sequence["StageSummary"]) -> Self:
         """Return the sum over queues that ran concurrently."""
-        return cls(
-            produced=sum(stage.produced for stage in stages),
-            consumed=sum(stage.consumed for stage in stages),
-            failed=sum(stage.failed for stage in stages),
-            refused=sum(stage.refused for stage in stages),
-            unhandled=sum(stage.unhandled for stage in stages),
-            abandoned=sum(stage.abandoned for stage in stages),
-            peak_used_percent=max((stage.peak_used_percent for stage in stages), default=0.0),
-            dead_lettered=sum(stage.dead_lettered for stage in stages),
-        )
+        counts = {name: sum(getattr(stage, name) for stage in stages) for name in _COUNTS}
+        peak = max((stage.peak_used_percent for stage in stages), default=0.0)
+        return cls(**counts, peak_used_percent=peak)
 
     def with_merged(self, items: int) -> Self:
         """Return the counts with items that did not need the queue, and are merged."""
@@ -88,6 +73,9 @@ class StageSummary:
     def lost(self) -> int:
         """Items that were neither consumed nor kept as dead letters."""
         return self.failed + self.refused + self.unhandled + self.abandoned
+
+
+_COUNTS = tuple(each.name for each in fields(StageSummary) if each.name != "peak_used_percent")
 
 
 # A stage: one queue that an attempt or a commit opens, feeds, closes, and answers for.
@@ -348,7 +336,7 @@ class InlineStage:
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         if error is None and hasattr(self._handler, "on_close"):
             self._handler.on_close()
-        self.summary = StageSummary.total([]).with_merged(self._taken)
+        self.summary = StageSummary().with_merged(self._taken)
 
 
 _ITEMS_AT_ONCE = 10_000
@@ -385,9 +373,9 @@ class CpuSummary:
         wall_s: Elapsed seconds.
     """
 
-    drain_s: float
-    rest_s: float
-    wall_s: float
+    drain_s: float = 0
+    rest_s: float = 0
+    wall_s: float = 0
 
 
 class CpuMeter:

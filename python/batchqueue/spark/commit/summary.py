@@ -195,26 +195,16 @@ class SinkTotals:
     def from_summary(cls, summary: Mapping[str, Any]) -> Self:
         """Return what one epoch adds. A field that the summary lacks counts as 0."""
         stages = summary.get("stages", {})
-
-        def cpu_s(name: str) -> float:
-            return float(summary.get(name, 0.0))
-
+        prefixes = {"tasks": "", "commit": "commit_"}
         return cls(
             epochs=1,
-            rows=summary.get("rows", 0),
-            skipped=summary.get("skipped", 0),
-            bad_rows=summary.get("bad_rows", 0),
-            late=summary.get("late", 0),
-            items=summary.get("items", 0),
-            partials=summary.get("partials", 0),
-            commit_bytes=summary.get("commit_bytes", 0),
-            commit_wall_s=summary.get("commit_wall_s", 0.0),
+            **{name: summary.get(name, 0) for name in _SUMMED},
             cpu_s={
-                "tasks": {"drain": cpu_s("drain_cpu_s"), "rest": cpu_s("rest_cpu_s")},
-                "commit": {
-                    "drain": cpu_s("commit_drain_cpu_s"),
-                    "rest": cpu_s("commit_rest_cpu_s"),
-                },
+                place: {
+                    threads: float(summary.get(f"{prefix}{threads}_cpu_s", 0.0))
+                    for threads in ("drain", "rest")
+                }
+                for place, prefix in prefixes.items()
             },
             stages={
                 stage: {outcome: stages.get(stage, {}).get(outcome, 0) for outcome in OUTCOMES}
@@ -238,6 +228,12 @@ class SinkTotals:
 
     def __add__(self, other: "SinkTotals") -> "SinkTotals":
         return SinkTotals(**_added(asdict(self), asdict(other)))
+
+
+_SUMMED = tuple(
+    each.name for each in fields(SinkTotals) if each.name not in ("epochs", "cpu_s", "stages")
+)
+"""The fields that a summary has under the same name."""
 
 
 def with_totals(summary: Mapping[str, Any], before: SinkTotals) -> dict[str, Any]:

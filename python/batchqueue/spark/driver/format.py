@@ -153,7 +153,7 @@ class BatchSinkWriter(DataSourceArrowWriter):
         """Aggregate the rows of one task; those of a write that the ledger has are only counted."""
         if self._repeated is not None:
             count = sum(batch.num_rows for batch in iterator)
-            summary = AttemptSummary.without_queue(count)
+            summary = AttemptSummary(count)
             return TaskMessage(encode_message([], self._job, summary, None))
         rows = batches_with_instants(iterator, zone_of_task(self._zone))
         return TaskMessage(run_attempt(self._job, self._options, rows))

@@ -293,7 +293,7 @@ def checked_partials(
     return SqlPartials(
         epoch,
         [groups for groups, _ in checked],
-        AttemptSummary.without_queue(
+        AttemptSummary(
             rows,
             skipped=skipped,
             newest=newest,

@@ -113,7 +113,7 @@ class ShardedWrite:
 
         def attempt(batches: Batches) -> Batches:
             partials, summary = aggregate(self.job, batches, self._any_shard)
-            yield self._split(partials, summary, AttemptSummary.without_queue())
+            yield self._split(partials, summary, AttemptSummary())
 
         return map_in_arrow(df, attempt, _PARTIALS)
 
@@ -184,7 +184,7 @@ class ShardedWrite:
         by_shard: dict[int, list[Metrics]] = {shard: [] for shard in range(len(self.shuffle_keys))}
         # Shard 0 takes the summary of the attempt. Each learns the newest time, for the watermark,
         # and what all rows contained, so that it recognizes a replay though others failed.
-        others = AttemptSummary.without_queue(newest=summary.newest, contents=summary.contents)
+        others = AttemptSummary(newest=summary.newest, contents=summary.contents)
         # Here, before any shard is committed.
         for partial in within(partials, self.options.replaced):
             by_shard[shard_of(partial, len(self.shuffle_keys))].append(partial)
@@ -214,7 +214,7 @@ class ShardedWrite:
                 messages = received.setdefault(row["shard"], [])
                 if row["message"] is not None:
                     messages.append(pickle.loads(row["message"]))
-                counts = AttemptSummary.without_queue(
+                counts = AttemptSummary(
                     row["rows"], bad_rows=row["bad_rows"], bad_row_error=row["bad_row_error"]
                 )
                 seen.setdefault(row["shard"], []).append(counts)

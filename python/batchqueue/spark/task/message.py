@@ -1,9 +1,9 @@
 """What a successful attempt sends to the commit: its encoded partials and a summary."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, pairwise
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -59,7 +59,7 @@ def current_epoch() -> EpochId:
 
 @dataclass(frozen=True)
 class AttemptSummary:
-    """The counts and times of one attempt.
+    """The counts and times of one attempt. Those of a queue are 0 where Spark SQL is L1.
 
     Attributes:
         rows: Rows from Spark.
@@ -74,30 +74,15 @@ class AttemptSummary:
         contents: What its rows contained; None if that is not known.
     """
 
-    rows: int
-    l1: StageSummary
-    thread_items: tuple[int, ...]
-    cpu: CpuSummary
+    rows: int = 0
+    l1: StageSummary = field(default_factory=StageSummary)
+    thread_items: tuple[int, ...] = ()
+    cpu: CpuSummary = field(default_factory=CpuSummary)
     skipped: int = 0
     bad_rows: int = 0
     bad_row_error: str | None = None
     newest: int | None = None
     contents: Contents | None = None
-
-    @classmethod
-    def without_queue(
-        cls,
-        rows: int = 0,
-        *,
-        skipped: int = 0,
-        newest: int | None = None,
-        bad_rows: int = 0,
-        bad_row_error: str | None = None,
-        contents: Contents | None = None,
-    ) -> Self:
-        """Return the summary of an L1 without a queue, such as one in Spark SQL."""
-        cpu, l1 = CpuSummary(0, 0, 0), StageSummary.total([])
-        return cls(rows, l1, (), cpu, skipped, bad_rows, bad_row_error, newest, contents)
 
 
 @dataclass(frozen=True)
@@ -156,7 +141,7 @@ def encode_message(
 
 def empty_message(job: AggregationJob, epoch: EpochId | None) -> AttemptMessage:
     """Return the message of a task without rows, for an epoch without tasks."""
-    return encode_message([], job, AttemptSummary.without_queue(), epoch)
+    return encode_message([], job, AttemptSummary(), epoch)
 
 
 def check_size(size: int, options: SinkOptions) -> None:
