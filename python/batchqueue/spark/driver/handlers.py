@@ -226,7 +226,7 @@ class Delivery:
             ConfigError: As `deliver_batches`.
         """
         chunks = iter(lambda: list(islice(elements, _CHUNK_ELEMENTS)), [])
-        yield self._run(((chunk, len(chunk)) for chunk in chunks), self._produce_elements)
+        yield self._run(((chunk, len(chunk)) for chunk in chunks), self._produce_items)
 
     @infrequent_gc()
     def _run(self, chunks: Iterator[tuple[Any, int]], produce: _Produce) -> PartitionSummary:
@@ -235,7 +235,7 @@ class Delivery:
             raise DeliveryError("rows are delivered in the tasks of Spark, and this is not a task")
         task = self._task(context)
         rows = 0
-        queue = StageSummary.total([])
+        queue = StageSummary()
         chunk = next(chunks, None)
         if chunk is not None:  # a partition without rows opens no connections
             handlers = self._handlers(task)
@@ -277,10 +277,9 @@ class Delivery:
         return handlers
 
     def _produce_items(
-        self, stage: QueueStage, _handlers: Mapping[Any, Handler], batch: pa.RecordBatch
+        self, stage: QueueStage, _handlers: Mapping[Any, Handler], chunk: Any
     ) -> None:
-        assert self.items is not None
-        stage.produce_many(self.items(batch))
+        stage.produce_many(chunk if self.items is None else self.items(chunk))
 
     def _produce_rows(
         self, stage: QueueStage, handlers: Mapping[Any, Handler], batch: pa.RecordBatch
@@ -295,12 +294,6 @@ class Delivery:
                 "df.where(...)"
             )
         stage.produce_arrow(batch, self.type_column)
-
-    @staticmethod
-    def _produce_elements(
-        stage: QueueStage, _handlers: Mapping[Any, Handler], elements: list[Any]
-    ) -> None:
-        stage.produce_many(elements)
 
 
 def _loss(task: TaskInfo, handlers: Mapping[Any, Handler]) -> LossMessage:
