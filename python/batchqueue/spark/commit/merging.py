@@ -18,7 +18,6 @@ from batchqueue.outputs.store import (
     Epoch,
     StoreError,
     StoreTransaction,
-    StoreWriter,
     final_before,
 )
 from batchqueue.queues.config import BatchQueueConfig, BufferStrategy, PartitionPolicy, ThreadPolicy
@@ -60,24 +59,18 @@ class Changes:
         self._last = _last_position(summaries)
         self._keys: dict[str, set[tuple[str, int]]] = {}
 
-    def writer(self, transaction: StoreTransaction) -> StoreWriter:
-        """Return what merges batches of partials into a transaction, and takes their keys."""
-        return (
-            _ChangedKeysWriter(transaction, self)
-            if self._job.changed_keys
-            else StoreWriter(transaction)
-        )
-
-    def add(self, metrics: Iterable[Metrics]) -> None:
-        """Add the keys of partials."""
-        for item in metrics:
-            if not isinstance(item, BadRows):
-                self._keys.setdefault(item.name, set()).add(item.key)
+    def merge(self, transaction: StoreTransaction, metrics: Sequence[Metrics]) -> None:
+        """Merge partials into a transaction, and take their keys."""
+        if self._job.changed_keys:
+            for item in metrics:
+                if not isinstance(item, BadRows):
+                    self._keys.setdefault(item.name, set()).add(item.key)
+        transaction.merge(metrics)
 
     def merge_rows(
         self, transaction: StoreTransaction, metric_type: type[Metrics], rows: Sequence[Row]
     ) -> None:
-        """Merge partials that come as rows into a transaction, and take their keys."""
+        """Do the same to partials that come as rows."""
         if self._job.changed_keys:
             self._keys.setdefault(metric_type.name, set()).update((row[0], row[1]) for row in rows)
         transaction.merge_rows(metric_type, rows)
@@ -113,16 +106,6 @@ class Changes:
                 [ChangedKeys(name, self._last, keys) for name, keys in self._keys.items()]
             )
         return {CHANGED_AT: self._last or None}
-
-
-class _ChangedKeysWriter(StoreWriter):
-    def __init__(self, transaction: StoreTransaction, changes: Changes) -> None:
-        super().__init__(transaction)
-        self._changes = changes
-
-    def consume(self, batch: list[Metrics]) -> None:
-        self._changes.add(batch)
-        super().consume(batch)
 
 
 def _last_position(summaries: Callable[[int | None], list[Epoch]]) -> int:
@@ -235,12 +218,12 @@ class Destination:
         is_plain = partials.are_rows and not self.final.has_late(buckets)
         return is_plain and are_within(buckets, self.replaced)
 
-    def writer(self) -> StoreWriter:
-        """Make what merges batches of partials into the transaction."""
-        return self.changes.writer(self.transaction)
+    def consume(self, batch: Sequence[Metrics]) -> None:
+        """Merge a batch of partials into the transaction."""
+        self.changes.merge(self.transaction, batch)
 
     def merge_rows(self, partials: ColumnPartials) -> None:
-        """Merge partials into the transaction, once no writer uses it."""
+        """Merge partials as rows, once no queue uses the transaction."""
         self.changes.merge_rows(self.transaction, partials.metric, partials.rows())
 
 
@@ -343,12 +326,12 @@ def _persist_stage(
 ) -> QueueStage | InlineStage:
     is_declared = has_only_built_in_metrics(job.arrow) and job.items is None
     if is_declared and job.l2.dead_letter is None:
-        return InlineStage(destination.writer())
-    # One writer, whom all threads of L2 wait for.
+        return InlineStage(destination)
+    # One thread uses the transaction, and those of L2 wait for it.
     config = BatchQueueConfig[Metrics](
         threads=ThreadPolicy.fixed(1),
         partitions=PartitionPolicy.fixed(1),
-        consumer_factory=destination.writer,
+        consumer=destination,
         buffer_size=10_000,
         strategy=BufferStrategy.BLOCKING,
         min_idle_ms=1,
