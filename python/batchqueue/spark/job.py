@@ -456,14 +456,19 @@ class AggregationJob:
         keeps_rows = isinstance(self.on_bad_row, DeadLetters)
         if self.items is not None or self.prepare is not None or keeps_rows:
             return None
-        names = {} if self.watermark is None else {self.watermark.time.column: None}
+        if not all(isinstance(step, ArrowAggregation) for step in self.arrow):
+            return None
+        return list(dict.fromkeys(self._declared_columns()))
+
+    def _declared_columns(self) -> Iterator[str]:
+        """Yield the columns that steps and the watermark name."""
+        if self.watermark is not None:
+            yield self.watermark.time.column
         for step in self.arrow:
-            if not isinstance(step, ArrowAggregation):
-                return None
-            names.update(dict.fromkeys(step.aggregation.columns))
             if step.type_column is not None:
-                names[step.type_column] = None
-        return list(names)
+                yield step.type_column
+            if isinstance(step, ArrowAggregation):
+                yield from step.aggregation.columns
 
     def check_columns(self, available: Sequence[str]) -> None:
         """Check that the rows have the columns that `items`, aggregations and the watermark read.
@@ -476,13 +481,8 @@ class AggregationJob:
         """
         missing = [column for column in self.columns if column not in available]
         if self.prepare is None:  # which may make columns
-            declared = [] if self.watermark is None else [self.watermark.time.column]
-            for step in self.arrow:
-                declared += [] if step.type_column is None else [step.type_column]
-                if isinstance(step, ArrowAggregation):
-                    declared += step.aggregation.columns
-            lacking = [name for name in declared if name not in available]
-            missing = list(dict.fromkeys([*missing, *lacking]))
+            missing += [name for name in self._declared_columns() if name not in available]
+            missing = list(dict.fromkeys(missing))
         if missing:
             raise ConfigError(
                 f"job {self.name!r} needs column {', '.join(missing)}, but the rows have "
