@@ -13,14 +13,17 @@ their `kind`, such as "group", the fields that name the owner, and `metrics`: th
 limit of each metric by its name.
 """
 
+import json
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.layout import columns_of, shown
-from batchqueue.outputs.store import MetricsStore, StoreTransaction
+from batchqueue.outputs.store import Epoch, MetricsStore, StoreTransaction, to_json
 
 W = TypeVar("W")
 
@@ -189,3 +192,99 @@ def layout_text(layout: Mapping[str, Any]) -> str:
     limit = "" if layout["limit"] is None else f", limit {layout['limit']}"
     accuracy = f", accuracy {layout['accuracy']}" if "accuracy" in layout else ""
     return f"{layout['table']} ({columns}{limit}{accuracy})"
+
+
+# The ledger of a sink in a database: the same statements, whichever it is.
+
+
+_ALL = 2**63 - 1
+
+
+class SqlLedger(StoreTransaction):
+    """A `StoreTransaction` whose marks, summaries and description are in tables of a database."""
+
+    def __init__(self, sink_id: str, kept_summaries: int, schema: str = "") -> None:
+        """Make the ledger of a sink.
+
+        Args:
+            sink_id: The sink whose rows to read and write.
+            kept_summaries: Summaries to keep for the sink.
+            schema: What the names of tables begin with.
+        """
+        self._sink_id = sink_id
+        self._kept_summaries = kept_summaries
+        self._marks = f"{schema}batchqueue_marks"
+        self._epochs = f"{schema}batchqueue_epochs"
+        self._sinks = f"{schema}batchqueue_sinks"
+
+    @abstractmethod
+    def _ran(self, sql: str, *values: object) -> AbstractContextManager[Any]:
+        """Run a statement, with `?` in the place of each value, and give its cursor."""
+
+    def raise_mark(self, query_id: str, batch_id: int) -> None:
+        """Set the mark of a query."""
+        sql = (
+            f"INSERT INTO {self._marks} (sink, query_id, batch_id) VALUES (?, ?, ?) "
+            "ON CONFLICT (sink, query_id) DO UPDATE SET batch_id = excluded.batch_id"
+        )
+        with self._ran(sql, self._sink_id, query_id, batch_id):
+            pass
+
+    def add_summary(self, query_id: str, batch_id: int, summary: str) -> None:
+        """Keep the summary of an epoch, and delete the oldest if there are too many."""
+        add = f"INSERT INTO {self._epochs} (sink, query_id, batch_id, summary) VALUES (?, ?, ?, ?)"
+        forget = (
+            f"DELETE FROM {self._epochs} WHERE sink = ? AND seq <= (SELECT seq FROM {self._epochs} "
+            "WHERE sink = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)"
+        )
+        with self._ran(add, self._sink_id, query_id, batch_id, summary):
+            pass
+        with self._ran(forget, self._sink_id, self._sink_id, self._kept_summaries):
+            pass
+
+    def last_batch(self, query_id: str) -> int | None:
+        """Return the mark of a query; `None` without a mark."""
+        sql = f"SELECT batch_id FROM {self._marks} WHERE sink = ? AND query_id = ?"
+        with self._ran(sql, self._sink_id, query_id) as found:
+            row = found.fetchone()
+        return None if row is None else row[0]
+
+    def known_queries(self) -> set[str]:
+        """Return the ids of the queries with a mark."""
+        sql = f"SELECT query_id FROM {self._marks} WHERE sink = ?"
+        with self._ran(sql, self._sink_id) as found:
+            return {query_id for (query_id,) in found}
+
+    def summaries(self, newest: int | None = None) -> list[Epoch]:
+        """Return the newest summaries that are kept, in the order in which they were recorded."""
+        sql = (
+            f"SELECT query_id, batch_id, summary FROM {self._epochs} WHERE sink = ? "
+            "ORDER BY seq DESC LIMIT ?"
+        )
+        with self._ran(sql, self._sink_id, _ALL if newest is None else newest) as found:
+            rows = found.fetchall()
+        return [
+            Epoch(query_id, batch_id, _from_json(summary))
+            for query_id, batch_id, summary in reversed(rows)
+        ]
+
+    def description(self) -> dict[str, Any] | None:
+        """Return the description of the job that wrote last; `None` without a description."""
+        sql = f"SELECT description FROM {self._sinks} WHERE sink = ?"
+        with self._ran(sql, self._sink_id) as found:
+            row = found.fetchone()
+        return None if row is None else _from_json(row[0])
+
+    def describe(self, description: Mapping[str, Any]) -> None:
+        """Store a description of the job that writes."""
+        sql = (
+            f"INSERT INTO {self._sinks} (sink, description) VALUES (?, ?) "
+            "ON CONFLICT (sink) DO UPDATE SET description = excluded.description"
+        )
+        with self._ran(sql, self._sink_id, to_json(description)):
+            pass
+
+
+def _from_json(content: Any) -> Any:
+    """Return the content of a column; some databases return that of JSON as text."""
+    return json.loads(content) if isinstance(content, str) else content

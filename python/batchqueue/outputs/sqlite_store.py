@@ -118,7 +118,7 @@ class SqliteStore(StoreBase):
             StoreError: The file cannot be written.
             StoreUnavailableError: Other writers kept it busy for longer than `busy_timeout_s`.
         """
-        with self._connection() as connection:
+        with connected(self.path, self.busy_timeout_s) as connection:
             with self._errors():
                 connection.execute("BEGIN IMMEDIATE")
                 create_ledger(connection)
@@ -211,11 +211,6 @@ class SqliteStore(StoreBase):
     def _reading(self) -> Iterator[sqlite3.Connection]:
         with connected_for_reading(self.path) as connection, self._errors():
             connection.execute("BEGIN")
-            yield connection
-
-    @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        with connected(self.path, self.busy_timeout_s) as connection:
             yield connection
 
     def _errors(self) -> AbstractContextManager[None]:

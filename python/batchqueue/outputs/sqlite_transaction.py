@@ -25,6 +25,7 @@ from batchqueue.outputs.layout import (
     rows_of,
     shown,
 )
+from batchqueue.outputs.ledger import SqlLedger
 from batchqueue.outputs.reading import (
     Selection,
     StoredMetric,
@@ -32,7 +33,7 @@ from batchqueue.outputs.reading import (
     stored_type,
 )
 from batchqueue.outputs.sqlite_connection import CREATE_STATE
-from batchqueue.outputs.store import FIRST_BUCKET, Epoch, StoreError, StoreTransaction, to_json
+from batchqueue.outputs.store import FIRST_BUCKET, StoreError
 
 # The SQL of the SQLite store. Values are bound; table and column names are checked and quoted.
 
@@ -174,7 +175,7 @@ def select_rows(selection: Selection) -> tuple[str, list[str | int]]:
 M = TypeVar("M", bound=Metrics)
 
 
-class SqliteTransaction(StoreTransaction):
+class SqliteTransaction(SqlLedger):
     """A `StoreTransaction` on an open connection.
 
     Wanted keys are in a temporary table, because the number of values of a statement has a limit.
@@ -197,10 +198,9 @@ class SqliteTransaction(StoreTransaction):
             errors: Turns the errors of SQLite into `StoreError`.
             kept_summaries: Summaries to keep for the sink.
         """
+        super().__init__(sink_id, kept_summaries)
         self._connection = connection
-        self._sink_id = sink_id
         self._errors = errors
-        self._kept_summaries = kept_summaries
         self._tables: set[str] = set()
         self._wanted = 0  # changes of the temporary table
 
@@ -258,72 +258,6 @@ class SqliteTransaction(StoreTransaction):
             head = (self._sink_id, metric_type.name)
             insert_rows(self._connection, sql.insert, rows_to_sql(metric_type, rows), head)
 
-    def raise_mark(self, query_id: str, batch_id: int) -> None:
-        """Set the mark of a query."""
-        with self._statements():
-            self._connection.execute(
-                f"INSERT OR REPLACE INTO {MARKS_TABLE} (sink, query_id, batch_id) VALUES (?, ?, ?)",
-                (self._sink_id, query_id, batch_id),
-            )
-
-    def add_summary(self, query_id: str, batch_id: int, summary: str) -> None:
-        """Keep the summary of an epoch, and delete the oldest if there are too many."""
-        with self._statements():
-            self._connection.execute(
-                f"INSERT INTO {EPOCHS_TABLE} (sink, query_id, batch_id, summary) "
-                "VALUES (?, ?, ?, ?)",
-                (self._sink_id, query_id, batch_id, summary),
-            )
-            self._connection.execute(
-                f"DELETE FROM {EPOCHS_TABLE} WHERE sink = ? AND seq <= "
-                f"(SELECT seq FROM {EPOCHS_TABLE} WHERE sink = ? "
-                "ORDER BY seq DESC LIMIT 1 OFFSET ?)",
-                (self._sink_id, self._sink_id, self._kept_summaries),
-            )
-
-    def last_batch(self, query_id: str) -> int | None:
-        """Return the mark of a query; `None` without a mark."""
-        sql = f"SELECT batch_id FROM {MARKS_TABLE} WHERE sink = ? AND query_id = ?"
-        with self._statements():
-            row = self._connection.execute(sql, (self._sink_id, query_id)).fetchone()
-        return None if row is None else row[0]
-
-    def known_queries(self) -> set[str]:
-        """Return the ids of the queries with a mark."""
-        sql = f"SELECT query_id FROM {MARKS_TABLE} WHERE sink = ?"
-        with self._statements():
-            return {query_id for (query_id,) in self._connection.execute(sql, (self._sink_id,))}
-
-    def summaries(self, newest: int | None = None) -> list[Epoch]:
-        """Return the newest summaries that are kept, in the order in which they were recorded."""
-        sql = (
-            f"SELECT query_id, batch_id, summary FROM {EPOCHS_TABLE} WHERE sink = ? "
-            "ORDER BY seq DESC LIMIT ?"
-        )
-        with self._statements():
-            rows = self._connection.execute(
-                sql, (self._sink_id, -1 if newest is None else newest)
-            ).fetchall()
-        return [
-            Epoch(query_id, batch_id, json.loads(text))
-            for query_id, batch_id, text in reversed(rows)
-        ]
-
-    def description(self) -> dict[str, Any] | None:
-        """Return the description of the job that wrote last; `None` without a description."""
-        sql = "SELECT description FROM batchqueue_sinks WHERE sink = ?"
-        with self._statements():
-            row = self._connection.execute(sql, (self._sink_id,)).fetchone()
-        return None if row is None else json.loads(row[0])
-
-    def describe(self, description: Mapping[str, Any]) -> None:
-        """Store a description of the job that writes."""
-        with self._statements():
-            self._connection.execute(
-                "INSERT OR REPLACE INTO batchqueue_sinks (sink, description) VALUES (?, ?)",
-                (self._sink_id, to_json(description)),
-            )
-
     def delete(
         self, before: int, *, since: int = FIRST_BUCKET, keep: Collection[type[Metrics]] = ()
     ) -> int:
@@ -360,6 +294,11 @@ class SqliteTransaction(StoreTransaction):
                     "the transaction was rolled back after an earlier error"
                 )
             yield
+
+    @contextmanager
+    def _ran(self, sql: str, *values: object) -> Iterator[sqlite3.Cursor]:
+        with self._statements():
+            yield self._connection.execute(sql, values)
 
     def _tables_of_metrics(self) -> list[str]:
         found = self._connection.execute("SELECT name FROM batchqueue_tables")

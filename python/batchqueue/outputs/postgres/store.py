@@ -206,13 +206,8 @@ class PostgresStore(StoreBase):
             StoreError: The schema cannot be read.
             StoreUnavailableError: The server is down or out of reach.
         """
-        from batchqueue.outputs.postgres.transaction import has_ledger
-
-        with self._connection() as connection:
-            with self._errors(reading=True):
-                exists = has_ledger(connection, quoted(self.schema))
-            reader = self._transaction(connection, sink_id, reading=True)
-            return reader.summaries(newest) if exists else []
+        with self.ledger(sink_id) as ledger:
+            return [] if ledger is None else ledger.summaries(newest)
 
     @contextmanager
     def ledger(self, sink_id: str = "default") -> Iterator[StoreTransaction | None]:
@@ -233,7 +228,7 @@ class PostgresStore(StoreBase):
 
         with self.snapshot() as connection:
             exists = has_ledger(connection, quoted(self.schema))
-            yield self._transaction(connection, sink_id) if exists else None
+            yield self._transaction(connection, sink_id, reading=True) if exists else None
 
     @contextmanager
     def snapshot(self) -> Iterator["psycopg.Connection[Any]"]:

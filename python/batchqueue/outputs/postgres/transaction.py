@@ -1,6 +1,6 @@
 """A transaction of the PostgreSQL store. Keys and rows go as sets: a COPY, then a statement."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from batchqueue.outputs.layout import (
     table_layout,
     typed_rows,
 )
+from batchqueue.outputs.ledger import SqlLedger
 from batchqueue.outputs.postgres.schema import (
     COLUMNS_OF,
     CREATE_KEYS,
@@ -38,12 +39,12 @@ from batchqueue.outputs.reading import (
     name_and_table,
     stored_type,
 )
-from batchqueue.outputs.store import FIRST_BUCKET, Epoch, StoreError, StoreTransaction, to_json
+from batchqueue.outputs.store import FIRST_BUCKET, StoreError
 
 M = TypeVar("M", bound=Metrics)
 
 
-class PostgresTransaction(StoreTransaction):
+class PostgresTransaction(SqlLedger):
     """A `StoreTransaction` on an open connection."""
 
     def __init__(
@@ -63,11 +64,10 @@ class PostgresTransaction(StoreTransaction):
             errors: Turns the errors of psycopg into `StoreError`.
             kept_summaries: Summaries to keep for the sink.
         """
+        super().__init__(sink_id, kept_summaries, f"{schema}.")
         self._connection = connection
         self._schema = schema
-        self._sink_id = sink_id
         self._errors = errors
-        self._kept_summaries = kept_summaries
         self._tables: set[str] = set()
         self._staged: set[str] = set()
 
@@ -128,79 +128,6 @@ class PostgresTransaction(StoreTransaction):
             found.itersize = ROWS_AT_ONCE
             yield from found.execute(sql.encode(), values)
 
-    def raise_mark(self, query_id: str, batch_id: int) -> None:
-        """Set the mark of a query."""
-        with self._statements() as cursor:
-            run(
-                cursor,
-                f"INSERT INTO {self._schema}.batchqueue_marks (sink, query_id, batch_id) "
-                "VALUES (%s, %s, %s) ON CONFLICT (sink, query_id) "
-                "DO UPDATE SET batch_id = excluded.batch_id",
-                self._sink_id,
-                query_id,
-                batch_id,
-            )
-
-    def add_summary(self, query_id: str, batch_id: int, summary: str) -> None:
-        """Keep the summary of an epoch, and delete the oldest if there are too many."""
-        epochs = f"{self._schema}.batchqueue_epochs"
-        with self._statements() as cursor:
-            run(
-                cursor,
-                f"INSERT INTO {epochs} (sink, query_id, batch_id, summary) VALUES (%s, %s, %s, %s)",
-                self._sink_id,
-                query_id,
-                batch_id,
-                summary,
-            )
-            run(
-                cursor,
-                f"DELETE FROM {epochs} WHERE sink = %s AND seq <= "
-                f"(SELECT seq FROM {epochs} WHERE sink = %s ORDER BY seq DESC LIMIT 1 OFFSET %s)",
-                self._sink_id,
-                self._sink_id,
-                self._kept_summaries,
-            )
-
-    def last_batch(self, query_id: str) -> int | None:
-        """Return the mark of a query; `None` without a mark."""
-        sql = (
-            f"SELECT batch_id FROM {self._schema}.batchqueue_marks "
-            "WHERE sink = %s AND query_id = %s"
-        )
-        with self._statements() as cursor:
-            row = run(cursor, sql, self._sink_id, query_id).fetchone()
-        return None if row is None else row[0]
-
-    def known_queries(self) -> set[str]:
-        """Return the ids of the queries with a mark."""
-        sql = f"SELECT query_id FROM {self._schema}.batchqueue_marks WHERE sink = %s"
-        with self._statements() as cursor:
-            return {query_id for (query_id,) in run(cursor, sql, self._sink_id)}
-
-    def summaries(self, newest: int | None = None) -> list[Epoch]:
-        """Return the newest summaries that are kept, in the order in which they were recorded."""
-        sql = (
-            f"SELECT query_id, batch_id, summary FROM {self._schema}.batchqueue_epochs "
-            "WHERE sink = %s ORDER BY seq DESC LIMIT %s"
-        )
-        with self._statements() as cursor:
-            rows = run(cursor, sql, self._sink_id, newest).fetchall()
-        return [Epoch(*row) for row in reversed(rows)]
-
-    def description(self) -> dict[str, Any] | None:
-        """Return the description of the job that wrote last; `None` without a description."""
-        sql = f"SELECT description FROM {self._schema}.batchqueue_sinks WHERE sink = %s"
-        with self._statements() as cursor:
-            row = run(cursor, sql, self._sink_id).fetchone()
-        return None if row is None else row[0]
-
-    def describe(self, description: Mapping[str, Any]) -> None:
-        """Store a description of the job that writes."""
-        sql = f"UPDATE {self._schema}.batchqueue_sinks SET description = %s WHERE sink = %s"
-        with self._statements() as cursor:
-            run(cursor, sql, to_json(description), self._sink_id)
-
     def delete(
         self, before: int, *, since: int = FIRST_BUCKET, keep: Collection[type[Metrics]] = ()
     ) -> int:
@@ -235,6 +162,11 @@ class PostgresTransaction(StoreTransaction):
     def _statements(self) -> Iterator[Cursor[Any]]:
         with self.guarded(), self._errors(), self._connection.cursor(binary=True) as cursor:
             yield cursor
+
+    @contextmanager
+    def _ran(self, sql: str, *values: object) -> Iterator[Cursor[Any]]:
+        with self._statements() as cursor:
+            yield run(cursor, sql.replace("?", "%s"), *values)
 
     def _has_table(self, cursor: Cursor[Any], sql: PostgresTableSql) -> bool:
         if sql.name not in self._tables:
