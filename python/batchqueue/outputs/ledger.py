@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from batchqueue.aggregation import Metrics
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.layout import columns_of, shown
-from batchqueue.outputs.store import Epoch, MetricsStore, StoreTransaction, to_json
+from batchqueue.outputs.store import Epoch, MetricsStore, StoreReport, StoreTransaction, to_json
 
 W = TypeVar("W")
 
@@ -283,6 +283,28 @@ class SqlLedger(StoreTransaction):
         )
         with self._ran(sql, self._sink_id, to_json(description)):
             pass
+
+
+def report_ledgers(
+    report: StoreReport, rows: Callable[[str], Iterable[Sequence[Any]]], schema: str = ""
+) -> None:
+    """Add what the ledgers of all sinks have, and what is wrong with them.
+
+    Args:
+        report: Gets it.
+        rows: Runs a statement, and returns the rows.
+        schema: What the names of tables begin with.
+    """
+    epochs = f"{schema}batchqueue_epochs"
+    marks = rows(f"SELECT sink, query_id, batch_id FROM {schema}batchqueue_marks")
+    newest = rows(f"SELECT sink, query_id, max(batch_id) FROM {epochs} GROUP BY sink, query_id")
+    report.add_ledger(
+        {(sink, query): mark for sink, query, mark in marks},
+        {(sink, query): batch_id for sink, query, batch_id in newest},
+    )
+    last = f"WHERE seq IN (SELECT max(seq) FROM {epochs} GROUP BY sink)"
+    for sink, summary in rows(f"SELECT sink, summary FROM {epochs} {last}"):
+        report.add_newest(sink, _from_json(summary))
 
 
 def _from_json(content: Any) -> Any:

@@ -1,10 +1,9 @@
 """Metrics in one SQLite file, without a server.
 
-`store` connects and opens transactions; `transaction` runs the statements that `schema` writes.
+`sqlite_connection` connects to the file, and `sqlite_transaction` runs the statements.
 """
 
 import fcntl
-import json
 import os
 import secrets
 import shutil
@@ -19,6 +18,7 @@ from batchqueue.base.checks import LocalPath, local_path
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.base import StoreBase
 from batchqueue.outputs.layout import quoted
+from batchqueue.outputs.ledger import report_ledgers
 from batchqueue.outputs.reading import Selection, StoredMetric
 from batchqueue.outputs.sqlite_connection import (
     check_log,
@@ -240,26 +240,9 @@ def check_sqlite(database: Path) -> StoreReport:
                     report.problems.append(f"it has no table {table}: it is not a store of metrics")
         if not report.problems:
             with sqlite_errors(database):
-                _add_ledger(report, connection)
+                report_ledgers(report, connection.execute)
                 _add_rows(report, connection)
     return report
-
-
-def _add_ledger(report: StoreReport, connection: sqlite3.Connection) -> None:
-    marks = connection.execute(f"SELECT sink, query_id, batch_id FROM {MARKS_TABLE}").fetchall()
-    newest = connection.execute(
-        f"SELECT sink, query_id, max(batch_id) FROM {EPOCHS_TABLE} GROUP BY sink, query_id"
-    ).fetchall()
-    report.add_ledger(
-        {(sink, query): mark for sink, query, mark in marks},
-        {(sink, query): batch_id for sink, query, batch_id in newest},
-    )
-    last = connection.execute(
-        f"SELECT sink, summary FROM {EPOCHS_TABLE} "
-        f"WHERE seq IN (SELECT max(seq) FROM {EPOCHS_TABLE} GROUP BY sink)"
-    )
-    for sink, summary in last:
-        report.add_newest(sink, json.loads(summary))
 
 
 def _add_rows(report: StoreReport, connection: sqlite3.Connection) -> None:

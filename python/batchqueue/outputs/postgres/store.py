@@ -11,6 +11,7 @@ from batchqueue.base.checks import require
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.base import StoreBase
 from batchqueue.outputs.layout import quoted
+from batchqueue.outputs.ledger import report_ledgers
 from batchqueue.outputs.postgres.schema import COLUMNS_OF
 from batchqueue.outputs.reading import Selection, StoredMetric
 from batchqueue.outputs.store import (
@@ -328,27 +329,9 @@ def check_postgres(store: PostgresStore) -> StoreReport:
                 "metrics, or was not restored as a whole"
             )
         else:
-            _add_ledger(report, connection, schema)
+            report_ledgers(report, partial(_rows, connection), f"{schema}.")
             _add_rows(report, connection, schema)
     return report
-
-
-def _add_ledger(report: StoreReport, connection: "psycopg.Connection[Any]", schema: str) -> None:
-    marks = _rows(connection, f"SELECT sink, query_id, batch_id FROM {schema}.batchqueue_marks")
-    newest = _rows(
-        connection,
-        f"SELECT sink, query_id, max(batch_id) FROM {schema}.batchqueue_epochs GROUP BY 1, 2",
-    )
-    report.add_ledger(
-        {(sink, query): mark for sink, query, mark in marks},
-        {(sink, query): batch_id for sink, query, batch_id in newest},
-    )
-    last = (
-        f"SELECT DISTINCT ON (sink) sink, summary FROM {schema}.batchqueue_epochs "
-        "ORDER BY sink, seq DESC"
-    )
-    for sink, summary in _rows(connection, last):
-        report.add_newest(sink, summary)
 
 
 def _add_rows(report: StoreReport, connection: "psycopg.Connection[Any]", schema: str) -> None:
