@@ -1,9 +1,11 @@
 """Transactions over rows that a store keeps in partitions of time buckets, as Arrow tables."""
 
+import json
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from copy import deepcopy
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +24,7 @@ from batchqueue.outputs.layout import (
     typed_rows,
     values_of,
 )
-from batchqueue.outputs.store import FIRST_BUCKET, StoreTransaction
+from batchqueue.outputs.store import FIRST_BUCKET, StoreTransaction, to_json
 
 M = TypeVar("M", bound=Metrics)
 
@@ -31,6 +33,13 @@ _KEY_SCHEMA = schema_of(Layout("", (), multi_row=False))
 _Rows = list[tuple[Any, ...]]
 _Changes = dict[PartialKey, _Rows]
 """Key → its rows of all columns; an empty list for a partial that no longer has rows."""
+
+
+class LedgerState(Protocol):
+    """What a store keeps of a ledger, beside the summaries."""
+
+    marks: dict[str, int]
+    description: dict[str, Any] | None
 
 
 class PartitionedTransaction(StoreTransaction):
@@ -53,6 +62,11 @@ class PartitionedTransaction(StoreTransaction):
         self._errors = errors
         self._changes: dict[Layout, dict[int, _Changes]] = {}
         self._changed = False
+
+    @property
+    @abstractmethod
+    def _state(self) -> LedgerState:
+        """The ledger as this transaction leaves it."""
 
     @abstractmethod
     def _partitions(self, reached: range) -> Collection[tuple[Layout, int]]:
@@ -127,6 +141,33 @@ class PartitionedTransaction(StoreTransaction):
                         changes[key] = []
             self._changed = self._changed or deleted > 0
             return deleted
+
+    def raise_mark(self, query_id: str, batch_id: int) -> None:
+        """Set the mark of a query."""
+        with self._step():
+            self._state.marks[query_id] = batch_id
+            self._changed = True
+
+    def last_batch(self, query_id: str) -> int | None:
+        """Return the mark of a query; `None` without a mark."""
+        with self._step():
+            return self._state.marks.get(query_id)
+
+    def known_queries(self) -> set[str]:
+        """Return the ids of the queries with a mark."""
+        with self._step():
+            return set(self._state.marks)
+
+    def description(self) -> dict[str, Any] | None:
+        """Return the description of the job that wrote last; `None` without a description."""
+        with self._step():
+            return deepcopy(self._state.description)
+
+    def describe(self, description: Mapping[str, Any]) -> None:
+        """Store a description of the job that writes."""
+        with self._step():
+            self._state.description = json.loads(to_json(description))
+            self._changed = True
 
     def _delete_stored(
         self, layout: Layout, start: int, buckets: range, keep: Collection[type[Metrics]]

@@ -3,7 +3,7 @@
 import itertools
 import json
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from copy import copy, deepcopy
 from typing import Any
 
@@ -35,7 +35,7 @@ from batchqueue.outputs.iceberg.table import (
 )
 from batchqueue.outputs.layout import KEY_TYPES, Layout, shown
 from batchqueue.outputs.partitioned import PartitionedTransaction
-from batchqueue.outputs.store import Epoch, StoreUnavailableError, to_json
+from batchqueue.outputs.store import Epoch, StoreUnavailableError
 
 # The commit of one snapshot, which replaces partitions of a sink's table.
 
@@ -275,6 +275,10 @@ class IcebergTransaction(PartitionedTransaction):
         self._all_files: dict[Partition, Files] | None = None
         self._cleared = False
 
+    @property
+    def _state(self) -> Ledger:
+        return self._ledger
+
     def _partitions(self, reached: range) -> list[tuple[Layout, int]]:
         files = self._files_in(range(reached.start, reached.stop + self.partition_s - 1))
         return [
@@ -317,27 +321,11 @@ class IcebergTransaction(PartitionedTransaction):
     def _files_in(self, buckets: range) -> dict[Partition, Files]:
         return {} if self._sink is None else self._sink.files(buckets)
 
-    def raise_mark(self, query_id: str, batch_id: int) -> None:
-        """Set the mark of a query."""
-        with self._step():
-            self._ledger.marks[query_id] = batch_id
-            self._changed = True
-
     def add_summary(self, query_id: str, batch_id: int, summary: str) -> None:
         """Keep the summary of an epoch, as long as the snapshot of this transaction is kept."""
         with self._step():
             self._ledger.epochs.append((query_id, batch_id, json.loads(summary)))
             self._changed = True
-
-    def last_batch(self, query_id: str) -> int | None:
-        """Return the mark of a query; `None` without a mark."""
-        with self._step():
-            return self._ledger.marks.get(query_id)
-
-    def known_queries(self) -> set[str]:
-        """Return the ids of the queries with a mark."""
-        with self._step():
-            return set(self._ledger.marks)
 
     def summaries(self, newest: int | None = None) -> list[Epoch]:
         """Return the newest summaries that are kept, in the order in which they were recorded."""
@@ -351,17 +339,6 @@ class IcebergTransaction(PartitionedTransaction):
         if self._sink is None or self._ledger.begins or newest <= 0:
             return []
         return epochs_of(self._sink.metadata, self._sink.name, newest)
-
-    def description(self) -> dict[str, Any] | None:
-        """Return the description of the job that wrote last; `None` without a description."""
-        with self._step():
-            return deepcopy(self._ledger.description)
-
-    def describe(self, description: Mapping[str, Any]) -> None:
-        """Store a description of the job that writes."""
-        with self._step():
-            self._ledger.description = json.loads(to_json(description))
-            self._changed = True
 
     def clear(self) -> None:
         """Delete everything that this sink wrote."""

@@ -5,11 +5,9 @@ import json
 import operator
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +26,7 @@ from batchqueue.outputs.parquet.manifest import (
 )
 from batchqueue.outputs.partitioned import PartitionedTransaction
 from batchqueue.outputs.reading import Selection, StoredMetric, stored_type
-from batchqueue.outputs.store import Epoch, StoreError, to_json
+from batchqueue.outputs.store import Epoch, StoreError
 
 
 class ParquetTransaction(PartitionedTransaction):
@@ -59,6 +57,10 @@ class ParquetTransaction(PartitionedTransaction):
         self._files: dict[str, pa.Table] = {}
         self._committed = manifest.live()
 
+    @property
+    def _state(self) -> Manifest:
+        return self._manifest
+
     def _partitions(self, reached: range) -> list[tuple[Layout, int]]:
         return [
             (layout_of(table, self._folder / files[start]), start)
@@ -78,12 +80,6 @@ class ParquetTransaction(PartitionedTransaction):
     def _drop(self, layout: Layout, start: int) -> int:
         return rows_in(self._folder / self._manifest.tables[layout.table].pop(start))
 
-    def raise_mark(self, query_id: str, batch_id: int) -> None:
-        """Set the mark of a query."""
-        with self._step():
-            self._manifest.marks[query_id] = batch_id
-            self._changed = True
-
     def add_summary(self, query_id: str, batch_id: int, summary: str) -> None:
         """Keep the summary of an epoch, and delete the oldest if there are too many."""
         with self._step():
@@ -91,31 +87,10 @@ class ParquetTransaction(PartitionedTransaction):
             add_epoch(self._manifest, epoch, self._kept_summaries)
             self._changed = True
 
-    def last_batch(self, query_id: str) -> int | None:
-        """Return the mark of a query; `None` without a mark."""
-        with self._step():
-            return self._manifest.marks.get(query_id)
-
-    def known_queries(self) -> set[str]:
-        """Return the ids of the queries with a mark."""
-        with self._step():
-            return set(self._manifest.marks)
-
     def summaries(self, newest: int | None = None) -> list[Epoch]:
         """Return the newest summaries that are kept, in the order in which they were recorded."""
         with self._step():
             return [Epoch(*epoch) for epoch in newest_epochs(self._folder, self._manifest, newest)]
-
-    def description(self) -> dict[str, Any] | None:
-        """Return the description of the job that wrote last; `None` without a description."""
-        with self._step():
-            return deepcopy(self._manifest.description)
-
-    def describe(self, description: Mapping[str, Any]) -> None:
-        """Store a description of the job that writes."""
-        with self._step():
-            self._manifest.description = json.loads(to_json(description))
-            self._changed = True
 
     def clear(self) -> None:
         """Delete everything that this sink wrote."""
