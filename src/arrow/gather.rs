@@ -46,7 +46,7 @@ const SHORT: usize = 16;
 #[derive(Clone, Copy)]
 struct Gatherer<'a> {
     indices: &'a [u32],
-    /// Row ranges of the result that hold a single value, in order. Rows between them may hold any.
+    /// Row ranges of the result that hold a single value each, in order. Other rows may hold any.
     runs: &'a [Range<usize>],
     buffers: &'a Buffers,
 }
@@ -71,8 +71,8 @@ impl Gatherer<'_> {
         take(column, &UInt32Array::from(self.indices.to_vec()), None)
     }
 
-    /// Covers all rows of the result in order: each run with the row its value comes from, and the
-    /// rows between runs with `None`.
+    /// Yields ranges that cover the result in order: each run with the row that its value comes
+    /// from, and the rows between runs with `None`.
     fn pieces(self) -> impl Iterator<Item = (Range<usize>, Option<u32>)> {
         let mut end = 0;
         let rest = self.runs.last().map_or(0, |last| last.end)..self.indices.len();
@@ -213,7 +213,7 @@ impl fmt::Debug for Buffers {
 }
 
 impl Buffers {
-    /// A buffer of `len` values with unspecified contents.
+    /// Returns a buffer of `len` values with unspecified contents.
     pub(super) fn values<N: ArrowNativeType>(&self, len: usize) -> PooledValues<N> {
         let bytes = len * size_of::<N>();
         let size = bytes.next_power_of_two();
@@ -250,8 +250,8 @@ impl FreeLists {
         Some(memory)
     }
 
-    /// Takes a buffer from the other class that holds the most bytes: it may belong to batches long
-    /// gone.
+    /// Takes a buffer from the other class that holds the most bytes, perhaps left over from
+    /// batches long gone.
     fn take_other(&mut self, class: usize) -> Option<MutableBuffer> {
         let bytes =
             |&other: &usize| self.by_size[other].len() << (*SIZE_CLASSES.start() as usize + other);
@@ -260,7 +260,7 @@ impl FreeLists {
     }
 }
 
-/// The size class of a buffer. Returns `None` if buffers of this size are not kept.
+/// Returns the size class of a buffer, or `None` if buffers of this size are not kept.
 fn class_of(bytes: usize) -> Option<usize> {
     let size = bytes
         .is_power_of_two()
@@ -272,7 +272,7 @@ fn class_of(bytes: usize) -> Option<usize> {
 /// A buffer in use. Dropping it returns the memory to the pool.
 struct PooledBuffer {
     memory: MutableBuffer,
-    /// How many bytes are in use, from the start.
+    /// The number of bytes in use, from the start.
     bytes: usize,
     pool: Buffers,
 }
@@ -320,7 +320,8 @@ mod tests {
 
     use super::*;
 
-    /// A column of every type that is gathered here, and of some that go through arrow-select.
+    /// Returns a column of every type that is gathered here, and of some that go through
+    /// arrow-select.
     fn columns(rows: &[Option<u16>]) -> Vec<ArrayRef> {
         let texts: Vec<Option<String>> = rows
             .iter()

@@ -15,7 +15,7 @@ use crate::arrow::gather::{Buffers, PooledValues};
 use crate::arrow::tags::{SplitError, Tags};
 use crate::item::TypeKey;
 
-/// The rows of one column grouped by tag, groups numbered in order of first appearance.
+/// The rows of one column grouped by tag. Groups are numbered in order of first appearance.
 pub(super) struct TagGroups {
     pub(super) keys: Vec<TypeKey>,
     /// The group of each row.
@@ -247,7 +247,7 @@ impl Signature {
         masks
     };
 
-    /// The signature of the first `len` bytes. Returns `None` if the string is too long.
+    /// Returns the signature of the first `len` bytes, or `None` if the string is too long.
     #[inline]
     fn of(bytes: &[u8], len: usize) -> Option<Self> {
         let masks = Self::MASKS.get(len)?;
@@ -265,8 +265,8 @@ impl Signature {
         Self { low: low & masks.0, high: high & masks.1 | (len as u64) << 56 }
     }
 
-    /// Folded multiplication, as in wyhash: every byte affects every bit, even where tags differ in
-    /// only a few digits.
+    /// Hashes by folded multiplication, as in wyhash: every byte affects every bit, even where tags
+    /// differ in only a few digits.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // both halves
     fn hash(self) -> u64 {
@@ -311,8 +311,8 @@ fn signature_of_view(column: &StringViewArray, row: usize) -> Option<Signature> 
     }
 }
 
-/// Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4): the top bits depend on all
-/// input bits.
+/// Spreads a value by Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4): the top bits
+/// depend on all input bits.
 #[inline]
 pub(super) fn spread(value: u64) -> u64 {
     value.wrapping_mul(0x9e37_79b9_7f4a_7c15)

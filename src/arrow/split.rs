@@ -74,7 +74,8 @@ pub fn split(
     Ok(Pieces { batch, pieces })
 }
 
-/// Counting sort: the rows of the first group, then those of the second, and so on.
+/// Orders rows by a counting sort: the rows of the first group, then those of the second, and so
+/// on.
 fn in_order(groups: &TagGroups, buffers: &Buffers) -> (PooledValues<u32>, Vec<Piece>) {
     let mut counts = vec![0_usize; groups.keys.len()];
     for &group in groups.of_row() {
@@ -124,7 +125,7 @@ mod tests {
         .unwrap()
     }
 
-    /// Each key with the numbers of its rows.
+    /// Returns each key with the numbers of its rows.
     fn rows_by_key(pieces: &Pieces) -> Vec<(TypeKey, Vec<u64>)> {
         let numbers = pieces.batch.column(1).as_primitive::<UInt64Type>().values();
         let mut rows: Vec<(TypeKey, Vec<u64>)> = Vec::new();

@@ -15,7 +15,7 @@ use crate::item::TypeKey;
 #[derive(Debug, Clone, Default)]
 pub struct Tags {
     keys: HashMap<Box<str>, TypeKey>,
-    /// How many keys were assigned.
+    /// The number of keys assigned so far.
     assigned: usize,
 }
 
@@ -52,9 +52,9 @@ impl Tags {
     }
 }
 
-// Why a record batch cannot be split.
+// Errors of splitting.
 
-/// Why a batch cannot be split.
+/// The reason a batch cannot be split.
 #[derive(Debug)]
 pub enum SplitError {
     /// The column's type cannot hold tags.
@@ -64,7 +64,7 @@ pub enum SplitError {
 }
 
 impl SplitError {
-    /// An index outside its dictionary.
+    /// Returns the error for an index outside its dictionary.
     pub(super) fn index(index: &impl fmt::Debug, values: &dyn Array) -> Self {
         let values = values.len();
         Self::Arrow(ArrowError::InvalidArgumentError(format!(

@@ -1,4 +1,4 @@
-//! Time: zones, buckets in local time, and times that a local clock showed.
+//! Time: zones, buckets in local time, and readings of a local clock.
 //!
 //! ```text
 //!  clock: time on a zone's clock ──▶ instant        buckets: instant ──▶ start of its bucket
@@ -26,19 +26,19 @@ use jiff::tz::{Offset, TimeZone};
 
 // Buckets of time: equal spans on the clock of a zone, or of UTC.
 //
-// A bucket starts when the clock comes to a multiple of the width, or jumps past it, for the first
-// time. So a local day has 23 or 25 hours where the clock is changed, and every instant between
-// the starts of two neighbours is in the first of them. There is one exception: a change by a
-// whole number of buckets leaves them alone, so that the hour that a clock shows twice in autumn
-// is two hours.
+// A bucket starts when the clock first reaches a multiple of the width or jumps past it. So the
+// local day of a clock change has 23 or 25 hours, and every instant between the starts of two
+// neighbours is in the first of them. There is one exception: a change by a whole number of buckets
+// leaves them alone, so with buckets of an hour, the hour that a clock shows twice in autumn is two
+// buckets.
 
 /// Buckets of equal width, in the unit of a column of times.
 #[derive(Debug, Clone)]
 pub struct Buckets {
     width: i64,
-    /// Where a bucket starts, counted from the epoch on the clock.
+    /// The start of a bucket, counted from the epoch on the clock.
     offset: i64,
-    /// The zone whose clock counts, and how many units a second has.
+    /// The zone whose clock counts, and the units per second.
     zone: Option<(Zone, i64)>,
 }
 
@@ -46,7 +46,7 @@ pub struct Buckets {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grid {
     width: i64,
-    /// What to add to a time before it is taken modulo the width.
+    /// The amount to add to a time before it is taken modulo the width.
     phase: i64,
 }
 
@@ -55,38 +55,38 @@ pub(super) struct Grid {
 struct Span {
     times: Range<i64>,
     grid: Grid,
-    /// The bucket of every multiple from here on starts at that multiple.
+    /// From here on, every multiple starts its bucket.
     regular_from: i64,
-    /// Where the buckets of the times before start; `None` where that is still to be found.
+    /// The start of the bucket that earlier times are in; `None` until it is found.
     carried: Option<i64>,
 }
 
 impl Buckets {
-    /// Creates buckets of UTC.
+    /// Creates buckets in UTC.
     ///
-    /// `width` is above 0, and `offset` from 0 up and below `width`.
+    /// `width` is above 0, and `offset` is at least 0 and below `width`.
     pub fn of_utc(width: i64, offset: i64) -> Self {
         Self { width, offset, zone: None }
     }
 
     /// Creates buckets on the clock of a zone.
     ///
-    /// `width` is above 0, and `offset` from 0 up and below `width`.
+    /// `width` is above 0, and `offset` is at least 0 and below `width`.
     pub fn of_zone(width: i64, offset: i64, zone: Zone, per_second: i64) -> Self {
         Self { width, offset, zone: Some((zone, per_second)) }
     }
 
-    /// The start of the bucket that a time is in.
+    /// Returns the start of the bucket that a time is in.
     pub fn start(&self, time: i64) -> i64 {
         self.span_at(time).start(self, time)
     }
 
-    /// The multiples of the width, if buckets always start there.
+    /// Returns the multiples of the width, if buckets always start there.
     pub(super) fn grid(&self) -> Option<Grid> {
         self.zone.is_none().then(|| self.grid_ahead(0))
     }
 
-    /// The multiples of the width on a clock that is ahead of UTC.
+    /// Returns the multiples of the width on a clock that is `units` ahead of UTC.
     fn grid_ahead(&self, units: i64) -> Grid {
         Grid { width: self.width, phase: (units - self.offset).rem_euclid(self.width) }
     }
@@ -108,7 +108,8 @@ impl Buckets {
         if set_back % self.width == 0 {
             return regular(times, grid, from);
         }
-        // What the clock showed before it was set back has had its start.
+        // The multiples that the clock repeats after being set back have already started their
+        // buckets.
         let regular_from = from.saturating_add(set_back.max(0));
         let multiple = |time: i64, offset| {
             time.saturating_add(units(offset)).saturating_sub(self.offset).div_euclid(self.width)
@@ -119,7 +120,7 @@ impl Buckets {
 }
 
 impl Grid {
-    /// From the last multiple up to a time to the next one.
+    /// Returns the range from the last multiple up to a time to the next one.
     #[inline]
     pub(super) fn around(&self, time: i64) -> Range<i64> {
         if self.phase == 0 {
@@ -143,26 +144,26 @@ impl Span {
         *self.carried.get_or_insert_with(|| buckets.start(before))
     }
 
-    /// Times around this one whose buckets have the same start.
+    /// Returns the range of times around this one whose buckets have the same start.
     fn cell(&self, time: i64) -> Range<i64> {
         let around = self.grid.around(time);
         around.start.max(self.times.start)..around.end.min(self.times.end)
     }
 }
 
-/// Finds the buckets of one time after the other.
+/// Finds the buckets of successive times.
 #[derive(Debug)]
 pub struct BucketFinder<B> {
     buckets: B,
-    /// Those found last; the next takes the place of the oldest.
+    /// The spans found last. A new one replaces the oldest.
     spans: Vec<Span>,
     oldest: usize,
-    /// Times around the last one whose buckets have the same start.
+    /// The range of times around the last one whose buckets have the same start.
     cell: Range<i64>,
     start: i64,
 }
 
-/// Times in any order are mostly in the same few years, which have two spans each.
+/// Even unordered times are mostly in the same few years, which have two spans each.
 const SPANS: usize = 8;
 
 impl<B: Borrow<Buckets>> BucketFinder<B> {
@@ -171,10 +172,10 @@ impl<B: Borrow<Buckets>> BucketFinder<B> {
         Self { buckets, spans: Vec::new(), oldest: 0, cell: 0..0, start: 0 }
     }
 
-    /// The start of the bucket that a time is in.
+    /// Returns the start of the bucket that a time is in.
     #[inline]
     pub fn start(&mut self, time: i64) -> i64 {
-        // Neighbouring times are mostly in the same bucket: a division per row would cost more than
+        // Consecutive times mostly share a bucket; a division per row would cost more than
         // everything else.
         if !self.cell.contains(&time) {
             self.find(time);
@@ -203,12 +204,12 @@ impl<B: Borrow<Buckets>> BucketFinder<B> {
     }
 }
 
-// Times without a zone: what a clock showed, as instants.
+// Times without a zone: readings of a clock, as instants.
 
 /// The clock of a zone, read in a unit of time.
 ///
 /// A time that the clock showed twice is the earlier of the two instants; a time that it skipped is
-/// as much later as it skipped. This is what Spark SQL does.
+/// moved later by the length of the gap. Spark SQL does the same.
 #[derive(Debug, Clone)]
 pub struct Clock {
     zone: Zone,
@@ -216,12 +217,12 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Creates the clock of a zone, with the units that a second has.
+    /// Creates the clock of a zone with `per_second` units in a second.
     pub fn new(zone: Zone, per_second: i64) -> Self {
         Self { zone, per_second }
     }
 
-    /// What to subtract from a time, and the times around it for which that is the same.
+    /// Returns the range of times around this one with the same UTC offset, and that offset.
     fn offset_of(&self, time: i64) -> (Range<i64>, i64) {
         let units = |seconds: i64| seconds.saturating_mul(self.per_second);
         let (span, from, until) = self.zone.span_on_clock(time.div_euclid(self.per_second));
@@ -229,11 +230,11 @@ impl Clock {
     }
 }
 
-/// Reads one time of a clock after the other.
+/// Converts successive times of a clock to instants.
 #[derive(Debug)]
 pub struct ClockReader<C> {
     clock: C,
-    /// Times around the last one with the same offset.
+    /// The range of times around the last one with the same offset.
     times: Range<i64>,
     offset: i64,
 }
@@ -244,7 +245,7 @@ impl<C: Borrow<Clock>> ClockReader<C> {
         Self { clock, times: 0..0, offset: 0 }
     }
 
-    /// The instant at which the clock showed a time.
+    /// Returns the instant at which the clock showed a time.
     #[inline]
     pub fn instant(&mut self, time: i64) -> i64 {
         if !self.times.contains(&time) {
@@ -254,7 +255,7 @@ impl<C: Borrow<Clock>> ClockReader<C> {
     }
 }
 
-/// How many units a second has.
+/// Returns the number of units per second.
 pub(super) fn units_per_second(unit: TimeUnit) -> i64 {
     match unit {
         TimeUnit::Second => 1,
@@ -264,8 +265,8 @@ pub(super) fn units_per_second(unit: TimeUnit) -> i64 {
     }
 }
 
-/// Reads the timestamps of a batch that have no zone as times on the clock of a zone: columns, and
-/// what is in lists, structs and maps. The new columns are instants with the zone's name.
+/// Converts the timestamps of a batch that have no zone, read as times on the clock of a zone, to
+/// instants with the zone's name. Includes timestamps in lists, structs and maps.
 ///
 /// # Errors
 /// An array is malformed.
@@ -322,7 +323,7 @@ impl Reader<'_> {
     fn read_times<T: ArrowTimestampType>(&self, column: &ArrayRef) -> ArrayRef {
         let times = column.as_primitive::<T>();
         let clock = Clock::new(self.zone.clone(), units_per_second(T::UNIT));
-        // What is in the place of a null does not matter.
+        // Values behind nulls do not matter.
         let mut reader = ClockReader::new(&clock);
         let values = times.values().iter().map(|&time| reader.instant(time)).collect();
         let instants = PrimitiveArray::<T>::new(values, times.nulls().cloned());
@@ -352,30 +353,30 @@ impl Reader<'_> {
 
 // A time zone as spans of time with one UTC offset.
 
-/// A time zone. Its rules are those of the IANA database that this crate contains, so that every
-/// process has the same ones, whatever its machine has installed.
+/// A time zone. Its rules come from the IANA database bundled with this crate, so every process has
+/// the same ones, whatever its machine has installed.
 #[derive(Debug, Clone)]
 pub struct Zone(TimeZone);
 
 /// A span of time during which a zone's UTC offset stays the same, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct OffsetSpan {
-    /// The first instant; `None` if the offset has always been this one.
+    /// The first instant; `None` if the offset has always applied.
     from: Option<i64>,
-    /// The first instant behind it; `None` if the offset stays for ever.
+    /// The first instant after the span; `None` if the offset never changes again.
     until: Option<i64>,
-    /// What local time is ahead of UTC.
+    /// How far local time is ahead of UTC.
     offset: i64,
     /// The offset before `from`.
     offset_before: i64,
 }
 
-/// No UTC offset has as many seconds.
+/// More seconds than any UTC offset has.
 const BEYOND_ANY_OFFSET: i64 = 2 * 86_400;
 
 impl Zone {
-    /// Finds a zone: by its name in the IANA database, in exactly these letters, as other systems
-    /// want it; or a fixed offset from UTC such as `+05:30`.
+    /// Finds a zone by its name in the IANA database, with exact case, as other systems require it;
+    /// or a fixed offset from UTC such as `+05:30`.
     pub fn named(name: &str) -> Option<Self> {
         if let Some(offset) = fixed_offset(name) {
             return Some(Self(TimeZone::fixed(offset)));
@@ -384,10 +385,10 @@ impl Zone {
         TimeZone::tzif(known, data).ok().filter(|_| known == name).map(Self)
     }
 
-    /// The span that an instant lies in, given in seconds since the epoch.
+    /// Returns the span that contains an instant, given in seconds since the epoch.
     fn span_at(&self, second: i64) -> OffsetSpan {
         let offset_at = |second| i64::from(self.0.to_offset(timestamp(second)).seconds());
-        // The iterators leave out the instant itself.
+        // The iterators exclude the instant itself.
         let from = self.0.preceding(timestamp(second.saturating_add(1))).next();
         let from = from.map(|change| change.timestamp().as_second());
         let until = self.0.following(timestamp(second)).next();
@@ -400,12 +401,12 @@ impl Zone {
         }
     }
 
-    /// The span whose offset turns a time on the local clock into an instant, and the clock's times
-    /// of which that is true.
+    /// Returns the span whose offset converts a time on the local clock to an instant, and the
+    /// bounds of the clock's times for which it does.
     ///
     /// A time that the clock showed twice is the earlier of the two instants. A time that it
-    /// skipped is read as if it had not been set yet, which is as much later on the clock. This is
-    /// what Java does, and so Spark SQL.
+    /// skipped is read as if the clock had not been set yet, which moves it later by the length of
+    /// the gap. Java does the same, and so does Spark SQL.
     fn span_on_clock(&self, second: i64) -> (OffsetSpan, Option<i64>, Option<i64>) {
         let on_clock =
             |span: &OffsetSpan| span.from.map(|from| from + span.offset.max(span.offset_before));
@@ -421,7 +422,7 @@ impl Zone {
     }
 }
 
-/// The nearest instant that the database covers, which it does for the years -9999 to 9999.
+/// Returns the nearest instant that the database covers; it covers the years -9999 to 9999.
 fn timestamp(second: i64) -> Timestamp {
     let (first, last) = (Timestamp::MIN.as_second(), Timestamp::MAX.as_second());
     Timestamp::from_second(second.clamp(first, last)).unwrap_or(Timestamp::MAX)
@@ -440,7 +441,7 @@ fn fixed_offset(name: &str) -> Option<Offset> {
         is_number.then(|| digits.parse::<i32>().ok()).flatten()
     };
     let (hours, minutes) = (number(hours)?, number(minutes)?);
-    // As far as Java goes.
+    // Java's limit.
     (minutes < 60 && hours * 60 + minutes <= 18 * 60)
         .then(|| Offset::from_seconds(sign * (hours * 60 + minutes) * 60).ok())
         .flatten()
@@ -455,7 +456,7 @@ mod buckets_tests {
     const DAY: i64 = 86_400;
 
     proptest! {
-        /// What is remembered from other times changes nothing.
+        /// The times found before do not change the result.
         #[test]
         fn a_finder_finds_what_the_buckets_say(
             name in prop::sample::select(vec!["America/New_York", "Australia/Lord_Howe", "+05:30"]),

@@ -26,7 +26,7 @@ use crate::arrow::time::{BucketFinder, ClockReader};
 /// not at all.
 pub struct Aggregator {
     aggregation: Aggregation,
-    /// Known from the first batch on.
+    /// Set by the first batch.
     types: Option<Types>,
     groups: Groups,
     measured: Vec<Measured>,
@@ -68,7 +68,7 @@ impl Aggregator {
         }
     }
 
-    /// The number of groups.
+    /// Returns the number of groups.
     pub fn len(&self) -> usize {
         self.groups.len()
     }
@@ -184,7 +184,7 @@ impl Aggregator {
         result
     }
 
-    /// The states, in the order of their measures.
+    /// Returns the states, in the order of their measures.
     fn states(&mut self) -> impl Iterator<Item = &mut Box<dyn State>> {
         self.measured.iter_mut().filter_map(|measured| match measured {
             Measured::Own(state) => Some(state),
@@ -192,7 +192,7 @@ impl Aggregator {
         })
     }
 
-    /// The columns of a measure's partials, or the single column of its result.
+    /// Returns the columns of a measure's partials, or the single column of its result.
     fn columns_of(
         &self,
         measured: &Measured,
@@ -246,7 +246,7 @@ impl Aggregator {
         self.batch(Schema::new(fields), columns).map(Some)
     }
 
-    /// The types, if there are groups.
+    /// Returns the types, if there are groups.
     fn types_if_any(&self) -> Option<&Types> {
         self.types.as_ref().filter(|_| !self.is_empty())
     }
@@ -268,7 +268,7 @@ impl Aggregator {
         self.states().for_each(|state| state.resize(0));
     }
 
-    /// The first sum or mean over the column that a measure counts, if there is one.
+    /// Returns the index of the first sum or mean over the column that a measure counts, if any.
     fn sum_that_counts(&self, measure: &Measure) -> Option<usize> {
         let Measure::Count { column: Some(column) } = measure else { return None };
         self.aggregation.measures.iter().position(|(_, other)| match other {
@@ -344,7 +344,7 @@ pub(super) enum PreparedMeasures {
 }
 
 impl Prepared {
-    /// `is_own` says which measures have their own state.
+    /// Checks a batch and reads its columns. `is_own` says which measures have their own state.
     pub(super) fn of(
         batch: &RecordBatch,
         aggregation: &Aggregation,
@@ -383,7 +383,7 @@ impl Prepared {
         Ok(Self { rows: batch.num_rows(), keys, measures })
     }
 
-    /// The batch in steps of [`STEP_ROWS`] rows, each prefetched.
+    /// Splits the batch into steps of [`STEP_ROWS`] rows and prefetches each.
     pub(super) fn steps(&self) -> impl Iterator<Item = Self> {
         (0..self.rows).step_by(STEP_ROWS).map(|start| {
             let step = self.slice(start, STEP_ROWS.min(self.rows - start));
@@ -412,7 +412,7 @@ impl Prepared {
         }
     }
 
-    /// A range of its rows.
+    /// Returns a range of the rows.
     fn slice(&self, start: usize, rows: usize) -> Self {
         let keys = self.keys.iter().map(|key| key.slice(start, rows)).collect();
         let measures = match &self.measures {
@@ -465,7 +465,7 @@ fn plain(array: &ArrayRef) -> Result<ArrayRef, AggregateError> {
 fn floor(times: &mut Column, Bucketing { clock, buckets }: &Bucketing) {
     let Values::Codes(codes) = &times.values else { return };
     times.values = Values::Codes(if let (None, Some(grid)) = (clock, buckets.grid()) {
-        // Neighbouring times are mostly in the same bucket: a division per row would cost more than
+        // Consecutive times mostly share a bucket; a division per row would cost more than
         // everything else.
         let mut bucket = 0..0;
         let floored = codes.iter().map(|&time| {

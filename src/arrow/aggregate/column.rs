@@ -1,5 +1,5 @@
-//! Columns as aggregation reads them: order-preserving 64-bit codes, or bytes; and the interface of
-//! what a measure keeps of them.
+//! Columns as aggregation reads them, either order-preserving 64-bit codes or bytes, and the trait
+//! for the state of a measure.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use arrow_select::take::{TakeOptions, take};
 
 use crate::arrow::aggregate::description::AggregateError;
 
-/// The type that a column's values have in results. Returns `None` if the type is not supported.
+/// Returns the type of a column's values in results, or `None` if the column's type is unsupported.
 ///
 /// All string layouts map to one type, and a dictionary to the type of its values. Decimals are
 /// kept as bytes.
@@ -110,7 +110,7 @@ pub(super) enum Values {
 }
 
 impl Values {
-    /// The values of a column that is not a dictionary and that [`value_type`] supports.
+    /// Reads the values of a column that is not a dictionary and that [`value_type`] supports.
     fn of(column: &ArrayRef) -> Self {
         match column.data_type() {
             DataType::Utf8 => Self::Bytes(column.as_string::<i32>().clone().into()),
@@ -167,8 +167,8 @@ impl Values {
     }
 }
 
-/// The bytes that these values reference. The buffer of a slice holds those of the whole column,
-/// and that of an empty column may hold none.
+/// Returns the bytes that the values reference. The buffer of a slice holds those of the whole
+/// column, and the buffer of an empty column may hold none.
 fn used<O: OffsetSizeTrait>(bytes: &GenericBinaryArray<O>) -> &[u8] {
     let offsets = bytes.value_offsets();
     let (first, last) = (
@@ -182,7 +182,7 @@ fn used<O: OffsetSizeTrait>(bytes: &GenericBinaryArray<O>) -> &[u8] {
 pub(super) struct Column {
     pub(super) values: Values,
     pub(super) nulls: Option<NullBuffer>,
-    /// The index of each row's value in `values`, for a dictionary.
+    /// For a dictionary, the index of each row's value in `values`.
     pub(super) indices: Option<ScalarBuffer<u32>>,
 }
 
@@ -241,7 +241,7 @@ impl Column {
         Self { values: Values::of(column), nulls, indices: None }
     }
 
-    /// A range of its rows.
+    /// Returns a range of the rows.
     pub(super) fn slice(&self, start: usize, rows: usize) -> Self {
         let nulls = self.nulls.as_ref().map(|nulls| nulls.slice(start, rows));
         let indices = self.indices.as_ref().map(|indices| indices.slice(start, rows));
@@ -250,7 +250,7 @@ impl Column {
         Self { values, nulls, indices }
     }
 
-    /// The value of a row. Returns `None` for null.
+    /// Returns the value of a row, or `None` for null.
     #[inline]
     pub(super) fn get(&self, row: usize) -> Option<Value<'_>> {
         if self.nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) {
@@ -299,7 +299,7 @@ pub(super) fn to_array<'a>(
     })
 }
 
-/// Fails if a column cannot hold so many bytes, or so many values in lists.
+/// Fails if a column cannot hold this many bytes, or this many values in lists.
 pub(super) fn check_size(size: usize) -> Result<(), AggregateError> {
     i32::try_from(size).map(drop).map_err(|_| AggregateError::TooLarge)
 }
@@ -317,7 +317,7 @@ pub(super) fn bytes_of(
     Ok(bytes.finish())
 }
 
-// What a measure reads, and the interface of what it keeps.
+// The input of a measure, and the trait for its state.
 
 /// The columns that a measure reads, for a range of rows.
 pub(super) struct Input {
@@ -330,7 +330,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// A range of its rows.
+    /// Returns a range of the rows.
     pub(super) fn slice(&self, start: usize, rows: usize) -> Self {
         let column =
             |column: &Option<Column>| column.as_ref().map(|column| column.slice(start, rows));
@@ -342,10 +342,10 @@ impl Input {
     }
 }
 
-/// The state of one measure, for each group. Groups are numbered below the argument of the last
+/// The state of one measure for all groups. Group numbers are below the last argument of
 /// [`resize`](Self::resize).
 pub(super) trait State: Send {
-    /// Makes room for this many groups. With 0 it forgets all.
+    /// Makes room for this many groups; 0 clears the state.
     fn resize(&mut self, groups: usize);
 
     /// Adds rows; `groups` holds the group of each.
@@ -359,20 +359,20 @@ pub(super) trait State: Send {
     /// Merges partials that [`check`](Self::check) has accepted.
     fn merge(&mut self, groups: &[u32], partials: &StructArray);
 
-    /// A copy to roll back to, if the state is plain numbers: copying those costs less per group
-    /// than looking up a few rows.
+    /// Returns a copy to roll back to if the state is plain numbers: copying those costs less per
+    /// group than looking up a few rows.
     fn copied(&self) -> Option<Box<dyn State>> {
         None
     }
 
-    /// The state as columns, with the fields of
+    /// Returns the state as columns, with the fields of
     /// [`kept_fields`](crate::arrow::aggregate::partials::kept_fields).
     fn partials(&self) -> Result<Vec<ArrayRef>, AggregateError>;
 
-    /// The result of each group.
+    /// Returns the result of each group.
     fn result(&self) -> Result<ArrayRef, AggregateError>;
 
-    /// The number of values in each group, if the state counts them anyway.
+    /// Returns the number of values in each group, if the state counts them anyway.
     fn counts(&self) -> Option<ArrayRef> {
         None
     }
@@ -467,20 +467,20 @@ impl Code for f32 {
     }
 }
 
-/// Reverses the order of negative numbers, whose bits count backwards. It is its own inverse.
+/// Reverses the order of negative numbers, whose bits count backwards. Its own inverse.
 fn flip(bits: i64) -> i64 {
     bits ^ ((bits >> 63).cast_unsigned() >> 1).cast_signed()
 }
 
 const SIGN: i128 = i128::MIN;
 
-/// Decimals of one scale as bytes, which compare as the decimals do.
+/// Converts decimals of one scale to bytes that compare as the decimals do.
 fn to_ordered(decimals: &Decimal128Array) -> BinaryArray {
     let ordered = |value: i128| (value ^ SIGN).to_be_bytes();
     decimals.iter().map(|value| value.map(ordered)).collect()
 }
 
-/// Decimals of a type from what [`to_ordered`] returned.
+/// Converts the result of [`to_ordered`] back to decimals of a type.
 fn from_ordered(ordered: &BinaryArray, data_type: &DataType) -> ArrayRef {
     let value =
         |bytes: &[u8]| bytes.try_into().map_or(0, |bytes| i128::from_be_bytes(bytes) ^ SIGN);

@@ -1,4 +1,4 @@
-//! Describes an aggregation, and the errors it can end in.
+//! The description of an aggregation, and its errors.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub struct Aggregation {
 }
 
 impl Aggregation {
-    /// The names of the key columns in partials and results, with the window's last.
+    /// Returns the names of the key columns in partials and results, the window's last.
     pub(super) fn key_names(&self) -> impl Iterator<Item = &str> {
         let window = self.window.as_ref().map(|window| window.name.as_str());
         self.keys.iter().map(String::as_str).chain(window)
@@ -39,10 +39,10 @@ pub struct Window {
     pub name: String,
     /// The width in nanoseconds, above 0.
     pub width_ns: i64,
-    /// Where a bucket starts, in nanoseconds after the epoch: from 0 up, and below the width.
+    /// The start of a bucket in nanoseconds after the epoch, at least 0 and below the width.
     pub offset_ns: i64,
     /// The zone whose clock the buckets follow, and its name; `None` for UTC. A timestamp without a
-    /// zone is a time on that clock. It does not matter for dates.
+    /// zone is a time on that clock. Dates are not affected.
     pub zone: Option<(String, Zone)>,
 }
 
@@ -51,11 +51,11 @@ pub struct Window {
 pub enum Measure {
     /// The number of rows, or of rows with a value in the column.
     Count {
-        /// `None`: all rows.
+        /// `None` counts all rows.
         column: Option<String>,
     },
-    /// The sum: exact for integers and decimals; for floating-point numbers the rounding errors are
-    /// compensated.
+    /// The sum: exact for integers and decimals, with compensated rounding errors for
+    /// floating-point numbers.
     Sum {
         /// Numbers.
         column: String,
@@ -104,13 +104,13 @@ pub enum Measure {
         /// The relative error of a quantile, above 0 and below 1.
         accuracy: f64,
     },
-    /// The estimated number of distinct values, or the sketch that it comes from.
+    /// The estimated number of distinct values, or the sketch behind the estimate.
     Distinct {
         /// Integers, booleans, dates, times, strings or bytes.
         column: String,
-        /// How many registers a sketch has at most, as a power of two: 4 to 21.
+        /// The binary logarithm of the most registers of a sketch: 4 to 21.
         lg_registers: u8,
-        /// Whether the results are sketches, and not estimates.
+        /// Whether the results are sketches instead of estimates.
         gives_sketches: bool,
     },
     /// The rows with the largest values.
@@ -126,7 +126,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// The columns that the measure reads: that of its values, and the order or label.
+    /// Returns the columns that the measure reads: the values, and the order or label.
     pub(super) fn columns(&self) -> (Option<&str>, Option<&str>) {
         match self {
             Self::Count { column } => (column.as_deref(), None),
@@ -142,7 +142,7 @@ impl Measure {
         }
     }
 
-    /// Whether it accepts numbers only.
+    /// Whether the measure accepts only numbers.
     pub(super) fn wants_numbers(&self) -> bool {
         matches!(
             self,
@@ -154,7 +154,7 @@ impl Measure {
     }
 }
 
-/// Why a batch was rejected. No part of it was applied.
+/// The reason a batch was rejected. No part of it was applied.
 #[derive(Debug)]
 pub enum AggregateError {
     /// A column is missing.

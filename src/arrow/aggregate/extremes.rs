@@ -226,7 +226,7 @@ impl State for TopN {
         lists.collect()
     }
 
-    /// A list of structs with the fields `value` and, if there are labels, `label`.
+    /// Returns lists of structs with the fields `value` and, if there are labels, `label`.
     fn result(&self) -> Result<ArrayRef, AggregateError> {
         let lists = self.partials()?;
         let columns: Vec<ArrayRef> =

@@ -16,8 +16,8 @@ use crate::arrow::grouping::spread;
 /// right: a group is the number of the last pair.
 pub(super) struct Groups {
     columns: Vec<Interner>,
-    /// The first interner pairs the first two columns, each further one the pairs so far with the
-    /// next column.
+    /// The first interner pairs the first two columns; each further one pairs the last number with
+    /// the next column.
     pairs: Vec<Interner>,
     /// Without keys, all rows form one group, which exists once there are rows.
     has_rows: bool,
@@ -75,7 +75,7 @@ impl Groups {
         self.has_rows = mark.has_rows;
     }
 
-    /// The key columns of all groups, in group order.
+    /// Returns the key columns of all groups, in group order.
     pub(super) fn key_columns(&self, types: &[DataType]) -> Result<Vec<ArrayRef>, AggregateError> {
         #[allow(clippy::cast_possible_truncation)] // group numbers have 32 bits
         let mut groups: Vec<u32> = (0..self.len() as u32).collect();
@@ -103,7 +103,7 @@ fn pair(first: u32, second: u32) -> i64 {
 }
 
 impl Interner {
-    /// The two numbers of a pair.
+    /// Returns the two numbers of a pair.
     fn pair_of(&self, number: u32) -> (u32, u32) {
         let Some(Value::Code(code)) = self.value(number) else { return (0, 0) };
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // its two halves
@@ -205,7 +205,7 @@ impl Interner {
         })
     }
 
-    /// The value with this number. Returns `None` for null.
+    /// Returns the value with this number, or `None` for null.
     pub(super) fn value(&self, number: u32) -> Option<Value<'_>> {
         if self.null == Some(number) {
             return None;
@@ -217,7 +217,7 @@ impl Interner {
         })
     }
 
-    /// Forgets all values whose number is `len` or above.
+    /// Forgets all values numbered `len` or above.
     pub(super) fn truncate(&mut self, len: usize) {
         self.null = self.null.filter(|&number| (number as usize) < len);
         self.codes.truncate(len, self.null);
@@ -287,7 +287,7 @@ fn hash(text: &[u8]) -> u64 {
 
 // Numbers 64-bit codes consecutively.
 
-/// Marks the absence of a number. No code has it.
+/// Marks a missing number. No code is assigned it.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// The widest range of codes that is kept in a dense table.

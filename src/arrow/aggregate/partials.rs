@@ -48,7 +48,7 @@ pub(super) fn are_partials(
     Ok(true)
 }
 
-/// The fields of a measure's partials, given the types of its columns.
+/// Returns the fields of a measure's partials, given the types of its columns.
 pub(super) fn kept_fields(
     measure: &Measure,
     value: Option<&DataType>,
@@ -93,8 +93,8 @@ pub(super) fn kept_fields(
     )
 }
 
-/// The fields of a measure's partials, if `fields` are equivalent: writing to a file may have
-/// renamed the item field of a list.
+/// Returns the fields of a measure's partials if `fields` are equivalent: writing to a file may
+/// have renamed the item field of a list.
 pub(super) fn as_kept_fields(measure: &Measure, fields: &Fields) -> Option<Fields> {
     let sums = matches!(measure, Measure::Sum { .. } | Measure::Mean { .. });
     let of = |index: usize| {

@@ -7,7 +7,7 @@ use crate::arrow::aggregate::description::{AggregateError, Aggregation, Measure,
 use crate::arrow::aggregate::partials::{as_kept_fields, kept_fields};
 use crate::arrow::time::{Buckets, Clock, units_per_second};
 
-/// The types of the keys, with the window's last, and the fields of each measure's partials.
+/// The types of the keys (the window's last), and the fields of each measure's partials.
 #[derive(Clone, PartialEq)]
 pub(super) struct Types {
     pub(super) keys: Vec<DataType>,
@@ -15,7 +15,7 @@ pub(super) struct Types {
 }
 
 impl Types {
-    /// The types of the keys, and those of the partials.
+    /// Returns the types of the keys, then those of the partials.
     pub(super) fn all(&self) -> impl Iterator<Item = DataType> {
         self.keys.iter().cloned().chain(self.kept.iter().cloned().map(DataType::Struct))
     }
@@ -25,24 +25,24 @@ impl Types {
 #[derive(Clone)]
 pub(super) struct ColumnIndices {
     pub(super) keys: Vec<usize>,
-    /// What becomes of the times in the last key.
+    /// How to bucket the times in the last key.
     pub(super) bucketing: Option<Bucketing>,
     pub(super) measures: MeasureIndices,
 }
 
-/// How times become starts of buckets, in the unit of their column.
+/// The conversion of times to the starts of their buckets, in the unit of the column.
 #[derive(Clone)]
 pub(super) struct Bucketing {
-    /// Makes instants of times without a zone.
+    /// Converts times without a zone to instants.
     pub(super) clock: Option<Clock>,
     pub(super) buckets: Buckets,
 }
 
 #[derive(Clone)]
 pub(super) enum MeasureIndices {
-    /// For each measure, its first and second column.
+    /// The first and second column of each measure.
     Rows(Vec<(Option<usize>, Option<usize>)>),
-    /// For each measure, its struct.
+    /// The struct of each measure.
     Partials(Vec<usize>),
 }
 
@@ -88,7 +88,7 @@ pub(super) fn in_rows(
         if let (Some((index, of)), Measure::Distinct { .. }) = (&first, measure)
             && (of.is_floating() || matches!(of, DataType::Decimal128(..) | DataType::UInt64))
         {
-            // Their values have several forms, or none as an integer of 64 bits.
+            // These values have several forms, or none as an integer of 64 bits.
             let wanted = "strings, bytes, booleans, dates, times or integers up to int64";
             return Err(type_error(schema.field(*index).name(), of, wanted));
         }
@@ -127,7 +127,7 @@ pub(super) fn in_partials(
     ))
 }
 
-/// The fields of a measure's partials, if this column holds them.
+/// Returns the fields of a measure's partials, if this column holds them.
 fn kept_in(schema: &Schema, index: usize, measure: &Measure) -> Option<Fields> {
     match schema.field(index).data_type() {
         DataType::Struct(fields) => as_kept_fields(measure, fields),
@@ -135,7 +135,7 @@ fn kept_in(schema: &Schema, index: usize, measure: &Measure) -> Option<Fields> {
     }
 }
 
-/// Whether a schema without metadata is that of partials, which would be counted as rows.
+/// Whether a schema is that of partials that lost their metadata and would be counted as rows.
 fn look_like_partials(aggregation: &Aggregation, schema: &Schema) -> bool {
     let is_kept = |name: &str, measure| {
         schema.index_of(name).is_ok_and(|index| kept_in(schema, index, measure).is_some())
@@ -159,7 +159,7 @@ fn index_of(schema: &Schema, name: &str) -> Result<usize, AggregateError> {
     })
 }
 
-/// The column's index and the type of its values in results.
+/// Returns the column's index and the type of its values in results.
 fn find(schema: &Schema, name: &str) -> Result<(usize, DataType), AggregateError> {
     let index = index_of(schema, name)?;
     let data_type = schema.field(index).data_type();
@@ -171,7 +171,7 @@ fn find(schema: &Schema, name: &str) -> Result<(usize, DataType), AggregateError
     Ok((index, kept))
 }
 
-/// How a window treats a column with values of a type, and the type of the starts of its buckets.
+/// Returns the type of the bucket starts for a column of this type, and how to compute them.
 fn bucketing_of(window: &Window, kind: DataType) -> Result<(DataType, Bucketing), AggregateError> {
     let (width_ns, offset_ns) = (window.width_ns, window.offset_ns);
     let unit_ns = unit_ns(&kind).filter(|unit| width_ns % unit == 0 && offset_ns % unit == 0);
@@ -203,7 +203,7 @@ fn bucketing_of(window: &Window, kind: DataType) -> Result<(DataType, Bucketing)
     Ok((kind, Bucketing { clock, buckets }))
 }
 
-/// The unit of a column of times, in nanoseconds. Returns `None` if the type is not a time.
+/// Returns the unit of a column of times in nanoseconds, or `None` if the type is not a time.
 fn unit_ns(data_type: &DataType) -> Option<i64> {
     match data_type {
         DataType::Timestamp(unit, _) => Some(1_000_000_000 / units_per_second(*unit)),

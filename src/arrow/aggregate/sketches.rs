@@ -129,11 +129,11 @@ impl State for Quantiles {
     }
 }
 
-// How many values are in each bucket of a `DDSketch`: what a store keeps of a distribution, since
-// the counts of any two can be added. See [`quantiles`](crate::arrow::aggregate::sketches) for the
-// source.
+// The number of values in each bucket of a `DDSketch`: the form in which stores keep a
+// distribution, since the counts of any two can be added. See
+// [`quantiles`](crate::arrow::aggregate::sketches) for the source.
 
-/// The fields of a bucket: its number, and how many values it has.
+/// The fields of a bucket: its number, and its count of values.
 pub(super) static FIELDS: LazyLock<Fields> = LazyLock::new(|| {
     [Field::new("bucket", DataType::Int64, false), Field::new("count", DataType::Int64, false)]
         .into_iter()
@@ -155,7 +155,8 @@ impl QuantileBuckets {
     }
 }
 
-/// Buckets are numbered in the order of their values: from 1 for positive values, 0, from -1 down.
+/// Returns the bucket of a value. Buckets are numbered in the order of their values: from 1 up for
+/// positive values, 0, from -1 down for negative ones.
 fn bucket_of(mapping: &Config, value: f64) -> i64 {
     let distance = value.abs();
     if distance < LEAST {
@@ -216,14 +217,14 @@ impl State for QuantileBuckets {
     }
 }
 
-// Distinct counts by `HyperLogLog`, in the sketch of Apache `DataSketches`, which Spark SQL makes
+// Distinct counts by `HyperLogLog`, in the sketch of Apache `DataSketches`, which Spark SQL writes
 // as well: Flajolet, Fusy, Gandouet and Meunier, `HyperLogLog`: the analysis of a near-optimal
 // cardinality estimation algorithm, 2007.
 
-/// How many registers a sketch has at most, as a power of two.
+/// The binary logarithm of the most registers of a sketch.
 pub const LG_REGISTERS: std::ops::RangeInclusive<u8> = 4..=21;
 
-/// A sketch of the distinct values that it was given.
+/// A sketch of distinct values.
 #[derive(Clone)]
 pub struct DistinctSketch {
     lg_registers: u8,
@@ -231,7 +232,7 @@ pub struct DistinctSketch {
 }
 
 impl DistinctSketch {
-    /// An empty sketch.
+    /// Creates an empty sketch.
     ///
     /// # Panics
     ///
@@ -242,12 +243,12 @@ impl DistinctSketch {
         Self { lg_registers, sketch: sketch.expect("the number of registers was checked") }
     }
 
-    /// Adds an integer, as Java's sketch adds a long.
+    /// Adds an integer the way Java's sketch adds a `long`.
     pub fn add_integer(&mut self, value: i64) {
         self.sketch.update(value);
     }
 
-    /// Adds bytes, or a text in UTF-8.
+    /// Adds bytes, or a string in UTF-8.
     pub fn add_bytes(&mut self, value: &[u8]) {
         self.sketch.update(raw_bytes::from_slice(value));
     }
@@ -266,20 +267,21 @@ impl DistinctSketch {
         if other.is_empty() {
             return;
         }
-        // Without what the order of updates adds to the estimate, so that no order of merges does.
+        // A union drops the part of the estimate that depends on the order of updates, so that the
+        // order of merges does not matter either.
         let mut union = HllUnion::new(self.lg_registers).expect("the number was checked");
         union.update(&self.sketch);
         union.update(other);
         self.sketch = union.to_sketch(HllType::Hll8);
     }
 
-    /// The estimated number of distinct values.
+    /// Returns the estimated number of distinct values.
     #[must_use]
     pub fn estimate(&self) -> f64 {
         self.sketch.estimate()
     }
 
-    /// The sketch as `DataSketches` of other languages read it.
+    /// Returns the sketch in the format of `DataSketches`, which other languages read.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         self.sketch.serialize()
@@ -295,7 +297,7 @@ fn read(bytes: &[u8]) -> Result<HllSketch, ArrowError> {
 /// A sketch for each group.
 pub(super) struct Distinct {
     lg_registers: u8,
-    /// Whether the results are sketches, and not estimates.
+    /// Whether the results are sketches instead of estimates.
     gives_sketches: bool,
     sketches: Vec<DistinctSketch>,
 }

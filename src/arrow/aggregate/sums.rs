@@ -17,7 +17,7 @@ use arrow_schema::{DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION, DataType}
 use crate::arrow::aggregate::column::{Input, State};
 use crate::arrow::aggregate::description::AggregateError;
 
-/// The type of an exact sum of integers: wide enough for 2^63 of the largest.
+/// The type of an exact sum of integers: wide enough for 2^63 of the largest values.
 pub(super) const EXACT: DataType = DataType::Decimal128(38, 0);
 
 /// The number of rows, or of rows with a value.
@@ -83,14 +83,14 @@ pub(super) fn each<T: ArrowPrimitiveType>(
     }
 }
 
-/// A sum, and how many values it has.
+/// A sum and the number of its values.
 #[derive(Clone, Copy, Default)]
 struct Counted<S> {
     sum: S,
     count: i64,
 }
 
-/// What the states of all sums have alike.
+/// Defines the methods that the states of all sums share.
 macro_rules! shared_by_sums {
     () => {
         fn copied(&self) -> Option<Box<dyn State>> {
@@ -178,7 +178,7 @@ impl State for IntegerSums {
 #[derive(Clone, Copy, Default)]
 struct Rounded {
     sum: f64,
-    /// What rounding has taken from the sum.
+    /// The part of the sum that rounding has lost.
     error: f64,
 }
 
@@ -192,7 +192,7 @@ impl Rounded {
         self.sum = sum;
     }
 
-    /// The compensated sum, rounded once. The error is NaN if the sum is NaN or infinite.
+    /// Returns the compensated sum, rounded once. The error is NaN if the sum is NaN or infinite.
     fn total(&self) -> f64 {
         if self.sum.is_finite() && self.error.is_finite() {
             self.sum + self.error
@@ -266,19 +266,19 @@ impl State for FloatSums {
     }
 }
 
-// Decimals of 128 bits: as bytes in their order, and their sums.
+// 128-bit decimals and their sums.
 
-/// The type of a sum of decimals: with as many digits as there can be.
+/// Returns the type of a sum of decimals, which has the most digits possible.
 pub(super) fn sum_type(scale: i8) -> DataType {
     DataType::Decimal128(DECIMAL128_MAX_PRECISION, scale)
 }
 
-/// The type of such a sum in partials: wide enough for 2^63 of the largest.
+/// Returns the type of such a sum in partials: wide enough for 2^63 of the largest values.
 pub(super) fn kept_sum_type(scale: i8) -> DataType {
     DataType::Decimal256(DECIMAL256_MAX_PRECISION, scale)
 }
 
-/// The values of decimals, rounded.
+/// Converts decimals to floats, rounded.
 pub(super) fn to_floats(decimals: &Decimal128Array) -> impl Iterator<Item = Option<f64>> {
     let unit = 10_f64.powi(i32::from(decimals.scale()));
     #[allow(clippy::cast_precision_loss)] // rounded
@@ -303,7 +303,7 @@ impl DecimalSums {
         Decimal256Type::format_decimal(sum, DECIMAL256_MAX_PRECISION, self.scale)
     }
 
-    /// The mean; its sum and count are each rounded once.
+    /// Returns the mean, whose sum and count are each rounded once.
     fn mean(&self, exact: &Counted<i256>) -> Option<f64> {
         #[allow(clippy::cast_precision_loss)]
         let count = exact.count as f64;
