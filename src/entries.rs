@@ -1,9 +1,9 @@
-//! The records of Redis streams, from the bytes of a reply to what Python makes of them.
+//! Records of Redis streams, from the bytes of a reply to Python objects.
 //!
-//! A client library makes Python objects of a reply, at least five for each entry, of which a
-//! record is made later, with as many again. Here the replies to `XREAD` are scanned while they
-//! arrive, and an entry becomes a Python object once, when a drain thread decodes it. Everything
-//! else that goes to Redis and comes back is up to the client library.
+//! A client library turns a reply into Python objects, at least five per entry, and the record made
+//! from them later takes as many again. Here the replies to `XREAD` are scanned as they arrive, and
+//! an entry becomes a Python object once, when a drain thread decodes it. All other traffic with
+//! Redis is left to the client library.
 
 use std::mem;
 use std::ops::Range;
@@ -21,16 +21,16 @@ const MAX_MILLISECONDS: u64 = (1 << 43) - 1;
 /// The prefix of a field that holds a header.
 const HEADER: &[u8] = b"h:";
 
-/// Where an entry is.
+/// The position of an entry.
 #[derive(Clone, Debug)]
 struct Span {
-    /// Its id as one number: see `offset_of`.
+    /// The id as one number: see `offset_of`.
     offset: u64,
-    /// Names and values of its fields.
+    /// The number of names and values of the fields, which is even.
     fields: usize,
-    /// Where the first of them begins.
+    /// The start of the first field.
     start: usize,
-    /// The value of the field `v`, if it has one.
+    /// The value of the field `v`, if there is one.
     value: Option<Range<usize>>,
 }
 
@@ -42,10 +42,10 @@ pub(crate) struct Entries {
     range: Range<usize>,
 }
 
-/// What an entry holds.
+/// The contents of an entry.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Parts<'a> {
-    /// The field `v`; empty without one.
+    /// The field `v`; empty if there is none.
     pub(crate) value: &'a [u8],
     /// The field `k`.
     pub(crate) key: Option<&'a [u8]>,
@@ -63,7 +63,7 @@ impl Entries {
         self.range.len()
     }
 
-    /// The entries at these places, which must be within this block.
+    /// Returns the entries at these places, which must be within this block.
     pub(crate) fn slice(&self, places: Range<usize>) -> Self {
         debug_assert!(places.start <= places.end && places.end <= self.len());
         let begin = self.range.start;
@@ -82,19 +82,19 @@ impl Entries {
         self.span(place).offset >> SEQUENCE_BITS
     }
 
-    /// The place of the entry with this offset.
+    /// Returns the place of the entry with this offset.
     pub(crate) fn find(&self, offset: u64) -> Option<usize> {
         self.spans[self.range.clone()].binary_search_by_key(&offset, |span| span.offset).ok()
     }
 
-    /// The value of an entry that has nothing else.
+    /// Returns the value of an entry that has nothing else.
     pub(crate) fn only_value(&self, place: usize) -> Option<&[u8]> {
         let span = self.span(place);
         let value = span.value.clone().filter(|_| span.fields == 2)?;
         Some(&self.data[value])
     }
 
-    /// All that an entry holds.
+    /// Returns all parts of an entry.
     pub(crate) fn parts(&self, place: usize) -> Parts<'_> {
         let span = self.span(place);
         let value = span.value.clone().map_or(&[][..], |range| &self.data[range]);
@@ -102,7 +102,7 @@ impl Entries {
         let mut has_value = false;
         let mut cursor = Cursor::new(&self.data, span.start);
         for _ in 0..span.fields / 2 {
-            // They were scanned before, so all of them are there.
+            // The scan has found all of them, so none is missing.
             let (Ok(name), Ok(data)) = (cursor.bulk(), cursor.bulk()) else { break };
             let (name, data) = (&self.data[name], &self.data[data]);
             match name {
@@ -119,7 +119,7 @@ impl Entries {
     }
 }
 
-/// The offset of an id `milliseconds-sequence`; `None` if it is invalid, or does not fit.
+/// Returns the offset of an id `milliseconds-sequence`, or `None` if it is invalid or does not fit.
 fn offset_of(id: &[u8]) -> Option<u64> {
     let dash = id.iter().position(|byte| *byte == b'-')?;
     let (milliseconds, sequence) = (decimal(&id[..dash])?, decimal(&id[dash + 1..])?);
@@ -137,20 +137,20 @@ fn decimal(digits: &[u8]) -> Option<u64> {
     })
 }
 
-// `ReplyReader`: finds the entries in the replies to `XREAD`, while they arrive.
+// `ReplyReader`: finds the entries in the replies to `XREAD` as they arrive.
 //
 // A reply is nil, an error, or an array of streams (protocol 2):
 //
 // ```text
-// *streams  of  *2 $key *entries  of  *2 $id *fields  of  $name $value by turns
+// *streams  of  *2 $key *entries  of  *2 $id *fields  of  $name $value, alternating
 // ```
 //
 // A status is the reply to `ASKING`, which precedes `XREAD` in a cluster: it has no streams.
 //
-// The head of a reply, the head of a stream, and an entry are each scanned as a whole: again from
-// the start, if it was not all there. That costs little, since a value is skipped by its length.
+// The head of a reply, the head of a stream, and an entry are each scanned as a whole, again from
+// the start if a part had not arrived. That costs little, because a value is skipped by its length.
 
-/// Streams or entries to reserve memory for, whatever number a reply announces.
+/// The most streams or entries to reserve memory for, however many a reply announces.
 const MOST_RESERVED: usize = 16_384;
 
 /// A reply to `XREAD`.
@@ -158,7 +158,7 @@ const MOST_RESERVED: usize = 16_384;
 pub(crate) enum Reply {
     /// The streams that have entries.
     Found(Vec<FoundStream>),
-    /// What the server says is wrong, beginning with a word for its kind.
+    /// The server's error message, which begins with a word for its kind.
     Refused(String),
 }
 
@@ -171,16 +171,16 @@ pub(crate) struct FoundStream {
     pub(crate) size: usize,
 }
 
-/// Why a reply cannot be used.
+/// The reason a reply cannot be used.
 #[derive(Debug, PartialEq)]
 pub(crate) enum ReplyError {
-    /// It is not a reply to `XREAD`.
+    /// The bytes are not a reply to `XREAD`.
     Malformed(&'static str),
     /// The id of an entry does not fit into an offset.
     Id(String),
 }
 
-/// Why a scan stops.
+/// The reason a scan stops.
 #[derive(Debug, PartialEq)]
 enum Stop {
     /// The rest has not arrived.
@@ -188,11 +188,11 @@ enum Stop {
     Invalid(ReplyError),
 }
 
-/// The scan of the replies to commands that were sent together.
+/// A scanner for the replies to commands that were sent together.
 pub(crate) struct ReplyReader {
     /// What has arrived, without the streams that are complete.
     data: Vec<u8>,
-    /// Up to where it is scanned.
+    /// The end of the scanned part.
     at: usize,
     next: Next,
     streams: Vec<FoundStream>,
@@ -200,7 +200,7 @@ pub(crate) struct ReplyReader {
     expected: usize,
 }
 
-/// What comes next.
+/// The part of a reply that comes next.
 enum Next {
     Reply,
     Stream { left: usize },
@@ -210,20 +210,20 @@ enum Next {
 /// A stream whose entries are arriving.
 struct OpenStream {
     key: Vec<u8>,
-    /// Where its entries begin.
+    /// The start of its entries.
     start: usize,
     spans: Vec<Span>,
     size: usize,
 }
 
 impl ReplyReader {
-    /// Expects this number of replies.
+    /// Creates a reader that expects this number of replies.
     pub(crate) fn new(expected: usize) -> Self {
         let (data, streams, replies) = Default::default();
         Self { data, at: 0, next: Next::Reply, streams, replies, expected }
     }
 
-    /// Takes bytes that have arrived, and returns whether all replies are there.
+    /// Takes newly arrived bytes, and returns whether all replies are complete.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<bool, ReplyError> {
         self.data.extend_from_slice(bytes);
         while self.replies.len() < self.expected {
@@ -239,12 +239,12 @@ impl ReplyReader {
         Ok(true)
     }
 
-    /// The replies so far, in the order of the commands.
+    /// Takes the replies so far, in the order of the commands.
     pub(crate) fn take(&mut self) -> Vec<Reply> {
         mem::take(&mut self.replies)
     }
 
-    /// Scans one part.
+    /// Scans the next part.
     fn step(&mut self) -> Result<(), Stop> {
         let mut cursor = Cursor::new(&self.data, self.at);
         match &mut self.next {
@@ -333,7 +333,7 @@ impl OpenStream {
     }
 }
 
-/// A place in a reply.
+/// A position in a reply.
 struct Cursor<'a> {
     data: &'a [u8],
     at: usize,
@@ -344,7 +344,7 @@ impl<'a> Cursor<'a> {
         Self { data, at }
     }
 
-    /// The place of the next string.
+    /// Reads the next string, and returns its place.
     fn bulk(&mut self) -> Result<Range<usize>, Stop> {
         let length = self.number(b'$')?.ok_or_else(|| malformed("a string is missing"))?;
         let start = self.at;
@@ -359,7 +359,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The first of a pair, which is a string.
+    /// Reads the head of a pair and its first element, a string.
     fn pair(&mut self) -> Result<Range<usize>, Stop> {
         if self.number(b'*')? != Some(2) {
             return Err(malformed("a pair is missing"));
@@ -367,7 +367,7 @@ impl<'a> Cursor<'a> {
         self.bulk()
     }
 
-    /// The length of an array or a string; `None` for nil.
+    /// Reads the length of an array or a string; `None` for nil.
     fn number(&mut self, kind: u8) -> Result<Option<usize>, Stop> {
         let mut cursor = Cursor::new(self.data, self.at);
         if cursor.byte()? != kind {
@@ -397,7 +397,7 @@ impl<'a> Cursor<'a> {
         Ok(byte)
     }
 
-    /// The next line, without its end.
+    /// Reads the next line, without its end.
     fn line(&mut self) -> Result<&'a [u8], Stop> {
         let rest = &self.data[self.at..];
         let end = rest.windows(2).position(|two| two == b"\r\n").ok_or(Stop::Incomplete)?;
@@ -423,7 +423,7 @@ mod tests {
 
     // The replies to `XREAD`, however they arrive.
 
-    /// An entry: milliseconds since the one before, its fields.
+    /// The names and values of an entry's fields.
     type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
     type Stream = (Vec<u8>, Vec<(u64, Fields)>);
@@ -438,7 +438,7 @@ mod tests {
         out.extend(format!("*{length}\r\n").bytes());
     }
 
-    /// A reply as a server writes it.
+    /// Encodes a reply as a server does.
     fn encode(streams: &[Stream]) -> Vec<u8> {
         let mut out = Vec::new();
         if streams.is_empty() {

@@ -1,11 +1,11 @@
-//! What a stage of a pipeline holds and what it does with its time: the state behind the classes of
-//! Python that every chunk passes several times.
+//! The contents of a pipeline stage, and how it spends its time: the state behind the Python
+//! classes that every chunk passes several times.
 //!
-//! All of it is plain data. The bindings keep it behind a lock and read the clock; Python waits.
+//! All of this is plain data. The bindings keep it behind a lock and read the clock; Python waits.
 
 use std::collections::VecDeque;
 
-// `Gate`: which chunks a stage holds, and which wait for room, in order.
+// `Gate`: the chunks that a stage holds, and those that wait for room, in order.
 
 /// Rows and bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -17,12 +17,12 @@ pub(crate) struct Amount {
 /// A chunk that wants to enter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wish {
-    /// The worker that must have it; `None` for any.
+    /// The worker that must get the chunk; `None` for any.
     pub(crate) worker: Option<usize>,
     pub(crate) size: Amount,
 }
 
-/// A chunk that waits, and what is notified when it has entered.
+/// A waiting chunk, and the ticket to notify once it has entered.
 #[derive(Debug)]
 struct Waiter<T> {
     wish: Wish,
@@ -31,12 +31,12 @@ struct Waiter<T> {
 
 /// Admits chunks into a stage.
 ///
-/// A chunk enters if the stage then holds at most `max_bytes` and its worker at most `worker_rows`.
-/// A stage that is empty admits any chunk, and a worker that is empty any number of rows. A chunk
-/// overtakes only those that wait for rows of their worker, so a large one has its turn.
+/// A chunk enters if the stage then holds at most `max_bytes` and the chunk's worker at most
+/// `worker_rows`. An empty stage admits any chunk, and an empty worker any number of rows. A chunk
+/// overtakes only chunks that wait for rows of their worker, so a large one gets its turn.
 ///
-/// The thread that makes room gives it to those that wait: a waiting chunk is inside before its
-/// thread wakes, and no thread wakes in vain.
+/// The thread that makes room hands it to waiting chunks: a chunk is inside before its thread
+/// wakes, and no thread wakes in vain.
 #[derive(Debug)]
 pub(crate) struct Gate<T> {
     max_bytes: u64,
@@ -69,7 +69,7 @@ impl<T> Gate<T> {
         self.waiting.len()
     }
 
-    /// Lets a chunk in and returns its worker, or `None` if it has to wait.
+    /// Admits a chunk and returns its worker, or returns `None` if the chunk has to wait.
     pub(crate) fn enter(&mut self, wish: Wish) -> Option<usize> {
         let is_behind = |waiter: &Waiter<T>| self.worker_with_room(waiter.wish).is_some();
         if self.waiting.iter().any(is_behind) {
@@ -80,13 +80,13 @@ impl<T> Gate<T> {
         Some(worker)
     }
 
-    /// Has a chunk wait behind the others. Call it only after `enter` has returned `None`.
+    /// Queues a chunk behind the waiting ones. Call this only after `enter` has returned `None`.
     pub(crate) fn line_up(&mut self, wish: Wish, ticket: T) {
         self.waiting.push(Waiter { wish, ticket });
     }
 
-    /// Takes back the room of chunks that are completed, and returns the tickets of the chunks that
-    /// have entered instead, with their workers.
+    /// Frees the room of completed chunks. Returns the tickets of the chunks that enter instead,
+    /// with their workers.
     pub(crate) fn leave(&mut self, size: Amount, worker: usize, chunks: u64) -> Vec<(T, usize)> {
         let rows = &mut self.held_rows[worker];
         debug_assert!(*rows >= size.rows && self.chunks >= chunks, "left twice");
@@ -97,12 +97,12 @@ impl<T> Gate<T> {
         if self.waiting.is_empty() { Vec::new() } else { self.admit_waiting() }
     }
 
-    /// Returns the tickets of all that wait, which will not enter.
+    /// Removes all waiting chunks and returns their tickets.
     pub(crate) fn turn_away(&mut self) -> Vec<T> {
         self.waiting.drain(..).map(|waiter| waiter.ticket).collect()
     }
 
-    /// Returns what may still enter, or `None` if that is not even a row.
+    /// Returns the amount that may still enter, or `None` if that is not even a row.
     pub(crate) fn free(&self) -> Option<Amount> {
         let most_rows = self.worker_rows.saturating_mul(self.held_rows.len() as u64);
         let is_full = self.chunks > 0 && self.held.bytes >= self.max_bytes;
@@ -123,7 +123,7 @@ impl<T> Gate<T> {
                     self.admit(wish, worker);
                     entered.push((self.waiting.remove(place).ticket, worker));
                 }
-                // It waits for bytes, and those behind it for their turn.
+                // This chunk waits for bytes, and those behind it wait for their turn.
                 Some(_) => break,
             }
         }
@@ -145,7 +145,7 @@ impl<T> Gate<T> {
 
     fn worker_with_room(&self, wish: Wish) -> Option<usize> {
         let held = &self.held_rows;
-        // In turn; but a worker that hangs gets no more than its room.
+        // Round robin, but a worker that hangs gets no more than its room.
         let worker = wish.worker.or_else(|| {
             let workers = (self.next..held.len()).chain(0..self.next);
             workers.min_by_key(|&worker| held[worker])
@@ -156,24 +156,24 @@ impl<T> Gate<T> {
     }
 }
 
-// What threads do with their time: a total, and the share of the last seconds.
+// How threads spend their time: a total, and the share of the last seconds.
 //
-// Times are seconds of a clock that never decreases.
+// Times are seconds of a monotonic clock.
 
 const BLOCK_S: f64 = 0.25;
 
 const BLOCKS: usize = 12;
 
-/// Sums up the time that one or more threads spend in something.
+/// Measures the time that one or more threads spend in an activity.
 ///
-/// A span that has not ended counts as well, so that a call that hangs is seen.
+/// A span that has not ended counts as well, so a call that hangs is noticed.
 #[derive(Debug)]
 pub(crate) struct TimeMeter {
     threads: f64,
     total: f64,
     open: u32,
     at: f64,
-    /// Times, and the total until then.
+    /// Times, each with the total up to then.
     marks: VecDeque<(f64, f64)>,
 }
 
@@ -202,7 +202,7 @@ impl TimeMeter {
         self.total
     }
 
-    /// The share of about the last three seconds, 0 to 1; of all the time before that.
+    /// Returns the share of about the last three seconds, from 0 to 1; at first, of all the time.
     pub(crate) fn share(&mut self, now: f64) -> f64 {
         self.advance(now);
         let (then, before) = self.marks.front().copied().unwrap_or((now, self.total));
@@ -224,12 +224,12 @@ impl TimeMeter {
     }
 }
 
-/// A count that one or more threads raise, and how fast it rises.
+/// A count that one or more threads raise, and its rate.
 #[derive(Debug)]
 pub(crate) struct Counter {
     pub(crate) value: u64,
     began: f64,
-    /// Times, and the count from then on.
+    /// Times, each with the count from then on.
     marks: VecDeque<(f64, u64)>,
 }
 
@@ -243,7 +243,7 @@ impl Counter {
         self.mark(now);
     }
 
-    /// How much it rises in a second; the mean of the last three seconds.
+    /// Returns the increase per second, averaged over the last three seconds.
     #[allow(clippy::cast_precision_loss)] // of counts beyond 2^53
     pub(crate) fn per_s(&mut self, now: f64) -> f64 {
         self.mark(now);
@@ -272,7 +272,7 @@ mod tests {
 
     use super::{Amount, Counter, Gate, TimeMeter, Wish};
 
-    // What a gate admits, for any chunks in any order; what meters make of time.
+    // Which chunks a gate admits, whatever their order; what meters measure.
 
     const MAX_BYTES: u64 = 50;
 
@@ -287,7 +287,7 @@ mod tests {
     #[derive(Debug, Clone)]
     enum Step {
         Put(Wish),
-        /// The chunk at this place of those inside, modulo their number, is completed.
+        /// Completes the chunk at this index of those inside, modulo their number.
         Complete(usize),
     }
 
@@ -302,7 +302,7 @@ mod tests {
         proptest::collection::vec(step, 1..200)
     }
 
-    /// Who is inside, who waits in which order, and whether the gate keeps to its rules.
+    /// A gate with its own record of what is inside and what waits, in order, to check the rules.
     struct Model {
         gate: Gate<usize>,
         inside: Vec<(Wish, usize)>,
@@ -350,7 +350,7 @@ mod tests {
                 self.admit(wish, worker);
                 self.waiting.remove(place);
             }
-            // Nothing waits that could enter.
+            // No waiting chunk could enter.
             if let Some((_, first)) = self.waiting.iter().find(|(_, wish)| self.has_worker(*wish)) {
                 assert!(!self.has_bytes(*first), "forgotten");
             }
