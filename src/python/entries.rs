@@ -1,7 +1,7 @@
 //! Records of Redis streams: `ReplyReader` and `Entries`.
 //!
-//! Nothing here is detached: a scan takes microseconds, and the thread may be one that the end of
-//! the interpreter finds at work.
+//! Nothing here detaches: a scan takes microseconds, and the end of the interpreter may find the
+//! thread at work.
 
 use parking_lot::Mutex;
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError, PyValueError};
@@ -155,7 +155,7 @@ struct RecordMaker<'a, 'py> {
     decode: &'a Bound<'py, PyAny>,
     plain: Option<usize>,
     class: Bound<'py, PyAny>,
-    /// `tuple.__new__`: that of the class is written in Python, and three times as slow.
+    /// `tuple.__new__`: the class's own is written in Python and takes three times as long.
     make: Bound<'py, PyAny>,
     no_headers: Bound<'py, PyAny>,
 }
@@ -190,12 +190,12 @@ impl<'a, 'py> RecordMaker<'a, 'py> {
     }
 }
 
-/// Headers as pairs of a str and bytes.
+/// Returns headers as pairs of a str and bytes.
 fn headers<'py>(py: Python<'py>, headers: &[(&[u8], &[u8])]) -> PyResult<Bound<'py, PyTuple>> {
     let pairs = headers.iter().map(|(name, value)| {
         let name = match std::str::from_utf8(name) {
             Ok(name) => PyString::new(py, name).into_any(),
-            // Back to the same bytes with the same error handler.
+            // Encoding with the same error handler restores the bytes.
             Err(_) => PyBytes::new(py, name).call_method1("decode", ("utf8", "surrogateescape"))?,
         };
         (name, PyBytes::new(py, value)).into_pyobject(py)

@@ -1,4 +1,4 @@
-//! The errors of the core as exceptions of Python.
+//! The core's errors as Python exceptions.
 
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
@@ -47,7 +47,7 @@ pub(crate) fn too_late(name: &str) -> PyErr {
     ))
 }
 
-/// An error of what the caller gave, after some items were accepted.
+/// Adds the number of accepted items to an error that `produce_many` raises after accepting some.
 pub(crate) fn after_some(py: Python<'_>, error: PyErr, accepted: usize) -> PyErr {
     let value = error.value(py);
     // An exception that refuses attributes or notes is still the one to raise.
@@ -70,14 +70,14 @@ pub(crate) fn not_iterable(items: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
     ))
 }
 
-/// `"a str"`, `"an int"`.
+/// Returns the name of an object's type with its article: `"a str"`, `"an int"`.
 pub(crate) fn type_with_article(object: &Bound<'_, PyAny>) -> String {
     let name = object.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
     let begins_with_vowel = name.trim_start_matches('_').starts_with(['a', 'e', 'i', 'o']);
     format!("{} {name}", if begins_with_vowel { "an" } else { "a" })
 }
 
-/// `timeout` is given by name only.
+/// Rejects a second positional argument: `timeout` is keyword-only.
 #[inline]
 pub(crate) fn refuse_second(method: &str, second: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
     second.map_or(Ok(()), |given| Err(misplaced(method, given)))
@@ -103,7 +103,7 @@ pub(crate) fn flushed(result: Result<bool, FlushError<PyErr>>) -> PyResult<bool>
 }
 
 // The exceptions of `batchqueue.exceptions`, which are defined in Python so that they inherit from
-// the built-in exceptions and pickle, and those of futures.
+// built-in exceptions and pickle, and the exceptions of futures.
 
 import_exception!(batchqueue.exceptions, BatchFailed);
 import_exception!(batchqueue.exceptions, BatchQueueError);
@@ -115,7 +115,7 @@ import_exception!(batchqueue.exceptions, ReentrantProduceError);
 import_exception!(concurrent.futures, CancelledError);
 import_exception!(concurrent.futures, InvalidStateError);
 
-/// Imports them all, which otherwise happens when each is raised for the first time.
+/// Imports all exceptions; otherwise each is imported when it is first raised.
 pub(crate) fn import_all(py: Python<'_>) -> PyResult<()> {
     py.import("batchqueue.exceptions")?;
     py.import("concurrent.futures")?;

@@ -25,23 +25,23 @@ use crate::python::queue::life::{Life, Recipe, forget_parent, is_exit_over, run_
 use crate::python::queue::sequence::Sequence;
 use crate::queue::BatchQueue;
 
-/// How many queues this process and its parents have made.
+/// The number of queues that this process and its parents have created.
 static QUEUES: AtomicU64 = AtomicU64::new(0);
 
 /// The core of one queue; `batchqueue.BatchQueue` adds what is written in Python.
 #[pyclass(frozen, subclass, weakref, module = "batchqueue._core")]
 pub(crate) struct Queue {
-    /// That in the process that made the queue.
+    /// The life in the process that created the queue.
     life: Life,
-    /// The process that made the queue, and its number there: names are not unique.
+    /// The process that created the queue, and the queue's number there: names are not unique.
     pub(super) identity: (u32, u64),
     pub(super) selector: PySelector,
-    /// If a forked child restarts the queue.
+    /// `None` if a forked child does not restart the queue.
     pub(super) recipe: Option<Recipe>,
 }
 
 impl Queue {
-    /// The queue in this process.
+    /// Returns the life of the queue in this process.
     #[inline]
     pub(super) fn life(&self) -> PyResult<&Life> {
         if self.life.generation == generation() {
@@ -54,7 +54,7 @@ impl Queue {
         self.life()?.core()
     }
 
-    /// The same for a call that ends the queue: it is not restarted for that.
+    /// Returns the core for a call that ends the queue. A restart for such a call starts it closed.
     pub(super) fn core_to_close(&self) -> PyResult<&BatchQueue<PyItem>> {
         match self.life.current() {
             Some(life) => life.core(),
@@ -114,7 +114,7 @@ impl Queue {
             default_handler,
             handlers: Mutex::default(),
         };
-        // Relaxed: only the numbers must differ.
+        // Relaxed: the numbers only have to differ.
         let identity = (std::process::id(), QUEUES.fetch_add(1, Ordering::Relaxed));
         let life = recipe.start(py, selector.core, identity.1, true)?;
         let recipe = restarts.then_some(recipe);
@@ -137,7 +137,7 @@ impl Queue {
     #[getter]
     fn running(&self) -> PyResult<bool> {
         match (self.life.current(), &self.recipe) {
-            // The question alone starts nothing.
+            // Asking must not restart the queue.
             (None, Some(_)) => Ok(!self.life.was_closed()),
             _ => Ok(self.core()?.is_running()),
         }
@@ -431,7 +431,7 @@ impl Queue {
     }
 }
 
-// What the facade asks of a queue beside the methods that users call.
+// Functions for the facade, besides the methods that users call.
 
 /// Give a type one handler, or several, one for each of as many partitions.
 ///
@@ -497,7 +497,7 @@ pub(crate) fn wait_logged(
 }
 
 impl Queue {
-    /// Makes the future of an item, and the item. Nothing is enqueued yet.
+    /// Makes an item and its future. Enqueues nothing yet.
     pub(super) fn submitted<'py>(
         life: &Life,
         item: Bound<'py, PyAny>,

@@ -30,7 +30,7 @@ thread_local! {
     static ATTACHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `body` with the mark set.
+/// Runs `body` with `ATTACHED` set to `attached`.
 fn marked<R>(attached: bool, body: impl FnOnce() -> R) -> R {
     let before = ATTACHED.replace(attached);
     let result = body();
@@ -39,26 +39,28 @@ fn marked<R>(attached: bool, body: impl FnOnce() -> R) -> R {
 }
 
 impl Interpreter {
-    /// The name of an abstract class with a handler at which `class` is registered.
+    /// Returns the name of an abstract class that has a handler and that `class` is registered
+    /// with.
     fn virtual_base(&self, class: &Bound<'_, PyType>) -> Option<String> {
         let py = class.py();
         let handled = self.entries.lock().handled_classes(py);
-        // A hook of the user that raises knows no base either.
+        // If a user's hook raises, no base is known either.
         call_in(py, CALLBACKS, "virtual_base", (class, handled)).ok()?.extract().ok()?
     }
 }
 
 impl Host<PyItem> for Interpreter {
-    /// Keeps one thread state for the thread's whole life: to make a new one for each batch would
-    /// cost several times more.
+    /// Keeps one thread state for the thread's whole life: creating one per batch would cost
+    /// several times more.
     fn live(&self, body: ThreadBody) {
         run_thread(body);
     }
 
     fn enter(&self, body: &mut dyn FnMut()) {
         if Python::try_attach(|_| marked(true, body)).is_none() {
-            // The interpreter finalizes. The queue was closed before and gave this thread up. It
-            // must not return to code that relies on the interpreter; the process ends without it.
+            // The interpreter is finalizing. The queue was closed before and gave this thread up,
+            // which must not return to code that relies on the interpreter; the process ends
+            // without it.
             loop {
                 std::thread::park();
             }

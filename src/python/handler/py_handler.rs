@@ -23,13 +23,13 @@ use crate::python::interpreter::{
 use crate::python::item::{Content, PyItem, RowBlock};
 use crate::threads::context::{AssumedContext, ThreadContext};
 
-/// One handler instance on one queue. Its methods were looked up when it was registered; those that
-/// it does not define are `None`.
+/// One handler instance on one queue. Its methods were looked up at registration; those that it
+/// does not define are `None`.
 pub(crate) struct PyHandler {
     /// The object given as the handler.
     pub(crate) instance: GuardedRef,
-    /// The object that at most one thread may be inside: the handler, or the owner of a bound
-    /// method.
+    /// The object that at most one thread may be inside at a time: the handler, or the owner of a
+    /// bound method.
     pub(crate) protected: GuardedRef,
     pub(crate) consume: GuardedRef,
     pub(crate) opening: Opening,
@@ -50,7 +50,7 @@ pub(crate) struct PyHandler {
 }
 
 impl PyHandler {
-    /// Each of these references has no other owner, so the garbage collector may count it.
+    /// Visits the references. None has another owner, so the garbage collector may count them.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         for object in [&self.instance, &self.protected, &self.consume] {
             visit.call(&**object)?;
@@ -70,8 +70,8 @@ impl PyHandler {
         })
     }
 
-    /// Calls `on_error(batch, error)` or `error_handler(batch, error)`. Without either, the queue
-    /// logs the failure that is returned.
+    /// Calls `on_error(batch, error)` or `error_handler(batch, error)`. Without either, or if it
+    /// raises, the queue logs the returned failure.
     fn report(
         &self,
         batch: &Bound<'_, PyList>,
@@ -79,7 +79,7 @@ impl PyHandler {
         has_dead_letter: bool,
     ) -> Failure {
         let py = batch.py();
-        // For the letters of what it made fail.
+        // For the dead letters of the items that failed.
         let cause = has_dead_letter.then(|| Cause::new(GuardedRef::new(error.clone().unbind())));
         let reported = self.on_error.as_ref().or(self.error_handler.as_ref()).map(|report| {
             guarded_call(report.bind(py), (batch, &error)).and_then(refuse_coroutine)
@@ -97,13 +97,13 @@ impl PyHandler {
     }
 }
 
-/// The type of a coroutine, looked up when the package is imported.
+/// Returns the type of a coroutine, looked up when the package is imported.
 pub(crate) fn coroutine_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     static COROUTINE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     COROUTINE.import(py, "types", "CoroutineType")
 }
 
-/// What a handler's `consume` returned, unless it is an error.
+/// Returns the result of a handler's `consume`, or the error that it stands for.
 fn value_of(result: Bound<'_, PyAny>) -> PyResult<Bound<'_, PyAny>> {
     if !result.is_none() && result.is_instance_of::<BatchFailed>() {
         return Err(PyErr::from_value(result));
@@ -129,7 +129,8 @@ fn reject_coroutine(result: &Bound<'_, PyAny>) -> PyResult<()> {
     ))
 }
 
-/// Rejects what says that the work has not been done: a generator, an awaitable, a failed future.
+/// Rejects results that mean that the work was not done: a generator, an awaitable, a failed
+/// future.
 fn check_result(result: &Bound<'_, PyAny>) -> PyResult<()> {
     if result.is_exact_instance_of::<PyInt>()
         || result.is_exact_instance_of::<PyBool>()
@@ -140,7 +141,7 @@ fn check_result(result: &Bound<'_, PyAny>) -> PyResult<()> {
     call_in(result.py(), CALLBACKS, "check_result", (result,)).map(release)
 }
 
-/// The same for a method whose result is not used.
+/// Rejects a coroutine from a method whose result is not used.
 pub(super) fn refuse_coroutine(result: Bound<'_, PyAny>) -> PyResult<()> {
     let rejected = reject_coroutine(&result);
     release(result);
@@ -173,7 +174,7 @@ pub(super) fn list_of<'py>(
     problem.map(|()| list)
 }
 
-/// A list of the items of a batch, which keeps them.
+/// Copies the items of a batch, which keeps them, into a list.
 pub(super) fn copy_of<'py>(py: Python<'py>, batch: &Batch<PyItem>) -> PyResult<Bound<'py, PyList>> {
     let objects = batch.iter().map(|item| item.to_object(py)).collect::<PyResult<Vec<_>>>()?;
     PyList::new(py, objects)
@@ -227,12 +228,12 @@ impl Handler<PyItem> for PyHandler {
         Python::attach(|py| {
             let has_submitted = self.submissions.is_used() && begin_submitted(py, batch);
             if batch.is_empty() {
-                // All were cancelled.
+                // All items were cancelled.
                 return Ok(());
             }
-            // While another attempt may follow, the batch keeps its items: the list belongs to the
-            // handler. It also keeps blocks of rows, which are cut if a part of them fails, and
-            // what was submitted, with its futures.
+            // The list belongs to the handler, so the batch keeps its items while another attempt
+            // may follow. It also keeps blocks of rows, which are cut if a part of them fails, and
+            // submitted items with their futures.
             let again = self.retry_on.of(batch);
             // Some item stands for several rows.
             let rows = batch.len() != batch.iter().count();
@@ -240,14 +241,14 @@ impl Handler<PyItem> for PyHandler {
             let list = if keeps { copy_of(py, batch) } else { list_of(py, batch) };
             let list = list.map_err(|memory| Failure::last(memory.to_string()))?;
             let count = list.len();
-            // Rows one by one are as many as the items of the list.
+            // If no item stands for several rows, the list has as many items as the batch has rows.
             let makes_blocks = rows || keeps && batch.iter().any(PyItem::is_rows);
             let given = Given { count, blocks: makes_blocks.then(|| list.get_slice(0, count)) };
             let opened = self.opening.open(py);
             let returned = opened.and_then(|()| guarded_call(self.consume.bind(py), (&list,)));
             let (handled, again) = match returned.and_then(value_of) {
                 Ok(value) if has_submitted => {
-                    // Results that are wrong would be wrong again.
+                    // Wrong results would be wrong again, so there is no retry.
                     (end_with_results(py, &self.name, batch, value), None)
                 }
                 returned => (returned.map(release), again),
@@ -301,19 +302,20 @@ impl Handler<PyItem> for PyHandler {
     }
 }
 
-// A call that failed, perhaps only for a part of its batch.
+// A call that failed, perhaps only for part of its batch.
 
-/// What a handler was given, which owns its list.
+/// The original contents of a handler's list, which the handler may change.
 pub(super) struct Given<'py> {
     /// The length of the list.
     pub(super) count: usize,
-    /// The list once more, if its items are record batches.
+    /// A copy of the list, if its items are record batches.
     pub(super) blocks: Option<Bound<'py, PyList>>,
 }
 
 impl PyHandler {
-    /// The outcome of a call that raised `error`. `list` is what the handler got, as it left it.
-    /// `again`: the exceptions after which the batch is tried again; it has its items then.
+    /// Returns the outcome of a call that raised `error`. `list` is the handler's list as the
+    /// handler left it. `again` has the exceptions after which the batch is retried; if it is set,
+    /// the batch has kept its items.
     #[cold]
     pub(super) fn fail(
         &self,
@@ -359,14 +361,14 @@ impl PyHandler {
     }
 }
 
-/// Whether a retry policy is about this error, or about what it names as its cause.
+/// Whether a retry policy covers this error, or the cause that a `BatchFailed` names.
 fn is_one_of(py: Python<'_>, error: &PyErr, kinds: &GuardedRef) -> bool {
     let cause = error.cause(py).filter(|_| error.is_instance_of::<BatchFailed>(py));
     cause.as_ref().unwrap_or(error).is_instance(py, kinds.bind(py))
 }
 
-/// Keeps only what failed in a batch, and returns it as a list; `None` if nothing did. An error
-/// that names something else is an error itself.
+/// Keeps only the failed items in a batch, and returns them as a list, or `None` if nothing failed.
+/// Fails if the error names anything else.
 fn keep_failed<'py>(
     py: Python<'py>,
     batch: &mut Batch<PyItem>,
@@ -376,7 +378,7 @@ fn keep_failed<'py>(
 ) -> PyResult<Option<Bound<'py, PyList>>> {
     let sizes: Option<Vec<usize>> =
         given.blocks.is_some().then(|| batch.iter().map(Item::weight).collect());
-    // Without a next attempt, objects are in the list only.
+    // Without a next attempt, only the list has the objects.
     let original = match &given.blocks {
         Some(blocks) => Some(blocks.clone()),
         None if batch.is_empty() => None,
@@ -401,9 +403,9 @@ fn keep_failed<'py>(
     copy_of(py, batch).map(Some)
 }
 
-// What a handler of dead letters gets: a list of `DeadLetter`.
+// The input of a handler of dead letters: a list of `DeadLetter`.
 
-/// All letters in one list, in order. The items move there. `queue`: the name of theirs.
+/// Moves the items of all letters into one list, in order. `queue` is the name of their queue.
 pub(super) fn list_of_letters<'py>(
     py: Python<'py>,
     queue: &str,
@@ -416,7 +418,7 @@ pub(super) fn list_of_letters<'py>(
         let cause = letter.failure.cause.as_ref().and_then(Cause::downcast_ref::<GuardedRef>);
         let error = match cause {
             Some(error) => error.bind(py).clone(),
-            // Only the core knows of it.
+            // The core made this failure, without an exception.
             None => error_value(py, BatchQueueError::new_err(letter.failure.message.clone())),
         };
         let items = list_of(py, &mut letter.items)?;
@@ -426,9 +428,9 @@ pub(super) fn list_of_letters<'py>(
     Ok(list)
 }
 
-// `on_open` of a handler: called under its handler lock before the first batch, and again for the
-// next one if it raised. What it opened is closed by `on_close`, which a handler that is not open
-// does not get.
+// `on_open` of a handler: called under its handler lock before the first batch, and again before
+// the next one if it raised. `on_close` closes what it opened, and is called only while the handler
+// is open.
 
 pub(crate) struct Opening {
     on_open: Option<GuardedRef>,
@@ -464,8 +466,8 @@ impl Opening {
         Ok(())
     }
 
-    /// Returns whether the handler is open, and closes it: a handler that is registered once more
-    /// is opened once more.
+    /// Marks the handler as closed, and returns whether it was open. A handler that is registered
+    /// again is opened again.
     pub(crate) fn close(&self) -> bool {
         let was_open = !self.is_due();
         self.is_open.store(self.on_open.is_none(), Ordering::Relaxed);
@@ -488,8 +490,8 @@ impl RetryOn {
         Self { of_queue, of_types: Mutex::default() }
     }
 
-    /// The batches of a type are tried again after these exceptions, a tuple; `None`: after those
-    /// of the queue's policy. Returns those before.
+    /// Sets the exceptions, a tuple, after which the batches of a type are retried; `None` means
+    /// those of the queue's policy. Returns the previous ones.
     pub(super) fn set(
         &self,
         key: TypeKey,
@@ -502,7 +504,7 @@ impl RetryOn {
         }
     }
 
-    /// `None` if the batch is not tried again.
+    /// Returns the exceptions after which a batch is retried, or `None` on its last attempt.
     #[inline]
     pub(super) fn of(&self, batch: &Batch<PyItem>) -> Option<Arc<GuardedRef>> {
         if batch.is_last_attempt() { None } else { self.of_type(batch) }
@@ -515,7 +517,7 @@ impl RetryOn {
         own.or_else(|| self.of_queue.clone())
     }
 
-    /// Visits those of the types only while no other thread has them locked.
+    /// Visits the exceptions of the types only if no other thread has them locked.
     pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(self.of_queue.as_deref().map(|kinds| &**kinds))?;
         let Some(of_types) = self.of_types.try_lock() else { return Ok(()) };
@@ -525,8 +527,8 @@ impl RetryOn {
 
 // The results of a batch with submitted items: what the handler returned for each, or its error.
 
-/// Before a call: marks the submitted items as running, and takes those out of the batch that were
-/// cancelled. Returns whether there are submitted items.
+/// Marks the submitted items as running before a call, and removes the cancelled ones from the
+/// batch. Returns whether there are submitted items.
 #[cold]
 fn begin_submitted(py: Python<'_>, batch: &mut Batch<PyItem>) -> bool {
     let (mut has_submitted, mut cancelled) = (false, Vec::new());
@@ -554,7 +556,7 @@ fn begin_submitted(py: Python<'_>, batch: &mut Batch<PyItem>) -> bool {
     has_submitted
 }
 
-/// What a handler returned, as a list or a tuple with one result for each item of its list.
+/// Returns the result of a handler as a list or a tuple with one result for each item of its list.
 fn results_of<'py>(
     name: &str,
     returned: Bound<'py, PyAny>,
@@ -567,7 +569,7 @@ fn results_of<'py>(
     call_in(returned.py(), CALLBACKS, "results_of", (name, returned, count))
 }
 
-/// After a call: what it returned goes to the futures of the batch.
+/// Ends the futures of a batch with the results that its handler returned.
 #[cold]
 fn end_with_results(
     py: Python<'_>,
@@ -576,14 +578,14 @@ fn end_with_results(
     returned: Bound<'_, PyAny>,
 ) -> PyResult<()> {
     let results = results_of(name, returned, batch.iter().count())?;
-    // Items of a list that another thread has shortened meanwhile.
+    // Fails if another thread has shortened the list meanwhile.
     end_each(py, batch, |index, _| results.get_item(index).map(Some))?;
     release(results);
     Ok(())
 }
 
-/// After a call that failed for the items at `failed` only, which are indexes in order: the others
-/// get their results, or None if the handler gave none.
+/// Ends the futures of all items except those at `failed`, which are positions in order, with their
+/// results, or with None if the handler gave none.
 #[cold]
 fn end_others(
     py: Python<'_>,
@@ -601,8 +603,8 @@ fn end_others(
     })
 }
 
-/// Ends the futures of a batch, each with the result of its item, by its index and its position in
-/// rows; without one it stays as it is.
+/// Ends the futures of a batch, each with the result for its item's index and position in rows. A
+/// future without a result stays as it is.
 fn end_each<'py>(
     py: Python<'py>,
     batch: &Batch<PyItem>,
@@ -621,7 +623,7 @@ fn end_each<'py>(
     Ok(())
 }
 
-/// The submitted items of a batch failed for good.
+/// Ends the futures of a batch that failed for good.
 pub(super) fn end_with_error(py: Python<'_>, batch: &Batch<PyItem>, error: &Bound<'_, PyAny>) {
     let mut settler = Settler::new(py);
     for ticket in batch.iter().filter_map(PyItem::ticket) {
@@ -629,7 +631,7 @@ pub(super) fn end_with_error(py: Python<'_>, batch: &Batch<PyItem>, error: &Boun
     }
 }
 
-/// The submitted items of a batch have no handler, or have none any more.
+/// Ends the futures of a batch that has no handler, or has none any more.
 pub(super) fn end_unhandled(py: Python<'_>, queue: &str, batch: &Batch<PyItem>, were_tried: bool) {
     let Some(first) = batch.iter().find(|item| item.ticket().is_some()) else { return };
     let name = first.type_name(py);
@@ -658,8 +660,8 @@ pub(crate) struct HandlerCall {
 }
 
 impl HandlerCall {
-    /// Unless the call has ended, the calling thread passes for the drain thread while the result
-    /// lives.
+    /// Makes the calling thread pass for the drain thread while the result lives, unless the call
+    /// has ended.
     pub(crate) fn assume(call: Option<&Self>) -> Option<AssumedContext> {
         call.filter(|call| call.active()).map(|call| call.context.assume())
     }

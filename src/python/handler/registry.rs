@@ -30,7 +30,7 @@ use crate::threads::waits::Pause;
 pub(crate) struct HandlerRegistry {
     pub(super) common: CommonCallbacks,
     pub(crate) entries: Arc<Mutex<Entries>>,
-    /// Whether a class may have another key than its own.
+    /// See [`resolves`](Self::resolves).
     resolves: AtomicBool,
     cache: Mutex<Cache>,
     pub(super) submissions: Arc<Submissions>,
@@ -42,14 +42,14 @@ impl HandlerRegistry {
         Self { common, entries, resolves, cache, submissions }
     }
 
-    /// Gives the queue a handler for the types that have none.
+    /// Adds a handler for the types that have none.
     pub(crate) fn add_default(
         &self,
         queue: &BatchQueue<PyItem>,
         handler: HandlerMethods<'_>,
     ) -> PyResult<()> {
         let reference = self.reference(handler)?;
-        // The rows of all tags without a handler have one key.
+        // The rows of all tags without a handler share one key.
         for (key, weight) in [(DEFAULT, 1.0), (Tags::UNKNOWN, 0.001)] {
             let item_type = HandledType { name: "default".to_owned(), weight, ..key.into() };
             let handlers = Handlers { instances: vec![reference.clone()], dead_letter: None };
@@ -63,14 +63,15 @@ impl HandlerRegistry {
         Ok(())
     }
 
-    /// A handler for the core: of dead letters, or a consumer, which gets the items of all types.
+    /// Returns a handler for the core: of dead letters, or a consumer, which gets the items of all
+    /// types.
     pub(crate) fn reference(&self, handler: HandlerMethods<'_>) -> PyResult<HandlerRef<PyItem>> {
         let spec = HandlerSpec::new(handler)?;
         Ok(self.entries.lock().handler(spec, self).1)
     }
 
     /// Gives a type one handler, or several, one for each of as many partitions. With `wait`,
-    /// returns when no thread is inside a handler that the type had before.
+    /// returns once no thread is inside a previous handler of the type.
     pub(crate) fn add(
         &self,
         py: Python<'_>,
@@ -140,7 +141,7 @@ impl HandlerRegistry {
             for handler in former.iter().filter(|handler| !stays(handler)) {
                 handler.retry_on.set(key, None);
             }
-            // Not used by this call any more.
+            // Dropped so that `forget` can find them unused.
             drop((former, before));
         }
         self.forget(queue);
@@ -155,7 +156,8 @@ impl HandlerRegistry {
         })
     }
 
-    /// Returns `false` if the type had no handler, or if the deadline came before its end.
+    /// Removes the handlers of a type. Returns `false` if it had none, or if the deadline came
+    /// first.
     pub(crate) fn remove<P: Pause>(
         &self,
         queue: &BatchQueue<PyItem>,
@@ -179,17 +181,17 @@ impl HandlerRegistry {
         removed
     }
 
-    /// Drops the handlers that no type uses any more, and the types that have gone.
+    /// Drops the handlers that no type uses, and the types that the core no longer knows.
     pub(crate) fn forget(&self, queue: &BatchQueue<PyItem>) {
         let forgotten = {
             let mut entries = self.entries.lock();
             (entries.take_unused(), entries.take_gone(|key| queue.control.knowledge_of(key)))
         };
-        // Python objects die after the lock is free.
+        // Python objects are dropped after the lock is released.
         drop(forgotten);
     }
 
-    /// Visits nothing while another thread has the entries locked.
+    /// Visits the entries unless another thread has them locked.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         let Some(entries) = self.entries.try_lock() else { return Ok(()) };
         for known in entries.handlers.values() {
@@ -203,28 +205,28 @@ impl HandlerRegistry {
     }
 }
 
-// What a registry knows of each type and each handler instance.
+// The entries of a registry: its types and handler instances.
 
-/// How many types that may have gone, and handlers that may be unused, a call checks.
+/// The number of types in `perhaps_gone`, and of handlers in `perhaps_unused`, that a call checks.
 const CHECKS: usize = 8;
 
-/// How many types without a handler are named.
+/// The most types without a handler that are named.
 const MOST_UNHANDLED: usize = 8;
 
 /// A handler instance.
 pub(super) struct KnownHandler {
     pub(super) handler: Arc<PyHandler>,
     reference: HandlerRef<PyItem>,
-    /// How often it is among the handlers of the types.
+    /// The number of times that it is among the handlers of the types.
     types: usize,
-    /// Whether it is in the list of those that may be unused.
+    /// Whether it is in `perhaps_unused`.
     is_listed: bool,
 }
 
 impl KnownHandler {
-    /// Whether no type has it, and the core has no reference.
+    /// Whether no type uses the handler, and the core has no reference to it.
     fn is_unused(&self) -> bool {
-        // Both of these two are here.
+        // This struct holds both: `handler` and `reference`.
         self.types == 0 && Arc::strong_count(&self.handler) <= 2
     }
 }
@@ -236,15 +238,15 @@ pub(super) struct KnownType {
     tag: Option<Box<str>>,
     /// The addresses of its handler instances.
     handlers: Vec<usize>,
-    /// How many calls are about to give it handlers.
+    /// The number of calls that are about to give it handlers.
     adding: usize,
-    /// Whether the handlers take the items of subclasses, too.
+    /// Whether the handlers also take the items of subclasses.
     subclasses: bool,
 }
 
 /// The types and the handlers. A class that is kept here keeps its address, which is the core's
-/// key, from being used again. It is kept until the core knows nothing of it; what may be queued
-/// even then keeps it alive as well, because an item holds its class.
+/// key, from being reused. It is kept until the core no longer knows it; items that may be queued
+/// even then keep their class alive themselves.
 #[derive(Default)]
 pub(crate) struct Entries {
     pub(super) types: HashMap<TypeKey, KnownType>,
@@ -252,14 +254,14 @@ pub(crate) struct Entries {
     pub(crate) tags: Arc<Tags>,
     /// By the address of the instance, which the handler keeps alive.
     pub(super) handlers: HashMap<usize, KnownHandler>,
-    /// Instances that lost their last type. The core may still have one: it may be in its last
-    /// call, or two threads registered handlers of the same type concurrently.
+    /// Instances that lost their last type. The core may still have one: its last call may be under
+    /// way, or two threads may have registered handlers of the same type concurrently.
     perhaps_unused: VecDeque<usize>,
-    /// How many of these, the first ones, were not checked yet.
+    /// The number of instances at the front of `perhaps_unused` that were not checked yet.
     unchecked: usize,
     /// Whether the queue has a default handler.
     has_default: bool,
-    /// The names of the first types without a handler of which the queue got items.
+    /// The names of the first few types without a handler of which the queue got items.
     pub(crate) unhandled: Vec<String>,
     /// Types that have lost their handlers, or never got any; the core may still know of them.
     perhaps_gone: VecDeque<TypeKey>,
@@ -315,7 +317,7 @@ impl Entries {
         (handler, reference)
     }
 
-    /// The classes that have handlers.
+    /// Returns the classes that have handlers.
     pub(super) fn handled_classes(&self, py: Python<'_>) -> Vec<Py<PyAny>> {
         let handled = |known: &&KnownType| known.tag.is_none() && !known.handlers.is_empty();
         self.types.values().filter(handled).map(|known| known.object.clone_ref(py)).collect()
@@ -327,14 +329,14 @@ impl Entries {
         known.is_some_and(|known| known.adding > 0 || !known.handlers.is_empty())
     }
 
-    /// The instances that handle a type.
+    /// Returns the instances that handle a type.
     pub(super) fn handlers_of(&self, key: TypeKey) -> Vec<Arc<PyHandler>> {
         let addresses = self.types.get(&key).map_or(&[][..], |known| &known.handlers);
         let known = addresses.iter().filter_map(|address| self.handlers.get(address));
         known.map(|known| known.handler.clone()).collect()
     }
 
-    /// The queue has got items of a type without a handler.
+    /// Notes that the queue got items of a type without a handler.
     pub(super) fn note_unhandled(&mut self, name: String) {
         if self.unhandled.len() < MOST_UNHANDLED && !self.unhandled.contains(&name) {
             self.unhandled.push(name);
@@ -347,7 +349,7 @@ impl Entries {
         known.is_some_and(|known| known.subclasses || !is_subclass)
     }
 
-    /// Whether all types that have handlers are tags, of which there is one at least.
+    /// Whether at least one type has handlers, and all such types are tags.
     pub(super) fn has_only_tags(&self) -> bool {
         let mut handled = self.types.values().filter(|known| !known.handlers.is_empty());
         !self.has_default
@@ -360,7 +362,8 @@ impl Entries {
         self.types.get(&self.tags.key(tag)).is_some_and(|known| !known.handlers.is_empty())
     }
 
-    /// The class or the tag with this key; of a consumer or the default handler, its name.
+    /// Returns the class or the tag with this key, or the name of a consumer or the default
+    /// handler.
     pub(crate) fn type_of(&self, py: Python<'_>, key: TypeKey) -> Option<Py<PyAny>> {
         let name = match key {
             TypeKey::CONSUMER => "consumer",
@@ -371,7 +374,7 @@ impl Entries {
         Some(PyString::new(py, name).into_any().unbind())
     }
 
-    /// Returns the key of a type that is about to get handlers. A new tag gets its key.
+    /// Returns the key of a type that is about to get handlers. Assigns one to a new tag.
     pub(super) fn keep_type(&mut self, item_type: &ItemType<'_>) -> TypeKey {
         let key = item_type.known_to(&self.tags);
         let key = match item_type {
@@ -389,7 +392,7 @@ impl Entries {
         key
     }
 
-    /// After the core was given the handlers at these addresses for a type, unless it refused them.
+    /// Notes that the core got the handlers at these addresses for a type, unless it refused them.
     pub(super) fn note_added(
         &mut self,
         key: TypeKey,
@@ -411,7 +414,7 @@ impl Entries {
         }
     }
 
-    /// After the core was asked to remove the handlers of a type.
+    /// Notes that the core was asked to remove the handlers of a type.
     pub(super) fn note_removed(&mut self, key: TypeKey) {
         let Some(known) = self.types.get_mut(&key) else { return };
         let before = std::mem::take(&mut known.handlers);
@@ -425,7 +428,7 @@ impl Entries {
         }
     }
 
-    /// Changes how often an instance is among the handlers of the types.
+    /// Changes the number of times that an instance is among the handlers of the types.
     fn count(&mut self, address: usize, change: impl FnOnce(usize) -> usize) {
         let Some(known) = self.handlers.get_mut(&address) else { return };
         known.types = change(known.types);
@@ -455,7 +458,7 @@ impl Entries {
         unused
     }
 
-    /// Takes the types of which the core knows nothing. Checks a few.
+    /// Takes the types that the core no longer knows. Checks a few.
     pub(super) fn take_gone(
         &mut self,
         knowledge_of: impl Fn(TypeKey) -> Knowledge,
@@ -463,7 +466,7 @@ impl Entries {
         let mut gone = Vec::new();
         for _ in 0..self.perhaps_gone.len().min(CHECKS) {
             let Some(key) = self.perhaps_gone.pop_front() else { break };
-            // Without an entry, it was listed twice.
+            // A key without an entry was listed twice.
             let Some(known) = self.types.get(&key) else { continue };
             let knowledge = if known.adding > 0 { Knowledge::Leaving } else { knowledge_of(key) };
             match knowledge {
@@ -479,43 +482,44 @@ impl Entries {
     }
 }
 
-// Which handler the items of a class go to, if it is not simply that of the class itself: the
-// nearest base class whose handler takes subclasses, or else the default handler.
+// Resolves the handler of a class that is not simply its own: that of the nearest base class whose
+// handler takes subclasses, or else the default handler.
 //
-// It is decided when an item is enqueued, and kept with the item as its type key: from there on
-// the core knows nothing of subclasses. What was found is cached per class, and forgotten when
-// handlers come and go.
+// The choice is made when an item is enqueued, and kept as the item's type key: from there on, the
+// core knows nothing of subclasses. Choices are cached per class, and forgotten when handlers come
+// and go.
 
 /// The key of all items that go to the default handler. Not an address, and not the key of a tag.
 pub(crate) const DEFAULT: TypeKey = TypeKey(2);
 
-/// The most classes that are cached: then all are forgotten.
+/// The most classes to cache; at this number, the cache is cleared.
 const MOST_CACHED: usize = 1 << 16;
 
-/// The keys of classes that have been asked for.
+/// The keys that classes were resolved to.
 #[derive(Default)]
 struct Cache {
-    /// How often it was cleared.
+    /// The number of times that the cache was cleared.
     version: u64,
-    /// By address, which another class may have later: the reference shows that.
+    /// By address. The reference shows whether another class has the address by now.
     keys: HashMap<usize, (Py<PyWeakrefReference>, TypeKey)>,
 }
 
 impl HandlerRegistry {
-    /// Whether the items of a class may go to the handler of another, or the threads that put items
-    /// also handle them. One flag for both, because each put reads it.
+    /// Whether the items of a class may go to the handler of another, or the threads that enqueue
+    /// items also handle them. One flag for both, because every enqueue reads it.
     #[inline]
     pub(crate) fn resolves(&self) -> bool {
-        // Relaxed: a producer that runs beside the first registration may be before or after it.
+        // Relaxed: a producer that is concurrent with the first registration may be before or after
+        // it.
         self.resolves.load(Ordering::Relaxed)
     }
 
-    /// From here on items are resolved.
+    /// Makes the queue resolve items from now on.
     pub(crate) fn resolve(&self) {
         self.resolves.store(true, Ordering::Relaxed);
     }
 
-    /// After handlers have come or gone.
+    /// Clears the cache after handlers came or went.
     fn forget_keys(&self) {
         if self.resolves() {
             let mut cache = self.cache.lock();
@@ -526,7 +530,7 @@ impl HandlerRegistry {
         }
     }
 
-    /// The key of the items of a class: that of the class whose handler they go to.
+    /// Returns the key of the items of a class: that of the class whose handler they go to.
     pub(crate) fn key_of(&self, class: &Bound<'_, PyType>) -> PyResult<TypeKey> {
         let (address, version) = (class.as_ptr() as usize, {
             let cache = self.cache.lock();
@@ -573,7 +577,7 @@ pub(crate) type HandlerMethods<'py> = (
     Option<Py<PyAny>>,
 );
 
-/// A handler to register, with all that is read from its attributes.
+/// A handler to register, with the values of its attributes.
 pub(super) struct HandlerSpec<'py> {
     pub(super) methods: HandlerMethods<'py>,
     pub(super) name: String,
@@ -603,7 +607,7 @@ pub(crate) struct HandlerOptions<'py> {
     pub(super) subclasses: bool,
 }
 
-/// The name of a function, or of an object's class.
+/// Returns the name of a function, or of an object's class.
 fn name_of(instance: &Bound<'_, PyAny>) -> PyResult<String> {
     let own = instance.getattr("__qualname__").and_then(|name| name.extract());
     own.or_else(|_| instance.get_type().qualname()?.extract())
@@ -611,7 +615,7 @@ fn name_of(instance: &Bound<'_, PyAny>) -> PyResult<String> {
 
 // The locks of handler instances, which keep P1 across types and queues.
 
-/// A sweep for handler locks without a holder is not worth it before there are more.
+/// The number of handler locks below which a sweep for those without a holder is not worthwhile.
 const FEW: usize = 64;
 
 /// The handler locks of all handler instances of the process, by address. A holder of a handler
@@ -621,7 +625,7 @@ static HANDLER_LOCKS: Mutex<Option<HandlerLocks>> = Mutex::new(None);
 #[derive(Default)]
 struct HandlerLocks {
     by_address: HashMap<usize, Weak<HandlerLock>>,
-    /// How many there are when the next sweep is due: twice as many as the last one left.
+    /// The number of handler locks at which the next sweep is due: twice what the last one left.
     sweep_at: usize,
 }
 
@@ -641,13 +645,13 @@ impl HandlerLocks {
     }
 }
 
-/// The handler lock of `instance`, which P1 protects: the same handler lock for every queue and
+/// Returns the handler lock of `instance`, which P1 protects: the same lock for every queue and
 /// type that the instance serves.
 pub(crate) fn lock_of(instance: &Bound<'_, PyAny>) -> Arc<HandlerLock> {
     HANDLER_LOCKS.lock().get_or_insert_default().of(instance.as_ptr() as usize)
 }
 
-/// In a forked child: threads that do not exist here may hold the handler locks.
+/// Forgets the handler locks in a forked child: threads that do not exist here may hold them.
 pub(crate) fn forget_locks() {
     std::mem::forget(HANDLER_LOCKS.lock().take());
 }

@@ -255,7 +255,8 @@ pub(crate) struct PyPendingItem {
 }
 
 impl PyPendingItem {
-    /// Takes the item out for each use: logging a refusal may run any Python code.
+    /// Takes the item out, so that no lock is held during its use: logging a refusal may run any
+    /// Python code.
     fn take(&self) -> PyResult<Option<PendingItem<PyItem>>> {
         if self.generation != generation() {
             return Err(forked());
@@ -263,7 +264,7 @@ impl PyPendingItem {
         Ok(self.item.lock().take())
     }
 
-    /// Calls a function with the item; returns `None` if it is settled.
+    /// Calls a function with the item, or returns `None` if the item is settled.
     fn with_item<R>(
         &self,
         call: impl FnOnce(&mut PendingItem<PyItem>) -> R,
@@ -365,12 +366,12 @@ impl Drop for PyPendingItem {
 
 // `RoomNotifier`: notifies an event loop of room through a file descriptor that the loop watches.
 
-/// What drain threads write to. They neither need the interpreter for it nor wait for it.
+/// A channel from drain threads to the loop. Writing neither needs the interpreter nor waits.
 struct Notifications {
     write: UnixStream,
     read: UnixStream,
-    /// The partitions with room since the loop last took them. While there are any, a byte is on
-    /// its way, or the loop is about to take them.
+    /// The partitions that got room since the loop last took them. While there are any, a byte is
+    /// on its way, or the loop is about to take them.
     partitions: locks::Mutex<HashSet<usize>>,
 }
 
@@ -378,7 +379,7 @@ impl Listener for Notifications {
     fn hear(&self, partition: usize) {
         let mut partitions = self.partitions.lock();
         if partitions.is_empty() {
-            // The socket cannot be full: the loop reads it empty before it takes the partitions.
+            // The socket cannot be full: the loop drains it before it takes the partitions.
             let _ = (&self.write).write(&[1]);
         }
         partitions.insert(partition);
@@ -391,7 +392,7 @@ struct Watched {
     _listening: Listening<PyItem>,
 }
 
-/// A line, as Python has it: the partition, and a number for the type.
+/// Converts a line from its Python form: the partition, and a number for the type.
 pub(crate) fn line_of((partition, key): (usize, usize)) -> Line {
     Line { partition, key: TypeKey(key) }
 }
@@ -406,15 +407,15 @@ fn lines(listening: &HashMap<usize, Watched>) -> impl Iterator<Item = Line> {
 #[pyclass(frozen, module = "batchqueue._core")]
 pub(crate) struct RoomNotifier {
     notifications: Arc<Notifications>,
-    /// By partition, with the types that are awaited there. Taken out, and leaked, only by the
+    /// By partition, with the types that are awaited there. Taken out and leaked only by the
     /// destructor in a forked child.
     listening: Mutex<HashMap<usize, Watched>>,
     generation: u32,
 }
 
 impl RoomNotifier {
-    /// Whether tasks other than the caller wait in `line`. It is the caller's turn in the line
-    /// `turn_at`.
+    /// Whether tasks other than the caller wait in `line`. `turn_at` is the line in which it is the
+    /// caller's turn.
     pub(crate) fn is_awaited(
         notifier: Option<&Self>,
         turn_at: Option<(usize, usize)>,
@@ -427,7 +428,7 @@ impl RoomNotifier {
         turn_at.map(line_of) != Some(line) && notifier.is_some_and(is_watched)
     }
 
-    /// Whether such tasks wait in any line.
+    /// Whether tasks other than the caller wait in any line.
     pub(crate) fn is_any_awaited(notifier: Option<&Self>, turn_at: Option<(usize, usize)>) -> bool {
         let is_other = |line: Line| Some(line) != turn_at.map(line_of);
         notifier.is_some_and(|notifier| lines(&notifier.listening.lock()).any(is_other))
@@ -472,7 +473,7 @@ impl RoomNotifier {
                 None
             }
         };
-        // After the lock is released.
+        // Dropped after the lock is released.
         drop(all);
         drop(more);
         Ok(())
@@ -487,7 +488,7 @@ impl RoomNotifier {
                 watched.types.is_empty()
             });
             let gone = if is_last { all.remove(&line.partition) } else { None };
-            // After the lock is released.
+            // Dropped after the lock is released.
             drop(all);
             drop(gone);
         }
@@ -502,7 +503,7 @@ impl RoomNotifier {
         }
         let mut bytes = [0; 16];
         while (&self.notifications.read).read(&mut bytes).is_ok_and(|read| read == bytes.len()) {}
-        // After the bytes: a later notification finds the set empty, and writes one more.
+        // Taken after the bytes: a later notification finds the set empty, and writes another byte.
         let partitions = std::mem::take(&mut *self.notifications.partitions.lock());
         let listening = self.listening.lock();
         let notified = lines(&listening).filter(|line| partitions.contains(&line.partition));

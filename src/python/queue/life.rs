@@ -1,9 +1,10 @@
-//! The life of a queue in one process. A forked child cannot use that of its parent, whose drain
-//! threads do not exist there and whose locks may be held for ever. With `restart_after_fork` it
-//! gets its own at the first use, from the recipe: the same settings and handlers, and no items.
+//! The life of a queue in one process. A forked child cannot use its parent's life, whose drain
+//! threads do not exist there and whose locks may be held forever. With `restart_after_fork`, the
+//! child gets its own life at the first use, from the recipe: the same settings and handlers, and
+//! no items.
 //!
-//! Everything that is read of the parent's life in a child was written before the fork, by threads
-//! that were attached to the interpreter: no lock of it is taken.
+//! Everything that a child reads from the parent's life was written before the fork by threads that
+//! were attached to the interpreter. The child takes none of its locks.
 
 use std::collections::HashMap;
 use std::iter::successors;
@@ -42,26 +43,26 @@ use crate::threads::pools::{forget_pools, live_pools};
 use crate::threads::waits;
 use crate::threads::waits::{Pause, slice};
 
-/// How long a thread sleeps that waits for another one to restart a queue.
+/// The polling interval of a thread that waits for another one to restart a queue.
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// Whether a thread of this process restarts a queue.
+/// Whether a thread of this process is restarting a queue.
 static RESTARTING: AtomicBool = AtomicBool::new(false);
 
-/// A queue in the process with one generation.
+/// A queue in the process of one generation.
 pub(crate) struct Life {
     /// Taken out, and leaked, only by the destructor in a forked child.
     core: Option<BatchQueue<PyItem>>,
     pub(crate) generation: u32,
     pub(crate) registry: HandlerRegistry,
-    /// The function of a custom balancer, which the core holds as well.
+    /// The function of a custom balancer, which the core also holds.
     assign: Option<Arc<PyAssign>>,
     /// For `produce_arrow`.
     pub(crate) buffers: Buffers,
     /// For `submit`.
     pub(crate) submissions: Arc<Submissions>,
     shutdown_timeout: Option<f64>,
-    /// That of a child, in the child.
+    /// The life in a forked child.
     next: OnceLock<Box<Life>>,
 }
 
@@ -70,7 +71,8 @@ impl Life {
         self.core.as_ref().ok_or_else(forked)
     }
 
-    /// An object as an item of this queue, with the key of the class whose handler it goes to.
+    /// Wraps an object as an item of this queue, with the key of the class whose handler it goes
+    /// to.
     #[inline]
     pub(crate) fn item(&self, object: Bound<'_, PyAny>) -> PyResult<PyItem> {
         if self.registry.resolves() { self.resolved_item(object) } else { Ok(PyItem::new(object)) }
@@ -82,7 +84,7 @@ impl Life {
         Ok(PyItem::with_key(object, key))
     }
 
-    /// The same as `Queue::produce`, if items are resolved or no thread drains the queue.
+    /// Does what `Queue::produce` does if items are resolved or no thread drains the queue.
     #[cold]
     pub(crate) fn produce_resolved(
         &self,
@@ -103,21 +105,21 @@ impl Life {
     }
 
     pub(crate) fn name(&self) -> &str {
-        // Works in a forked child too: it locks nothing.
+        // Locks nothing, so it works in a forked child too.
         self.core.as_ref().map_or("", BatchQueue::name)
     }
 
-    /// The life in this process, if it has begun.
+    /// Returns the life in this process, if it has begun.
     pub(crate) fn current(&self) -> Option<&Self> {
         self.lives().find(|life| life.generation == generation())
     }
 
-    /// The lives that have begun, from this one on.
+    /// Returns the lives that have begun, from this one on.
     fn lives(&self) -> impl Iterator<Item = &Self> {
         successors(Some(self), |life| life.next.get().map(Box::as_ref))
     }
 
-    /// The last one that has begun.
+    /// Returns the last life that has begun.
     fn last(&self) -> &Self {
         self.lives().last().unwrap_or(self)
     }
@@ -130,8 +132,8 @@ impl Life {
 
     /// Begins the life in a forked child, unless another thread does.
     ///
-    /// `number`: the place of the queue in the order of creation.
-    /// `closed`: it ends immediately, and calls no handler.
+    /// `number` is the place of the queue in the order of creation. If `closed`, the life ends
+    /// immediately and calls no handler.
     pub(crate) fn restart(
         &self,
         py: Python<'_>,
@@ -144,7 +146,8 @@ impl Life {
             if let Some(life) = self.current() {
                 return Ok(life);
             }
-            // Acquire: pairs with the Release in `Restarting`; the life is in its place.
+            // Acquire: pairs with the Release in `Restarting`, after which the life is in its
+            // place.
             if !RESTARTING.swap(true, Ordering::Acquire) {
                 break;
             }
@@ -166,7 +169,7 @@ impl Life {
         Ok(self.last().next.get_or_init(|| Box::new(life)))
     }
 
-    /// Visits what only this queue holds, if its threads have ended.
+    /// Visits what only this queue holds if its threads have ended, and returns whether they have.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<bool, PyTraverseError> {
         let Some(life) = self.current() else { return Ok(false) };
         let ended = life.core.as_ref().is_some_and(BatchQueue::has_ended);
@@ -193,8 +196,8 @@ impl Drop for Life {
     }
 }
 
-/// Ends a queue without threads that is dropped, in the time of its settings. A signal handler that
-/// raises ends it earlier.
+/// Ends a queue without threads when it is dropped, within the time of its settings. A signal
+/// handler that raises ends it earlier.
 fn end_inline(py: Python<'_>, core: &BatchQueue<PyItem>, shutdown_timeout: Option<f64>) {
     let shut_down = deadline_of(shutdown_timeout.map(Timeout))
         .and_then(|deadline| core.shutdown_with(deadline, &mut InterpreterPause(py)));
@@ -204,7 +207,7 @@ fn end_inline(py: Python<'_>, core: &BatchQueue<PyItem>, shutdown_timeout: Optio
     }
 }
 
-/// While it lives, no other thread restarts a queue.
+/// Keeps other threads from restarting a queue until dropped.
 struct Restarting;
 
 impl Drop for Restarting {
@@ -214,7 +217,7 @@ impl Drop for Restarting {
     }
 }
 
-/// What a queue is made of.
+/// Everything needed to start a queue.
 pub(crate) struct Recipe {
     pub(crate) name: String,
     pub(crate) config: Py<PyAny>,
@@ -232,11 +235,11 @@ pub(crate) struct Recipe {
 #[derive(Default)]
 pub(crate) struct Registrations {
     by_type: HashMap<KnownType, Registration>,
-    /// How many were ever noted.
+    /// The number of registrations ever noted.
     noted: u64,
 }
 
-/// The handlers of one type: what `add_handlers` was given.
+/// The handlers of one type, as passed to `add_handlers`.
 struct Registration {
     order: u64,
     item_type: Py<PyAny>,
@@ -245,9 +248,9 @@ struct Registration {
 }
 
 impl Recipe {
-    /// Starts a queue of this recipe, with its handlers or without any.
+    /// Starts a queue from this recipe, with its handlers or without any.
     ///
-    /// `number`: its place in the order of creation.
+    /// `number` is its place in the order of creation.
     pub(crate) fn start(
         &self,
         py: Python<'_>,
@@ -338,7 +341,7 @@ impl Recipe {
         Ok(())
     }
 
-    /// Notes the handlers of a type, in place of those before.
+    /// Notes the handlers of a type in place of the previous ones.
     pub(crate) fn note(&self, item_type: &ItemType<'_>, handlers: Py<PyAny>, options: Py<PyAny>) {
         let mut known = self.handlers.lock();
         known.noted += 1;
@@ -370,7 +373,7 @@ impl Recipe {
     }
 }
 
-/// A class, by its address, which the registration keeps; or a tag.
+/// A class by its address, which the registration protects from reuse; or a tag.
 #[derive(PartialEq, Eq, Hash)]
 enum KnownType {
     Class(usize),
@@ -386,9 +389,9 @@ impl KnownType {
     }
 }
 
-/// If no thread drains the queue: handles what was accepted, or ends the queue if it is closed.
-/// What waits when the deadline has come stays in the queue. So a call that puts items in begins
-/// with this as well: nothing else would make room.
+/// Does nothing if threads drain the queue. Otherwise handles the accepted items, or ends the queue
+/// if it is closed. Items that still wait at the deadline stay in the queue. A call that enqueues
+/// items begins with this too, because nothing else would make room.
 ///
 /// # Errors
 /// A signal handler raised while a batch waited for its next attempt, or for another caller.
@@ -401,31 +404,32 @@ pub(crate) fn run_inline(
     if queue.is_inline() { queue.run_inline(deadline, &mut InterpreterPause(py)) } else { Ok(()) }
 }
 
-// The process around the queues: its exit, and its forks.
+// Exit and forks of the process.
 
-/// How long the workers of shared pools and the control thread have to end after the last queue.
+/// The time for the workers of shared pools and the control thread to end after the last queue.
 const LAST_STEPS: Duration = Duration::from_secs(1);
 
-/// How many more callbacks than live queues `atexit` keeps before those of ended queues go.
+/// The callbacks of ended queues, besides one per live queue, that `atexit` keeps before they are
+/// removed.
 const ENDED_CALLBACKS: usize = 256;
 
 struct LiveQueue {
-    /// Its place among all queues, in order of creation. A queue that a forked child restarts has
-    /// the place of its original.
+    /// The queue's place in the order of creation. A queue that a forked child restarts keeps the
+    /// place of its original.
     number: u64,
     queue: WeakQueue<PyItem>,
     shutdown_timeout: Option<f64>,
 }
 
-/// Every queue that has drain threads, and how far the exit of the interpreter has come.
+/// All queues that have drain threads, and the progress of the interpreter's exit.
 struct LiveQueues {
     /// In order of creation.
     queues: Vec<LiveQueue>,
-    /// How many callbacks `atexit` has.
+    /// The number of callbacks that `atexit` has.
     callbacks: usize,
-    /// What the queues that the exit has ended took of their time.
+    /// The time that the exit has spent on ending queues.
     spent: Duration,
-    /// How long the exit has waited for the log.
+    /// The time that the exit has waited for the log.
     spent_on_log: Duration,
     /// Whether Ctrl-C has ended the wait for a queue.
     is_interrupted: bool,
@@ -459,10 +463,11 @@ pub(crate) fn is_exit_over() -> bool {
     LIVE.lock().is_over
 }
 
-/// Lets the exit of the interpreter end a queue. Returns `false` if that has ended the last one.
+/// Registers a queue to be ended at the exit of the interpreter. Returns `false` if the exit has
+/// already ended the last queue.
 ///
-/// `atexit` calls the last callback first, so what the application registered before is called when
-/// the queue has delivered.
+/// `atexit` calls the last callback first, so what the application registered earlier is called
+/// after the queue has delivered.
 pub(crate) fn register(
     py: Python<'_>,
     number: u64,
@@ -482,7 +487,8 @@ pub(crate) fn register(
     };
     let atexit = py.import("atexit")?;
     if has_ended_callbacks {
-        // One pass for many queues: it compares all callbacks of the process, each by its own rule.
+        // One pass for many queues: it compares all callbacks of the process, each by its own
+        // `__eq__`.
         if let Err(error) = atexit.call_method1("unregister", (EndedQueues,)) {
             error.write_unraisable(py, None);
         }
@@ -542,13 +548,13 @@ pub(crate) fn close_all(py: Python<'_>) -> PyResult<()> {
     wait_for_threads(py).and(ended)
 }
 
-/// Ends queues, the last one first, within what is left of their time. From Ctrl-C on, a queue that
-/// has items left abandons them; handlers that have none left are closed as usual.
+/// Ends queues, the last one first, within what is left of their time. After Ctrl-C, queues abandon
+/// their remaining items; handlers that have none left are closed as usual.
 fn end(py: Python<'_>, queues: &[LiveQueue]) -> PyResult<()> {
     // Relaxed: as in `is_exiting`.
     EXITING.store(true, Ordering::Relaxed);
     let deadline_after = |spent: Duration, shutdown_timeout: Option<f64>| {
-        // The queues before it took their part, so that the exit as a whole takes no longer than
+        // Less the time that earlier queues took, so that the exit as a whole takes no longer than
         // the longest timeout.
         let left = shutdown_timeout.map(|timeout| (timeout - spent.as_secs_f64()).max(0.0));
         deadline_of(left.map(Timeout))
@@ -583,7 +589,7 @@ fn end(py: Python<'_>, queues: &[LiveQueue]) -> PyResult<()> {
     ended
 }
 
-/// Waits for the lines of a queue. Many queues and a log that hangs keep the exit no longer than
+/// Waits for the log lines of a queue. If the log hangs, many queues delay the exit no longer than
 /// one of them.
 fn wait_logged(py: Python<'_>, queue: &WeakQueue<PyItem>) -> PyResult<()> {
     let began = Instant::now();
@@ -593,8 +599,8 @@ fn wait_logged(py: Python<'_>, queue: &WeakQueue<PyItem>) -> PyResult<()> {
     waited
 }
 
-/// Waits for the threads that queues share: none of them may return into an interpreter that
-/// finalizes. A thread that is stuck in a handler is left to the guard in `interpreter.rs`.
+/// Waits for the threads that queues share, none of which may return into a finalizing interpreter.
+/// A thread that is stuck in a handler is left to the guard in `interpreter.rs`.
 fn wait_for_threads(py: Python<'_>) -> PyResult<()> {
     let deadline = Some(Instant::now() + LAST_STEPS);
     for pool in live_pools() {
@@ -636,7 +642,7 @@ pub(crate) fn prepare_for_forks(
     QueueExit::type_object(py);
     EndedQueues::type_object(py);
     prepare_arrow_data(py)?;
-    // Those of PyO3 itself that drain threads and producers reach.
+    // The statics of PyO3 itself that drain threads and producers reach.
     let class = py.get_type::<PyString>();
     class.fully_qualified_name()?;
     class.mro();

@@ -31,12 +31,12 @@ struct ArrowProduce<'a, 'py> {
     stop: Option<&'a Bound<'py, PyAny>>,
     /// Rows accepted so far.
     accepted: usize,
-    /// Whether the queue was shut down meanwhile.
+    /// Whether the queue was shut down during the call.
     is_closed: bool,
 }
 
 impl Queue {
-    /// `produce_arrow`, which ends when the event `stop` is set, if there is one.
+    /// Runs `produce_arrow`. Ends early when the event `stop` is set, if there is one.
     pub(crate) fn produce_rows(
         &self,
         batch: &Bound<'_, PyAny>,
@@ -70,8 +70,8 @@ impl ArrowProduce<'_, '_> {
         }
         let mut batches = batches_of(data)?;
         let produced = self.all(py, &mut batches);
-        // Detached, as the stream's work is: an early end may wait for threads that need the
-        // interpreter.
+        // Detached, like the stream's work: ending a stream early may wait for threads that need
+        // the interpreter.
         py.detach(|| drop(batches));
         match produced {
             Ok(()) => Ok(self.accepted),
@@ -95,7 +95,7 @@ impl ArrowProduce<'_, '_> {
         };
         run_inline(py, self.queue, self.deadline)?;
         let pyarrow = has_pyarrow(py)?;
-        // Detached: a lazy stream does its work now, maybe with threads that need the interpreter.
+        // Detached: a lazy stream works now, perhaps with threads that need the interpreter.
         while let Some(batch) = py.detach(|| batches.next()) {
             let batch = batch.map_err(|error| {
                 BatchQueueError::new_err(format!("the stream of batches failed: {error}"))
@@ -110,7 +110,7 @@ impl ArrowProduce<'_, '_> {
                 if self.is_closed {
                     return Ok(());
                 }
-                // While there is room, no wait checks for either.
+                // While there is room, no wait checks for signals or the event.
                 py.check_signals()?;
                 if let Some(stop) = self.stop {
                     StoppablePause(stop).check()?;

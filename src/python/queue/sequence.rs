@@ -17,7 +17,8 @@ use crate::queue::BatchQueue;
 /// Items that are enqueued before an event loop gets its next turn: about a millisecond's worth.
 const TURN: usize = 16_384;
 
-/// How many items were accepted, and the result of the last attempt; `None` if time ended first.
+/// The number of accepted items, and the result of the last attempt, or `None` if the turn ended
+/// first.
 pub(crate) type Tried = (usize, Option<Result<(), TryProduceError<PyItem>>>);
 
 /// A list or a tuple. A subclass is excluded: its methods may return other items.
@@ -61,8 +62,8 @@ impl<'py> Sequence<'py> {
             .map_or(Ok(accepted), Err)
     }
 
-    /// The same, where classes may have the handlers of others: their keys are looked up before the
-    /// gates are locked, for some thousand items at a time.
+    /// Does what `produce` does where classes may have the handlers of others: their keys are
+    /// looked up before the gates are locked, for thousands of items at a time.
     fn produce_resolved(
         &self,
         py: Python<'_>,
@@ -72,7 +73,7 @@ impl<'py> Sequence<'py> {
     ) -> PyResult<usize> {
         let mut start = 0;
         while start < self.len() {
-            // A partition may be full then, and the callers of an inline queue empty it.
+            // This many may fill a partition; the callers of an inline queue then empty it.
             let room = if queue.is_inline() { queue.buffer_size() } else { TURN };
             let mut items = self.resolved_items(start, room, registry)?;
             let end = start + items.len();
@@ -113,7 +114,7 @@ impl<'py> Sequence<'py> {
         Ok((accepted, (!turn_ended).then_some(result)))
     }
 
-    /// The same items, which no other thread changes.
+    /// Returns the same items as a sequence that no other thread changes.
     fn copy(&self) -> Self {
         match self {
             Self::List(list) => Self::Tuple(list.to_tuple()),
@@ -133,7 +134,7 @@ impl<'py> Sequence<'py> {
         Items { from: self, read: start, end }
     }
 
-    /// Some items from `start` on, with the keys of the classes whose handlers they go to.
+    /// Returns some items from `start` on, with the keys of the classes whose handlers they go to.
     fn resolved_items(
         &self,
         start: usize,

@@ -1,4 +1,4 @@
-//! Statistics and histograms as Python has them.
+//! Statistics and histograms as Python objects.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Count and sum of a histogram, and how many of its values are at most each limit.
+/// The count and sum of a histogram, and for each limit the number of values up to it.
 type Figures = (u64, u64, Vec<u64>);
 
 fn figures(histogram: &Histogram, limits: &[u64]) -> Figures {
@@ -22,7 +22,7 @@ fn figures(histogram: &Histogram, limits: &[u64]) -> Figures {
     (histogram.count(), histogram.sum(), at_most)
 }
 
-/// A type, and its histograms: of waits, items and calls.
+/// A type and its histograms of waits, items and calls.
 type TypeHistograms = (Py<PyAny>, Figures, Figures, Figures);
 
 /// Return the histograms of each type: waits, items and times of calls.
