@@ -77,11 +77,11 @@ pub(crate) struct PyAggregator {
     aggregation: Aggregation,
 }
 
-/// The groups in the process with one generation.
+/// The groups in the process of one generation.
 struct Life {
     aggregating: Arc<Aggregating>,
     generation: u32,
-    /// Those of a forked child whose queue was restarted, in the child.
+    /// The groups of a forked child whose queue was restarted.
     next: OnceLock<Box<Life>>,
 }
 
@@ -254,8 +254,8 @@ impl PyAggregator {
 }
 
 impl PyAggregator {
-    /// What a queue of this process feeds: in a forked child an empty aggregator, because what the
-    /// parent's has belongs to the parent, and its lock may be held for ever.
+    /// Returns the aggregator that a queue of this process feeds. In a forked child it starts
+    /// empty, because the groups belong to the parent, and their lock may be held forever.
     fn for_queue(&self, py: Python<'_>) -> Arc<Aggregating> {
         let mut life = &self.life;
         while life.generation != generation() {
@@ -270,8 +270,9 @@ impl PyAggregator {
         life.aggregating.clone()
     }
 
-    /// The aggregator, unless this is a forked child: a drain thread that does not exist here may
-    /// hold the lock, and may have aggregated half of a batch.
+    /// Returns the aggregator of this process, or an error if a forked child has none. It cannot use
+    /// the parent's: a drain thread that does not exist here may hold the lock, and may have
+    /// aggregated half of a batch.
     fn own(&self) -> PyResult<&Aggregating> {
         let mut lives = successors(Some(&self.life), |life| life.next.get().map(Box::as_ref));
         let own = lives.find(|life| life.generation == generation());
@@ -299,7 +300,7 @@ impl PyAggregator {
     }
 }
 
-/// The aggregator behind a handler, unless a subclass overrides `consume`.
+/// Returns the aggregator behind a handler, unless a subclass overrides `consume`.
 pub(super) fn aggregating_of(instance: &Bound<'_, PyAny>) -> PyResult<Option<Arc<Aggregating>>> {
     let Ok(aggregator) = instance.cast::<PyAggregator>() else { return Ok(None) };
     let own = instance.py().get_type::<PyAggregator>().getattr("consume")?;
@@ -337,7 +338,7 @@ impl Aggregating {
         Ok(())
     }
 
-    /// Emits the groups early when there would be too many of them.
+    /// Aggregates batches. Emits the groups early if there would be too many of them.
     pub(super) fn put(&self, batches: &[RecordBatch]) -> PyResult<()> {
         let result = self.kept.lock().aggregator.update(batches);
         match result {

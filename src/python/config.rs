@@ -63,7 +63,7 @@ pub(crate) struct RetrySettings {
 }
 
 impl RetrySettings {
-    /// The policy, and the exceptions that it is about, as a tuple.
+    /// Returns the policy, and the exceptions that it covers as a tuple.
     pub(crate) fn into_core(self) -> PyResult<(RetryPolicy, Py<PyAny>)> {
         let policy = RetryPolicy {
             attempts: self.attempts,
@@ -91,7 +91,7 @@ pub(crate) struct CoreSettings {
     pub(crate) assign: Option<Arc<PyAssign>>,
 }
 
-/// What all handlers of a queue share.
+/// The callbacks and exceptions that all handlers of a queue share.
 pub(crate) struct CommonCallbacks {
     /// For handlers without `on_error`.
     pub(crate) error_handler: Option<Py<PyAny>>,
@@ -189,15 +189,15 @@ fn keep_interrupt(py: Python<'_>, error: &PyErr) {
 /// `rebalance`.
 ///
 /// The control thread may still be about to call it when the queue has ended. By then the function
-/// may be garbage: the collector takes it for the queue's alone, and clears it whatever a native
-/// thread does meanwhile. So it is not called any more once the collector has seen it.
+/// may be garbage: the collector considers it the queue's alone, and clears it whatever a native
+/// thread does meanwhile. So it is not called once the collector has seen it.
 pub(crate) struct PyAssign {
     function: GuardedRef,
     is_over: AtomicBool,
 }
 
 impl PyAssign {
-    /// For a queue that has ended.
+    /// Visits the function of a queue that has ended.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         // Relaxed: the collector holds the GIL, or has stopped all threads that are attached.
         self.is_over.store(true, Ordering::Relaxed);
@@ -213,7 +213,7 @@ impl Assign for PyAssign {
         threads: usize,
     ) -> Result<Option<Vec<usize>>, String> {
         Python::attach(|py| {
-            // First the reference, which the collector counts, then the question.
+            // The reference, which the collector counts, must come before the check.
             let function = self.function.bind(py).clone();
             if self.is_over.load(Ordering::Relaxed) {
                 return Ok(None);
@@ -240,11 +240,11 @@ impl Assign for PyAssign {
     }
 }
 
-// How the partition of an item is found: by the core, or by a Python function.
+// The selection of an item's partition, by the core or by a Python function.
 
-/// How the partition of an item is found.
+/// The selection of an item's partition.
 pub(crate) struct PySelector {
-    /// As the core sees it.
+    /// The selector as the core sees it.
     pub(crate) core: Selector,
     /// The Python function that chooses the partition, or the key, of each item.
     pub(crate) function: Option<Py<PyAny>>,
@@ -262,7 +262,7 @@ impl PySelector {
         Self { core, function, is_by_key: kind == "by_key" }
     }
 
-    /// The partition that a Python function chooses, or `None` if the core selects it.
+    /// Returns the partition that a Python function chooses, or `None` if the core selects it.
     #[inline]
     pub(crate) fn given(
         &self,
@@ -300,9 +300,8 @@ impl PySelector {
 
 // The partition of a key, the same in every process and version.
 //
-// The bytes of a str, of an int, and of bytes are hashed as they are. A bool, and each part of a
-// tuple, has its kind in front, and what has no fixed length its length: `1`, `True` and `"1"` are
-// different parts.
+// The bytes of a str, of an int, and of bytes are hashed as they are. A bool is preceded by its
+// kind, and each part of a tuple by its kind and length: `1`, `True` and `"1"` are different parts.
 
 /// Return the partition of a key, the same in every process and version.
 ///
@@ -346,7 +345,7 @@ const BOOL: u8 = b'?';
 /// The kind of None.
 const MISSING: u8 = b'-';
 
-/// The kind and the bytes of a key, or of a part of one; `None` for another type.
+/// Returns the kind and the bytes of a key, or of a part of one, or `None` for another type.
 fn part_of(value: &Bound<'_, PyAny>) -> PyResult<Option<(u8, Vec<u8>)>> {
     Ok(Some(if value.is_none() {
         (MISSING, Vec::new())
@@ -365,7 +364,7 @@ fn part_of(value: &Bound<'_, PyAny>) -> PyResult<Option<(u8, Vec<u8>)>> {
     }))
 }
 
-/// UTF-8, which a lone surrogate has as well.
+/// Encodes a text as UTF-8, lone surrogates included.
 fn text_of(text: &Bound<'_, PyString>) -> PyResult<Vec<u8>> {
     if let Ok(text) = text.to_cow() {
         return Ok(text.as_bytes().to_vec());
@@ -373,7 +372,7 @@ fn text_of(text: &Bound<'_, PyString>) -> PyResult<Vec<u8>> {
     text.call_method1("encode", ("utf-8", "surrogatepass"))?.extract()
 }
 
-/// More than 128 bits.
+/// Encodes an int of more than 128 bits.
 fn large_int(number: &Bound<'_, PyInt>) -> PyResult<Vec<u8>> {
     let bits: usize = number.call_method0("bit_length")?.extract()?;
     let kwargs = pyo3::types::PyDict::new(number.py());
@@ -405,8 +404,8 @@ fn unstable(key: &Bound<'_, PyAny>, part: &Bound<'_, PyAny>) -> PyErr {
     problem().map_or_else(|error| error, ConfigError::new_err)
 }
 
-/// FNV-1a, 64 bits (Fowler, Noll, Vo). Unlike Python's `hash`, it is the same in every process and
-/// version.
+/// Hashes with FNV-1a, 64 bits (Fowler, Noll, Vo). Unlike Python's `hash`, it is the same in every
+/// process and version.
 fn fnv1a(bytes: &[u8]) -> u64 {
     const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;
@@ -609,7 +608,7 @@ impl PartitionPolicy {
     }
 }
 
-/// A whole number as a caller gives it, or an error with the limits.
+/// Checks a whole number given by a caller. The error names the limits.
 fn whole(
     name: &str,
     what: &str,
@@ -642,7 +641,7 @@ fn factor(name: &str, multiplier: &Bound<'_, PyAny>) -> PyResult<f64> {
     })
 }
 
-/// There is no constructor, and a call of it is a frequent mistake.
+/// Returns the error for a call of a constructor that does not exist, which is a frequent mistake.
 fn no_constructor(name: &str, args: &Bound<'_, PyTuple>, examples: &str) -> PyErr {
     let given = args.get_item(0).and_then(|first| first.repr()).map(|text| text.to_string());
     PyTypeError::new_err(format!(

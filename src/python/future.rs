@@ -1,4 +1,4 @@
-//! Results: what became of items that were submitted, each in a future.
+//! Futures with the results of submitted items.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,13 +24,13 @@ use crate::threads::context::{drained_log, drained_queue, on_drain_thread};
 use crate::threads::pool::is_worker;
 use crate::threads::waits::{Pause, slice};
 
-// `FutureBase`: what `concurrent.futures.Future` is, in Rust.
+// `FutureBase`: `concurrent.futures.Future` in Rust.
 //
-// A future of the standard library makes a lock and a condition when it is made, which costs more
-// than to queue and handle the item. Here both are made only for `concurrent.futures.wait` and
+// A future of the standard library creates a lock and a condition, which costs more than queueing
+// and handling the item. Here both are created only for `concurrent.futures.wait` and
 // `as_completed`, which use them directly; `result` waits without them.
 
-/// The class that `submit` makes instances of: `FutureBase` and `concurrent.futures.Future`.
+/// Returns the class of the futures of `submit`: `FutureBase` and `concurrent.futures.Future`.
 pub(crate) fn future_class(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let import =
@@ -46,7 +46,8 @@ pub(crate) struct FutureBase {
 }
 
 impl FutureBase {
-    /// All that the future knows. In a forked child, what is not done never will be: it ends here.
+    /// Locks the state. In a forked child, a future that is not done never will be, so it ends
+    /// here.
     fn known(&self, py: Python<'_>) -> MutexGuard<'_, Known> {
         let known = self.known.lock();
         if self.generation == generation() || known.is_done() {
@@ -57,18 +58,19 @@ impl FutureBase {
         let mut known = self.known.lock();
         if !known.is_done() {
             known.end(error);
-            // They belong to the parent: to threads, loops and a queue that are not here.
+            // These belong to threads, loops and a queue of the parent, which do not exist here.
             std::mem::forget((known.watch.take(), known.listed.take()));
         }
         known
     }
 
-    /// Its end goes to an event loop as well.
+    /// Delivers the end of the future to an event loop as well.
     pub(crate) fn send_to(&self, mail: Mail) {
         self.known.lock().watch().mail = Some(mail);
     }
 
-    /// Its item is about to be in a call. Returns `false` if it was cancelled.
+    /// Marks the future as running, before the item is in a call. Returns `false` if it was
+    /// cancelled.
     pub(crate) fn begin(&self) -> bool {
         let mut known = self.known.lock();
         if known.state == State::Pending {
@@ -96,12 +98,13 @@ impl FutureBase {
         known.end(ending);
         let (watch, listed) = (known.watch.take(), known.listed.take());
         drop(known);
-        // Off the queue's list after the lock is released. The caller has another reference.
+        // Removed from the queue's list after the lock is released. The caller has another
+        // reference.
         drop(listed.and_then(|(submissions, place)| submissions.remove(place, self)));
         Ended::Now(watch)
     }
 
-    /// The error of a future whose item is gone; `None` if the future is done.
+    /// Returns the error of a future whose item is gone, or `None` if the future is done.
     fn lost_error(&self) -> Option<PyErr> {
         let known = self.known.lock();
         if known.is_done() {
@@ -162,7 +165,7 @@ impl FutureBase {
         Ok(self.known.lock().standard.get_or_insert_with(|| made.clone()).clone())
     }
 
-    /// Ends the future as its maker asks.
+    /// Ends the future on behalf of its maker.
     fn set(slf: &Bound<'_, Self>, ending: Ending) -> PyResult<()> {
         if Settler::new(slf.py()).end(slf, ending) {
             return Ok(());
@@ -171,9 +174,9 @@ impl FutureBase {
     }
 }
 
-/// Returns whether the future ended; `false` if time ran out.
+/// Waits for the end of a future. Returns `false` if time ran out.
 fn sleep(py: Python<'_>, sleeper: &Sleeper, timeout: Option<Timeout>) -> PyResult<bool> {
-    // As in `concurrent.futures`, a time below 0 is over already.
+    // As in `concurrent.futures`, a negative timeout has already expired.
     let deadline = deadline_of(timeout.map(|Timeout(seconds)| Timeout(seconds.max(0.0))))?;
     loop {
         let mut is_over = false;
@@ -373,9 +376,9 @@ impl FutureBase {
     }
 }
 
-// What a future knows, and how it ends.
+// The state of a future, and how it ends.
 
-/// Where a future is in its life.
+/// The state of a future.
 ///
 /// ```text
 ///  Pending ──its item is in a call──▶ Running ──▶ Finished
@@ -392,7 +395,7 @@ enum State {
     Finished,
 }
 
-/// How a future ends.
+/// The outcome of a future.
 pub(crate) enum Ending {
     Cancelled,
     Result(GuardedRef),
@@ -426,7 +429,7 @@ impl Ending {
     }
 }
 
-/// Where the end of a future is delivered: to an event loop.
+/// The delivery of a future's end to an event loop.
 pub(crate) struct Mail {
     /// An object with `deliver(list)`.
     pub(crate) mailbox: GuardedRef,
@@ -434,7 +437,7 @@ pub(crate) struct Mail {
     pub(crate) destination: GuardedRef,
 }
 
-/// What the module `concurrent.futures` uses of a future in `wait` and `as_completed`.
+/// The parts of a future that `wait` and `as_completed` of `concurrent.futures` use.
 struct Standard {
     /// A `threading.Condition`.
     condition: Py<PyAny>,
@@ -442,7 +445,7 @@ struct Standard {
     waiters: Py<PyAny>,
 }
 
-/// What happens at the end of a future; most futures have none of it.
+/// The waiters to notify at the end of a future; most futures have none.
 #[derive(Default)]
 struct Watch {
     sleepers: Vec<Arc<Sleeper>>,
@@ -476,7 +479,7 @@ impl Sleeper {
         self.changed.notify_all();
     }
 
-    /// Detached. Returns whether the future has ended.
+    /// Waits detached. Returns whether the future has ended.
     fn wait(&self, limit: Option<Duration>) -> bool {
         let mut is_called = self.is_called.lock();
         if !*is_called {
@@ -486,17 +489,17 @@ impl Sleeper {
     }
 }
 
-/// All that a future knows. Locked while attached, never across a wait or a call into Python: so a
-/// fork, which happens while no other thread is attached, never finds the lock held.
+/// The state of a future. Locked while attached, and never across a wait or a call into Python, so
+/// a fork, which happens while no other thread is attached, never finds the lock held.
 #[derive(Default)]
 struct Known {
     state: State,
-    /// Of a finished future: a result or an error.
+    /// The result or error of a finished future.
     ending: Option<Ending>,
     /// The queue's list that holds the future while it is not done, and its place there.
     listed: Option<(Arc<Submissions>, usize)>,
     watch: Option<Box<Watch>>,
-    /// Made when it is asked for, because it costs as much as all the rest.
+    /// Created on demand, because it costs as much as all the rest.
     standard: Option<Arc<Standard>>,
 }
 
@@ -537,16 +540,16 @@ impl Known {
 
 // Ends many futures, then wakes and calls what waits for them.
 //
-// First all futures of a batch get their results; then, when the settler is dropped, the threads,
-// callbacks and event loops that wait are notified. So a loop is woken once for a batch, and a
-// thread that waits for the first result finds the others as well.
+// First all futures of a batch get their results. Then, when the settler is dropped, it notifies
+// the threads, callbacks and event loops that wait. So a loop is woken once per batch, and a thread
+// that waits for the first result finds the others as well.
 
 pub(crate) struct Settler<'py> {
     py: Python<'py>,
     watched: Vec<(Bound<'py, FutureBase>, Watch)>,
     /// Futures whose state may change only while their condition is held.
     conditional: Vec<(Bound<'py, FutureBase>, Arc<Standard>, Ending)>,
-    /// For each event loop the pairs of its future and ours.
+    /// For each event loop, the pairs of its futures and ours.
     mail: Vec<(GuardedRef, Bound<'py, PyList>)>,
 }
 
@@ -555,7 +558,7 @@ impl<'py> Settler<'py> {
         Self { py, watched: Vec::new(), conditional: Vec::new(), mail: Vec::new() }
     }
 
-    /// Ends a future, unless it is done. Returns whether it was not.
+    /// Ends a future unless it is done. Returns whether this call ended it.
     pub(crate) fn end(&mut self, future: &Bound<'py, FutureBase>, ending: Ending) -> bool {
         match future.get().end(ending) {
             Ended::Now(watch) => {
@@ -580,8 +583,8 @@ impl<'py> Settler<'py> {
         Ok(())
     }
 
-    /// As `concurrent.futures` does it: what `wait` and `as_completed` read under the condition
-    /// does not change meanwhile.
+    /// Ends a future under its condition, as `concurrent.futures` does, so that what `wait` and
+    /// `as_completed` read under the condition does not change meanwhile.
     fn end_under_condition(
         &mut self,
         future: &Bound<'py, FutureBase>,
@@ -611,7 +614,7 @@ impl<'py> Settler<'py> {
     }
 }
 
-/// Whatever happens between two futures of a batch: those that have ended are heard of.
+/// Notifies whatever waits for the futures that ended, even if a batch ended only in part.
 impl Drop for Settler<'_> {
     fn drop(&mut self) {
         for (future, standard, ending) in std::mem::take(&mut self.conditional) {
@@ -642,7 +645,7 @@ impl Drop for Settler<'_> {
                 Err(error) => log_error(self.py, "a result found no event loop", error),
             }
         }
-        // Last: they are the user's code, and may take long.
+        // Callbacks come last: they are the user's code, and may take long.
         for (future, callbacks) in called {
             for callback in callbacks {
                 call_back(&future, callback.bind(self.py));
@@ -651,16 +654,16 @@ impl Drop for Settler<'_> {
     }
 }
 
-/// What an attempt to end a future did.
+/// The result of an attempt to end a future.
 enum Ended {
     Now(Option<Box<Watch>>),
-    /// It was done.
+    /// The future was already done.
     Before,
-    /// Its condition must be held.
+    /// The future's condition must be held.
     Conditional(Arc<Standard>, Ending),
 }
 
-/// Calls a callback. What it raises is logged.
+/// Calls a callback, and logs what it raises.
 fn call_back(future: &Bound<'_, FutureBase>, callback: &Bound<'_, PyAny>) {
     match guarded_call(callback, (future,)) {
         Ok(nothing) => release(nothing),
@@ -683,7 +686,7 @@ fn log_error(py: Python<'_>, what: &str, error: PyErr) {
 /// The futures of one queue that are not done.
 pub(crate) struct Submissions {
     queue: Box<str>,
-    /// Set with the first submit: no batch of a queue that gets none is searched.
+    /// Set by the first submit: until then, no batch is searched for submitted items.
     used: AtomicBool,
     /// The address of the core's queue; 0 until it has started.
     core: AtomicUsize,
@@ -721,7 +724,7 @@ impl Submissions {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Makes the future of an item that is about to be enqueued.
+    /// Creates the future of an item that is about to be enqueued.
     pub(crate) fn add<'py>(
         self: &Arc<Self>,
         class: &Bound<'py, PyAny>,
@@ -733,14 +736,14 @@ impl Submissions {
         Ok(future)
     }
 
-    /// Takes a future off the list, unless all were taken meanwhile.
+    /// Removes a future from the list, unless all were taken meanwhile.
     fn remove(&self, place: usize, future: &FutureBase) -> Option<Py<FutureBase>> {
         let mut places = self.places.lock();
         let is_listed = places.get(place).is_some_and(|listed| std::ptr::eq(listed.get(), future));
         is_listed.then(|| places.remove(place))
     }
 
-    /// After a shutdown ran out of time: all that is not done ends with an error.
+    /// Ends with an error all futures that are not done, after a shutdown ran out of time.
     pub(crate) fn abandon(&self, py: Python<'_>) {
         let places = std::mem::take(&mut *self.places.lock());
         if places.is_empty() {
@@ -764,15 +767,15 @@ impl Submissions {
 
 impl Drop for Submissions {
     fn drop(&mut self) {
-        // What is left belongs to the parent of a forked child, or the interpreter has ended.
+        // What is left belongs to the parent of this forked child, or the interpreter has ended.
         std::mem::forget(std::mem::take(self.places.get_mut()));
     }
 }
 
 // The future of a queued item.
 
-/// The future of an item, as the item carries it. If it is dropped and the future is not done, the
-/// future ends with an error: no caller waits for an item that is gone.
+/// The future of an item, as the item carries it. Dropping the ticket while the future is not done
+/// ends the future with an error: no caller waits for an item that is gone.
 pub(crate) struct Ticket(Option<Py<FutureBase>>);
 
 impl Ticket {

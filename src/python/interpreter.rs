@@ -71,7 +71,7 @@ impl Pause for NoPause {
     }
 }
 
-/// The moment `timeout` seconds from now; `None` for no deadline.
+/// Returns the moment `timeout` seconds from now, or `None` for no deadline.
 #[inline]
 pub(crate) fn deadline_of(timeout: Option<Timeout>) -> PyResult<Option<Instant>> {
     timeout.map_or(Ok(None), |Timeout(seconds)| deadline_in(seconds))
@@ -112,7 +112,7 @@ impl<'py> FromPyObject<'_, 'py> for Timeout {
 #[cold]
 fn other(object: &Bound<'_, PyAny>) -> PyResult<Timeout> {
     let number = if object.is_instance_of::<PyBool>() { None } else { object.extract().ok() };
-    // Of a timedelta.
+    // A `timedelta` has this method.
     let seconds = || object.call_method0("total_seconds").ok()?.extract().ok();
     match number.or_else(seconds) {
         Some(seconds) => Ok(Timeout(seconds)),
@@ -158,8 +158,8 @@ mod libpython {
     }
 }
 
-/// Read as volatile before each call: where the compiler knows which function it calls, it trusts
-/// the other declaration, that nothing unwinds, and drops the guard.
+/// Read as volatile before each call: a compiler that knows which function is called trusts the
+/// other declaration, by which nothing unwinds, and drops the guard.
 static CALL: Call = libpython::PyObject_Call;
 
 static RELEASE: Release = libpython::Py_DecRef;
@@ -175,7 +175,7 @@ impl Drop for HangThread {
     }
 }
 
-/// Arguments of a call: a tuple, of Rust or of Python.
+/// The arguments of a call: a tuple, of Rust or of Python.
 pub(crate) trait Args<'py>:
     IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>, Error: Into<PyErr>>
 {
@@ -249,10 +249,10 @@ impl Drop for GuardedRef {
     }
 }
 
-// What the bindings ask of `batchqueue.queues.callbacks` and `batchqueue.base.threads`: log lines,
-// tracebacks and stacks.
+// Calls of `batchqueue.queues.callbacks` and `batchqueue.base.threads`: log lines, tracebacks and
+// stacks.
 //
-// All of it goes through the guarded call, because log handlers, `__str__` and `__repr__` are the
+// They all go through the guarded call, because log handlers, `__str__` and `__repr__` are the
 // user's code.
 
 pub(crate) const CALLBACKS: &str = "batchqueue.queues.callbacks";
@@ -269,12 +269,13 @@ pub(crate) fn call_in<'py>(
     guarded_call(&py.import(module)?.getattr(function)?, args)
 }
 
-/// Logs a line to the logger `batchqueue` with `function`, `warn` or `inform`. What its handlers
-/// raise is shown on stderr and not passed on.
+/// Logs a line to the logger `batchqueue` with `function`, `warn` or `inform`. Exceptions of its
+/// handlers are printed to stderr and not propagated.
 pub(crate) fn log(function: &str, line: &str) {
     Python::try_attach(|py| {
         match call_in(py, CALLBACKS, function, (line,)).map(release) {
-            // Ctrl-C came while the line was written. It is for the caller, who checks for signals.
+            // Ctrl-C arrived while the line was written. It is for the caller, who checks for
+            // signals.
             Err(error) if error.is_instance_of::<PyKeyboardInterrupt>(py) => {
                 // SAFETY: any thread may call it, and this one is attached.
                 unsafe { pyo3::ffi::PyErr_SetInterrupt() }
@@ -285,12 +286,12 @@ pub(crate) fn log(function: &str, line: &str) {
     });
 }
 
-/// The object of an exception.
+/// Returns the object of an exception.
 pub(crate) fn error_value(py: Python<'_>, error: PyErr) -> Bound<'_, PyAny> {
     error.into_value(py).into_bound(py).into_any()
 }
 
-/// The exception with its traceback, as Python would print it.
+/// Formats an exception with its traceback, as Python would print it.
 pub(crate) fn describe_error(py: Python<'_>, error: PyErr) -> String {
     let error = error_value(py, error);
     let text = call_in(py, CALLBACKS, "describe_error", (&error,));
@@ -299,14 +300,14 @@ pub(crate) fn describe_error(py: Python<'_>, error: PyErr) -> String {
     text.unwrap_or_else(|cause| format!("an exception that cannot be shown: {cause}"))
 }
 
-/// The number by which Python knows the calling thread; 0 if the interpreter finalizes.
+/// Returns the number by which Python knows the calling thread, or 0 if the interpreter finalizes.
 pub(crate) fn thread_number() -> u64 {
     let number = |py: Python<'_>| py.import("threading")?.call_method0("get_ident")?.extract();
     Python::try_attach(|py| number(py).unwrap_or(0)).unwrap_or(0)
 }
 
-/// What `function` of `batchqueue.base.threads`, `name_of` or `stack_of`, returns about the thread
-/// that Python knows by this number. What it raises is shown on stderr.
+/// Calls `function` of `batchqueue.base.threads`, `name_of` or `stack_of`, for the thread that
+/// Python knows by this number. Exceptions are printed to stderr.
 pub(crate) fn ask_of_thread(function: &str, number: u64) -> Option<String> {
     Python::try_attach(|py| {
         let answer = call_in(py, THREADS, function, (number,)).and_then(|answer| answer.extract());
@@ -317,7 +318,7 @@ pub(crate) fn ask_of_thread(function: &str, number: u64) -> Option<String> {
     })?
 }
 
-/// Whether the interpreter runs one thread at a time; found out when the package is imported.
+/// Whether the interpreter runs one thread at a time; determined when the package is imported.
 pub(crate) fn has_gil(py: Python<'_>) -> bool {
     static HAS_GIL: PyOnceLock<bool> = PyOnceLock::new();
     let is_enabled =
@@ -326,19 +327,19 @@ pub(crate) fn has_gil(py: Python<'_>) -> bool {
     *HAS_GIL.get_or_init(py, || is_enabled().unwrap_or(true))
 }
 
-// How a native thread becomes one of Python's: its work runs inside a call of
+// Makes a native thread one of Python's: its work runs inside a call of
 // `batchqueue.base.threads.run`, which gives it a name and the hooks of debuggers and profilers.
 // Its stack is as large as that of a thread that Python starts.
 
-/// The least stack of a thread, unless the user asks for less: where the limit of the process is
-/// smaller, or there is none, Python's own threads get at least so much on most systems.
+/// The minimum stack of a thread, unless the user asks for less. Where the process has a smaller
+/// limit or none, Python's own threads still get at least this much on most systems.
 const LEAST_STACK: usize = 8 << 20;
 
-/// Gives the threads that start from now on the stack of a `threading.Thread`, so that a handler
-/// may call what it may call there.
+/// Gives the threads that start from now on the stack size of a `threading.Thread`, so that a
+/// handler can make the same calls as there.
 ///
-/// That is `threading.stack_size()` if it is set, or else the soft limit of the process. The
-/// environment variable `RUST_MIN_STACK` makes it larger.
+/// This is `threading.stack_size()` if set, or else the soft limit of the process. The environment
+/// variable `RUST_MIN_STACK` can raise it.
 pub(crate) fn use_stacks_of_python(py: Python<'_>) -> PyResult<()> {
     let asked: usize = py.import("threading")?.call_method0("stack_size")?.extract()?;
     let size = if asked > 0 {
@@ -352,7 +353,7 @@ pub(crate) fn use_stacks_of_python(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Runs the work of the calling thread, unless the interpreter finalizes.
+/// Runs the work of the calling thread, unless the interpreter is finalizing.
 pub(crate) fn run_thread(body: ThreadBody) {
     let work = Arc::new(Work { body: Mutex::new(Some(body)), panic: Mutex::new(None) });
     Python::try_attach(|py| {
@@ -361,7 +362,7 @@ pub(crate) fn run_thread(body: ThreadBody) {
             Ok(nothing) => release(nothing),
             Err(error) => error.write_unraisable(py, None),
         }
-        // A hook of the user raised, or there is no memory: the work is done all the same.
+        // A user's hook raised, or memory ran out: the work is done all the same.
         py.detach(|| work.run());
     });
     let panic = work.panic.lock().take();
@@ -371,9 +372,9 @@ pub(crate) fn run_thread(body: ThreadBody) {
 }
 
 struct Work {
-    /// `None` once it is begun.
+    /// `None` once the work has begun.
     body: Mutex<Option<ThreadBody>>,
-    /// What the body panicked with: it must not pass through the frames of Python.
+    /// The payload of the body's panic, which must not pass through Python's frames.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
@@ -386,7 +387,7 @@ impl Work {
     }
 }
 
-/// Makes the class that the first thread would make.
+/// Creates the type of `ThreadWork`, which the first thread would create otherwise.
 pub(crate) fn prepare_threads(py: Python<'_>) {
     ThreadWork::type_object(py);
 }
@@ -405,12 +406,12 @@ impl ThreadWork {
 // The generation of this process, which distinguishes the objects of a forked child from those
 // that its parent made.
 //
-// The system itself counts the forks, so that a host written in C that forks without the hooks of
-// Python, like uWSGI, is noticed as well. The first use of a queue in the child of such a host
-// runs the hooks: without them, a thread that takes the GIL may wait for one of the parent.
+// The system itself counts the forks, so that those of a C host that bypasses Python's hooks, like
+// uWSGI, are noticed as well. The first use of a queue in the child of such a host runs the hooks:
+// without them, a thread that takes the GIL may wait for a thread of the parent.
 
-/// How many forks lie between this process and the first one: each child adds one. A queue keeps
-/// the generation that it was made in, because reading a counter costs less than asking for the
+/// The number of forks between the first process and this one; each child adds one. A queue keeps
+/// the generation in which it was created, because reading a counter costs less than asking for the
 /// process id with every item.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
@@ -423,9 +424,9 @@ pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// The system calls this in each child, before `fork` returns there.
+/// Counts a fork. The system calls this in each child, before `fork` returns there.
 extern "C" fn enter_child() {
-    // A signal handler may do as much, and no more is allowed here.
+    // Only what a signal handler may do is allowed here.
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -436,7 +437,7 @@ pub(crate) fn watch_forks() -> PyResult<()> {
         return Ok(());
     }
     // SAFETY: the function is a static one that only adds to an atomic, and the module is never
-    // unloaded. No safe interface exists: to ask for the process id costs 85 ns an item.
+    // unloaded. No safe interface exists: asking for the process id costs 85 ns per item.
     let failed = unsafe { libc::pthread_atfork(None, None, Some(enter_child)) };
     if failed == 0 {
         return Ok(());
@@ -456,16 +457,16 @@ pub(crate) fn settle_in_child(forget: impl FnOnce()) -> bool {
     is_new
 }
 
-/// Does in a forked child what Python does there, for a host that has not.
+/// Runs Python's fork hooks in a forked child whose host has not.
 ///
-/// Not if the child has threads already, whose states would be freed, nor if a thread that does not
-/// exist here holds the import lock. Then only queues are forgotten.
+/// Does nothing if the child already has threads, whose states would be freed, or if a thread that
+/// does not exist here holds the import lock. Then only queues are forgotten.
 pub(crate) fn run_fork_hooks(py: Python<'_>) -> PyResult<()> {
     let imports = py.import("_imp")?;
     if !is_only_thread() || imports.call_method0("lock_held")?.extract()? {
         return Ok(());
     }
-    // Held across each fork by Python, which releases it in the call below.
+    // Python holds this lock across each fork, and releases it in the call below.
     imports.call_method0("acquire_lock")?;
     // SAFETY: as the function demands, the calling thread is attached, was attached when the
     // process forked, and is the only one of the child. It has the import lock.
@@ -473,7 +474,7 @@ pub(crate) fn run_fork_hooks(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Whether the process has one thread; `false` where the system does not say.
+/// Whether the process has a single thread; `false` if the system does not say.
 fn is_only_thread() -> bool {
     std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
 }

@@ -1,5 +1,5 @@
-//! What goes into a queue: objects and blocks of rows, the types that handlers are registered for,
-//! and what becomes of an item that was refused.
+//! The items of a queue, objects and blocks of rows; the types that handlers are registered for;
+//! and refused items.
 
 use std::fmt::Display;
 use std::mem::ManuallyDrop;
@@ -34,12 +34,12 @@ use crate::python::interpreter::{GuardedRef, error_value, guarded_call, release}
 /// The record batch that blocks are pieces of.
 pub(crate) struct SourceBatch {
     batch: RecordBatch,
-    /// The column that the tags are in.
+    /// The index of the column with the tags.
     column: usize,
     /// Whether pyarrow is installed.
     pyarrow: bool,
     /// The method `slice` of the batch as a pyarrow object, because a slice costs much less than an
-    /// export to pyarrow. Made for the first handler that is written in Python.
+    /// export to pyarrow. Created for the first handler that is written in Python.
     slice: PyOnceLock<GuardedRef>,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct RowBlock {
 }
 
 impl RowBlock {
-    /// A `pyarrow.RecordBatch`, or without pyarrow an object with the same data behind
+    /// Returns a `pyarrow.RecordBatch`, or without pyarrow an object with the same data behind
     /// `__arrow_c_array__`.
     pub(crate) fn to_record_batch(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         if self.source.pyarrow {
@@ -74,7 +74,7 @@ impl RowBlock {
         Ok(to_pyarrow(py, self.batch(), false)?.unbind())
     }
 
-    /// The rows as a record batch.
+    /// Returns the rows as a record batch.
     pub(crate) fn batch(&self) -> RecordBatch {
         self.source.batch.slice(self.rows.start, self.rows.len())
     }
@@ -86,8 +86,8 @@ impl RowBlock {
         (Self { source: source.clone(), rows: start..at, key }, Self { source, rows: at..end, key })
     }
 
-    /// The tag of these rows, empty if they have none. Rows of unknown tags share a block; the
-    /// first tag stands for them.
+    /// Returns the tag of these rows, or an empty string if they have none. Rows of unknown tags
+    /// share a block, for which the first tag stands.
     pub(crate) fn tag(&self) -> String {
         let tags = self.source.batch.column(self.source.column);
         array_value_to_string(tags, self.rows.start).unwrap_or_default()
@@ -118,7 +118,7 @@ pub(crate) fn batches_of(data: &Bound<'_, PyAny>) -> PyResult<Batches> {
     )))
 }
 
-/// Whether handlers can get batches of pyarrow. It is imported here and not by a drain thread.
+/// Whether handlers can get pyarrow batches. Imports pyarrow, so that no drain thread has to.
 pub(crate) fn has_pyarrow(py: Python<'_>) -> PyResult<bool> {
     match py.import("pyarrow") {
         Ok(_) => Ok(true),
@@ -127,7 +127,7 @@ pub(crate) fn has_pyarrow(py: Python<'_>) -> PyResult<bool> {
     }
 }
 
-/// A `pyarrow.RecordBatch`, or without pyarrow an object with the same data behind
+/// Returns a `pyarrow.RecordBatch`, or without pyarrow an object with the same data behind
 /// `__arrow_c_array__`.
 pub(crate) fn to_pyarrow(
     py: Python<'_>,
@@ -139,7 +139,7 @@ pub(crate) fn to_pyarrow(
     if pyarrow { py.import("pyarrow")?.getattr("record_batch")?.call1((batch,)) } else { Ok(batch) }
 }
 
-/// Fills the lazy statics of `pyo3_arrow` for both ways of Arrow data.
+/// Fills the lazy statics of `pyo3_arrow` for Arrow data in both directions.
 pub(crate) fn prepare_arrow_data(py: Python<'_>) -> PyResult<()> {
     let batch = RecordBatch::new_empty(Arc::new(Schema::empty()));
     let schema = batch.schema();
@@ -149,14 +149,14 @@ pub(crate) fn prepare_arrow_data(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-// What a partition holds: a Python object and its type, perhaps with a future, or a block of rows
-// and its tag.
+// The contents of a partition: a Python object and its type, perhaps with a future, or a block of
+// rows and its tag.
 
 /// One queued item, in two words.
 ///
-/// The key says which of the two it is: the key of rows is that of a tag. An object that was
-/// submitted has its future beside it, and the address of both is odd. An enum would need no key
-/// for this, but its two words would be stored separately and loaded together, which stalls the
+/// The key says whether the item is an object or rows, whose key is that of a tag. A submitted
+/// object is boxed with its future, and the stored address is odd. An enum would need no key for
+/// this, but its two words would be stored separately and loaded together, which stalls the
 /// processor: `produce` would cost 3 ns more, `produce_many` 11 ns.
 pub(crate) struct PyItem {
     content: Stored,
@@ -169,7 +169,7 @@ union Stored {
     rows: ManuallyDrop<Box<RowBlock>>,
     /// The address of a box, plus 1.
     submitted: *mut Submitted,
-    /// Whichever of these it is.
+    /// The address of any of these.
     address: *mut (),
 }
 
@@ -183,14 +183,14 @@ pub(crate) struct Submitted {
     pub(crate) ticket: Ticket,
 }
 
-/// What an item is.
+/// The content of an item.
 pub(crate) enum Content {
     Object(Py<PyAny>),
     Rows(Box<RowBlock>),
     Submitted(Box<Submitted>),
 }
 
-/// The same, borrowed.
+/// The borrowed content of an item.
 enum BorrowedItem<'a> {
     Object(&'a Py<PyAny>),
     Rows(&'a RowBlock),
@@ -204,8 +204,8 @@ impl PyItem {
         Self { content: Stored { object: ManuallyDrop::new(object.unbind()) }, key }
     }
 
-    /// An item with a future, which ends with an error if the item is dropped.
-    /// `key`: that of the class whose handler it goes to, if it is not its own.
+    /// Creates an item with a future, which ends with an error if the item is dropped. `key` is
+    /// that of the class whose handler it goes to, if that is not its own class.
     pub(crate) fn submitted(
         object: Bound<'_, PyAny>,
         ticket: Ticket,
@@ -217,14 +217,14 @@ impl PyItem {
         Self { content: Stored { submitted: submitted.map_addr(|address| address + 1) }, key }
     }
 
-    /// An item that goes to the handler of another class than its own. `key` must not be that of a
-    /// tag.
+    /// Creates an item that goes to the handler of another class than its own. `key` must not be
+    /// that of a tag.
     pub(crate) fn with_key(object: Bound<'_, PyAny>, key: TypeKey) -> Self {
         assert!(!Tags::is_tag(key), "the key of an object must not be that of a tag");
         Self { content: Stored { object: ManuallyDrop::new(object.unbind()) }, key }
     }
 
-    /// An item of rows.
+    /// Creates an item of rows.
     ///
     /// # Panics
     /// The key of the block is not that of a tag.
@@ -234,14 +234,14 @@ impl PyItem {
         Self { content: Stored { rows: ManuallyDrop::new(Box::new(block)) }, key }
     }
 
-    /// Whether it is an object without a future: the key is not that of a tag, and the address is
-    /// even.
+    /// Whether the item is an object without a future: the key is not that of a tag, and the
+    /// address is even.
     #[inline]
     fn is_plain(&self) -> bool {
         // SAFETY: all fields are one pointer, of which only the address is read here. Objects are
         // aligned, so their addresses are even.
         let address = unsafe { self.content.address.addr() };
-        // One branch for each item.
+        // One branch per item.
         (self.key.0 | address) & 1 == 0
     }
 
@@ -269,7 +269,7 @@ impl PyItem {
         }
     }
 
-    /// The future of the item, if it was submitted.
+    /// Returns the future of the item, if it was submitted.
     #[inline]
     pub(crate) fn ticket(&self) -> Option<&Ticket> {
         match self.borrow() {
@@ -278,7 +278,7 @@ impl PyItem {
         }
     }
 
-    /// Takes what it is out of the item.
+    /// Takes the content out of the item.
     #[inline]
     pub(crate) fn into_content(self) -> Content {
         let mut item = ManuallyDrop::new(self);
@@ -293,10 +293,10 @@ impl PyItem {
     #[inline]
     unsafe fn take(&mut self) -> Content {
         if self.is_plain() {
-            // SAFETY: as in `borrow`; the caller sees to the rest.
+            // SAFETY: as in `borrow`; the caller ensures the rest.
             Content::Object(unsafe { ManuallyDrop::take(&mut self.content.object) })
         } else if Tags::is_tag(self.key) {
-            // SAFETY: as in `borrow`; the caller sees to the rest.
+            // SAFETY: as in `borrow`; the caller ensures the rest.
             Content::Rows(unsafe { ManuallyDrop::take(&mut self.content.rows) })
         } else {
             // SAFETY: as above; the box was made by `Box::into_raw`.
@@ -310,28 +310,28 @@ impl PyItem {
         self.as_ref().map_or(Ok(()), |object| visit.call(object))
     }
 
-    /// The object, or a record batch of the rows.
+    /// Returns the object, or a record batch of the rows.
     pub(crate) fn to_object(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.as_ref()
             .map_or_else(|block| block.to_record_batch(py), |object| Ok(object.clone_ref(py)))
     }
 
-    /// Whether it stands for rows of Arrow data, even if it is a single row.
+    /// Whether the item is rows of Arrow data, even a single row.
     pub(crate) fn is_rows(&self) -> bool {
         self.as_ref().is_err()
     }
 
-    /// The rows as a record batch; `None` for an object.
+    /// Returns the rows as a record batch, or `None` for an object.
     pub(crate) fn batch(&self) -> Option<RecordBatch> {
         self.as_ref().err().map(RowBlock::batch)
     }
 
-    /// The class of an object; `None` for rows.
+    /// Returns the class of an object, or `None` for rows.
     pub(crate) fn class<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyType>> {
         self.as_ref().ok().map(|object| object.bind(py).get_type())
     }
 
-    /// The class of an object, or the tag of rows.
+    /// Returns the class of an object, or the tag of rows.
     pub(crate) fn item_type<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
         match self.as_ref() {
             Ok(object) => object.bind(py).get_type().into_any(),
@@ -339,7 +339,7 @@ impl PyItem {
         }
     }
 
-    /// The name of the type for a log line.
+    /// Returns the name of the type for a log line.
     pub(crate) fn type_name(&self, py: Python<'_>) -> String {
         match self.as_ref() {
             Err(_) if self.key == Tags::NULL => "no tag (null)".to_owned(),
@@ -353,7 +353,7 @@ impl PyItem {
 }
 
 impl Drop for PyItem {
-    /// For items that no handler got.
+    /// Drops an item that no handler got.
     fn drop(&mut self) {
         drop_unhandled(self);
     }
@@ -397,9 +397,9 @@ impl Item for PyItem {
     }
 }
 
-// What a handler is registered for: a class, or a tag of rows.
+// The type that a handler is registered for: a class, or a tag of rows.
 
-/// What a handler is registered for.
+/// The type that a handler is registered for.
 pub(crate) enum ItemType<'py> {
     Class(Bound<'py, PyType>),
     /// The value of a type column in Arrow data.
@@ -428,7 +428,7 @@ impl<'py> ItemType<'py> {
         }
     }
 
-    /// The key, or [`Tags::UNKNOWN`] for a tag that is not registered.
+    /// Returns the key, or [`Tags::UNKNOWN`] for a tag that is not registered.
     pub(crate) fn known_to(&self, tags: &Tags) -> TypeKey {
         match self {
             Self::Class(class) => TypeKey(class.as_ptr() as usize),
@@ -458,10 +458,10 @@ impl<'py> FromPyObject<'_, 'py> for ItemType<'py> {
     }
 }
 
-// What becomes of an item that was refused.
+// Refused items.
 
-/// A refusal by a queue as an exception, or `None` if the return value of the call reports it. The
-/// future of the item, if it has one, ends with the error in either case.
+/// Returns a refusal as an exception, or `None` if the return value of the call reports it. In
+/// either case, the future of the item, if it has one, ends with the error.
 pub(crate) fn refused<E: Into<PyErr> + Display>(
     py: Python<'_>,
     queue: &str,

@@ -12,9 +12,9 @@
 //! | `aggregator` | the classes `Aggregator` and `DistinctSketch`; buckets of time |
 //! | `future` | the futures of submitted items |
 //! | `item` | what goes into a queue: objects and rows |
-//! | `entries` | records of Redis streams, out of the bytes of a reply |
-//! | `stages` | what a stage of a pipeline holds, and what it does with its time |
-//! | `errors` | the errors of the core as exceptions of Python |
+//! | `entries` | records of Redis streams, from the bytes of a reply |
+//! | `stages` | what a stage of a pipeline holds, and how it spends its time |
+//! | `errors` | the core's errors as Python exceptions |
 //! | `interpreter` | guarded calls, pauses, forks |
 //!
 //! The interpreter is never attached or detached under a lock of the core, and Python objects are
@@ -22,7 +22,7 @@
 //! producer logs in its own call, with no lock held.
 // Docstrings here are Python's: Google style, with the names of Python.
 #![allow(clippy::doc_markdown)]
-// As PyO3 extracts arguments.
+// PyO3 passes extracted arguments by value.
 #![allow(clippy::needless_pass_by_value)]
 
 pub(crate) mod aggregator;
@@ -38,8 +38,8 @@ pub(crate) mod stages;
 
 use pyo3::prelude::*;
 
-// No GIL is needed: the classes are frozen, what they share is behind locks and atomics of Rust,
-// and no code relies on a thread being the only one that is attached.
+// No GIL is needed: the classes are frozen except `DistinctSketch`, which PyO3 guards, shared state
+// is behind locks and atomics of Rust, and no code relies on being the only attached thread.
 /// The Rust core of batchqueue. Use the names of the package `batchqueue` instead.
 #[pymodule(gil_used = false)]
 mod _core {

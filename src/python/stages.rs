@@ -1,8 +1,8 @@
 //! `StageGate`, `TimeMeter` and `Counter`: what every chunk of a pipeline passes several times.
 //!
 //! Nothing here waits: a thread that has to wait does so in Python, on the lock that it lined up
-//! with, so the end of the interpreter finds it where it finds other threads of Python. The locks
-//! are held for a few statements without any call of Python, by attached threads.
+//! with, so the end of the interpreter treats it like any other Python thread. The locks here are
+//! held by attached threads for a few statements that never call Python.
 
 use parking_lot::{Mutex, MutexGuard};
 use pyo3::prelude::*;
@@ -17,9 +17,9 @@ import_exception!(batchqueue.pipeline.runner.stage, RunEnded);
 /// A place in the line of a gate.
 #[pyclass(frozen, module = "batchqueue._core")]
 pub(crate) struct GateTicket {
-    /// A `threading.Lock` that its thread has locked, and waits for.
+    /// A `threading.Lock` that the waiting thread has locked and blocks on.
     lock: Py<PyAny>,
-    /// The worker, once it is inside.
+    /// The worker, once the chunk is inside.
     worker: Mutex<Option<usize>>,
 }
 
@@ -53,7 +53,7 @@ impl StageGate {
     ///     worker_rows: The most rows that each worker holds, unless a single chunk has more.
     #[new]
     fn new(py: Python<'_>, workers: usize, max_bytes: u64, worker_rows: u64) -> Self {
-        // Lazy statics that another thread might be filling when the process forks.
+        // Fills lazy statics that another thread might otherwise be filling when the process forks.
         RunEnded::type_object(py);
         release_name(py);
         let gate = Gate::new(workers, max_bytes, worker_rows);
@@ -101,7 +101,7 @@ impl StageGate {
         let wish = Wish { worker, size: Amount { rows, bytes: size } };
         let ticket = Py::new(py, GateTicket { lock, worker: Mutex::new(None) })?;
         let mut inner = self.running()?;
-        // There may be room since the thread was refused.
+        // Room may have been made since the thread was refused.
         if let Some(worker) = inner.gate.enter(wish) {
             drop(inner);
             admit(py, vec![(ticket.clone_ref(py), worker)])?;
@@ -216,8 +216,7 @@ fn release_name(py: Python<'_>) -> &Bound<'_, PyString> {
     intern!(py, "release")
 }
 
-/// What is measured with the seconds of a clock that never decreases: the user's, or that of the
-/// system.
+/// A measurement in seconds of a monotonic clock, either the user's or the system's.
 struct Timed<T> {
     measured: Mutex<T>,
     given: Option<Py<PyAny>>,

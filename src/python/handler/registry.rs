@@ -70,8 +70,8 @@ impl HandlerRegistry {
         Ok(self.entries.lock().handler(spec, self).1)
     }
 
-    /// Gives a type one handler, or several, one for each of as many partitions. With `wait`,
-    /// returns once no thread is inside a previous handler of the type.
+    /// Gives a type one handler, or several with a partition each. With `wait`, returns once no
+    /// thread is inside a previous handler of the type.
     pub(crate) fn add(
         &self,
         py: Python<'_>,
