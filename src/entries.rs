@@ -190,7 +190,7 @@ enum Stop {
 
 /// A scanner for the replies to commands that were sent together.
 pub(crate) struct ReplyReader {
-    /// What has arrived, without the streams that are complete.
+    /// The bytes that have arrived, without those of complete streams.
     data: Vec<u8>,
     /// The end of the scanned part.
     at: usize,

@@ -270,8 +270,8 @@ impl PyAggregator {
         life.aggregating.clone()
     }
 
-    /// Returns the aggregator of this process, or an error if a forked child has none. It cannot use
-    /// the parent's: a drain thread that does not exist here may hold the lock, and may have
+    /// Returns the aggregator of this process, or an error if a forked child has none. The parent's
+    /// is unusable: a drain thread that does not exist here may hold the lock, and may have
     /// aggregated half of a batch.
     fn own(&self) -> PyResult<&Aggregating> {
         let mut lives = successors(Some(&self.life), |life| life.next.get().map(Box::as_ref));
@@ -383,7 +383,7 @@ impl Aggregating {
                 self.kept.lock().dropped += partials.num_rows();
                 return Err(error);
             }
-            // The interpreter ended, so nothing reads the groups any more.
+            // The interpreter ended, so nothing reads the groups.
             None => 0,
         };
         if taken < partials.num_rows() {

@@ -21,7 +21,7 @@ use crate::sync::set_stack_size;
 use crate::threads::pool::ThreadBody;
 use crate::threads::waits::Pause;
 
-// How a Python caller waits: detached, in slices, checking for signals in between.
+// Waits of Python callers: detached, in slices, with checks for signals in between.
 
 /// The longest wait without a check for signals.
 const SLICE: Duration = Duration::from_millis(100);
@@ -153,7 +153,7 @@ mod libpython {
             kwargs: *mut ffi::PyObject,
         ) -> *mut ffi::PyObject;
 
-        /// As above.
+        /// Declared again for the same reason.
         pub(super) fn Py_DecRef(object: *mut ffi::PyObject);
     }
 }

@@ -487,11 +487,11 @@ fn floor(times: &mut Column, Bucketing { clock, buckets }: &Bucketing) {
 
 // The state that an aggregator keeps for each measure.
 
-/// How a measure is kept.
+/// The state of a measure.
 pub(super) enum Measured {
-    /// In its own state.
+    /// Its own state.
     Own(Box<dyn State>),
-    /// As the count of values of the sum or mean with this index, which is over the same column.
+    /// The count of values of the sum or mean with this index, which is over the same column.
     CountOf(usize),
 }
 

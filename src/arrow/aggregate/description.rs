@@ -14,7 +14,7 @@ pub struct Aggregation {
     pub keys: Vec<String>,
     /// The time window, which is a key too.
     pub window: Option<Window>,
-    /// What to compute for each group, by the name of its column in the result.
+    /// The measures of each group, with the names of their columns in the result.
     pub measures: Vec<(String, Measure)>,
     /// The most groups that may exist at the same time.
     pub max_groups: usize,
@@ -46,7 +46,7 @@ pub struct Window {
     pub zone: Option<(String, Zone)>,
 }
 
-/// What to compute for a group. Rows with null in `column` are ignored, as in SQL.
+/// A measure of a group. Rows with null in `column` are ignored, as in SQL.
 #[derive(Debug, Clone)]
 pub enum Measure {
     /// The number of rows, or of rows with a value in the column.

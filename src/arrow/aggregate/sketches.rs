@@ -338,7 +338,7 @@ impl State for Distinct {
 
     fn merge(&mut self, groups: &[u32], partials: &StructArray) {
         for (&group, bytes) in groups.iter().zip(partials.column(0).as_binary::<i32>()) {
-            // They are sketches: `check` has read them.
+            // All of them are sketches: `check` has read them.
             if let Some(Ok(other)) = bytes.map(read) {
                 self.sketches[group as usize].union(&other);
             }

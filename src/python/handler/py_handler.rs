@@ -631,7 +631,7 @@ pub(super) fn end_with_error(py: Python<'_>, batch: &Batch<PyItem>, error: &Boun
     }
 }
 
-/// Ends the futures of a batch that has no handler, or has none any more.
+/// Ends the futures of a batch whose handler is missing or was removed.
 pub(super) fn end_unhandled(py: Python<'_>, queue: &str, batch: &Batch<PyItem>, were_tried: bool) {
     let Some(first) = batch.iter().find(|item| item.ticket().is_some()) else { return };
     let name = first.type_name(py);
