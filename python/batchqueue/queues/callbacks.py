@@ -19,7 +19,7 @@ from batchqueue.exceptions import BatchFailed, ConfigError
 from batchqueue.queues.hosts import note_host
 
 _NOT_RESULTS = (str, bytes, bytearray, Mapping)
-"""Sequences, and what has `__getitem__`, that are not meant as results."""
+"""Types with `__getitem__` that are not sequences of results."""
 
 _log = logging.getLogger("batchqueue")
 
@@ -40,10 +40,10 @@ def describe_error(error: BaseException) -> str:
 
 
 def virtual_base(item_type: type, handled: list[type]) -> str | None:
-    """Return the name of an abstract class that counts another as its subclass by registration.
+    """Return the name of the first abstract class that a class is a virtual subclass of, or None.
 
     Args:
-        item_type: A class, which derives from none of the others.
+        item_type: The class; it derives from none of `handled`.
         handled: The classes that have handlers.
     """
     bases = (base for base in handled if isinstance(base, ABCMeta) and issubclass(item_type, base))
@@ -60,14 +60,14 @@ def assign(
     """Call a custom balancer.
 
     Returns:
-        Its plan as plain ints, None to leave all partitions where they are, or a text that says why
-        the plan is invalid.
+        The plan as plain ints, None to leave all partitions where they are, or the reason why the
+        plan is invalid.
     """
     plan = function(load, owner, threads)
     if plan is None:
         return None
     try:
-        # Clamped to what fits into the core's integers: the core rejects any invalid thread number.
+        # Clamp to the range of the core's integers; the core rejects invalid thread numbers.
         return [max(-1, min(operator.index(thread), 1 << 31)) for thread in plan]
     except TypeError:
         return (
@@ -77,12 +77,12 @@ def assign(
 
 
 def check_result(result: object) -> None:
-    """Raise for what a handler returned if it says that the work failed, or was not done.
+    """Raise if a handler's return value shows that its work failed or never ran.
 
     Raises:
-        ConfigError: A generator, whose body has not run; an awaitable, which nothing awaits; or the
-            class `BatchFailed`, which names nothing.
-        BaseException: The error of a failed future.
+        ConfigError: The result is a generator, whose body has not run; an awaitable, which nothing
+            awaits; or the class `BatchFailed`, which names nothing.
+        BaseException: The result is a failed future; this is its error.
     """
     if isinstance(result, (GeneratorType, AsyncGeneratorType)):
         if isinstance(result, GeneratorType):
@@ -105,7 +105,7 @@ def check_result(result: object) -> None:
             future.add_done_callback(_report_late_failure)
     elif inspect.isawaitable(result):
         if inspect.iscoroutine(result):
-            result.close()  # or it warns that it was never awaited
+            result.close()  # avoids the warning that it was never awaited
         raise ConfigError(
             f"the handler returned {a_type(result)}, which is never awaited; give an "
             "`async def` to an AsyncBatchQueue, or wait for the result in the handler"
@@ -123,7 +123,7 @@ def _report_late_failure(future: Any) -> None:
 
 
 def queue_restarted() -> None:
-    """Note that a queue starts in this process: a new one, or again after a fork."""
+    """Adapt to the host process when a queue starts: a new one, or one restarted after a fork."""
     note_host()
 
 
@@ -135,12 +135,12 @@ class DeadLetter(Generic[T]):
     """An item that failed in its last attempt. A `dead_letter` handler gets a list of them.
 
     Attributes:
-        item: The item; of Arrow data, a record batch of rows that failed together.
-        error: What the handler raised in the last attempt; a `BatchFailed` if it named the item.
-        attempts: The attempts that the item had, the first included.
+        item: The item; for Arrow data, a record batch of rows that failed together.
+        error: The exception of the last attempt; a `BatchFailed` if that named the item.
+        attempts: The number of attempts, including the first.
         queue: The name of the queue.
-        item_type: The class of the item, or the tag of the rows, empty if they have none. With a
-            consumer, rows of several tags may come together; it is that of the first then.
+        item_type: The class of the item, or the tag of the rows, empty if they have none. A
+            consumer may get rows with several tags together; this is the tag of the first.
     """
 
     item: T
@@ -166,15 +166,15 @@ def add_dead_letters(  # noqa: PLR0917 - the core passes them by position
 
 
 def results_of(name: str, returned: Any, count: int) -> list[Any]:
-    """Return what a handler returned for a batch with submitted items, as a list.
+    """Return the results that a handler returned for a batch with submitted items, as a list.
 
     Args:
         name: The name of the handler.
         returned: A sequence with one result for each item.
-        count: The items of the batch.
+        count: The number of items in the batch.
 
     Raises:
-        ConfigError: It is not such a sequence.
+        ConfigError: `returned` is not such a sequence.
     """
     what = f"an object of class {type(returned).__qualname__}"
     if returned is None:
@@ -197,18 +197,18 @@ def failed_positions(
     count: int,
     sizes: list[int] | None,
 ) -> list[int]:
-    """Return the positions in a batch of what failed, in ascending order.
+    """Return the positions of the failed items or rows of a batch, in ascending order.
 
     Args:
         error: What the handler raised or returned.
-        batch: The list that the handler got, as it left it.
-        original: The same as the handler got it, if the queue still has it.
-        count: The items of the list when the handler got it.
-        sizes: The rows of each item, or None for objects.
+        batch: The list that the handler got, as the handler left it.
+        original: A copy from before the call, or None if the queue has none.
+        count: The length of the list before the call.
+        sizes: The number of rows of each item, or None for objects.
 
     Raises:
-        ConfigError: The error names something that is not in the batch, or names it twice, or the
-            handler has changed the length of its list.
+        ConfigError: The error names something that is not in the batch, or names something twice,
+            or the handler changed the length of its list.
     """
     if len(batch) != count:
         raise ConfigError(
@@ -229,7 +229,7 @@ def failed_positions(
         raise ConfigError(f"BatchFailed has the index {beyond}; give 0 to {most - 1}")
     if len(set(named)) < len(named):
         raise ConfigError("BatchFailed has an index twice; give each once")
-    # The handler may have sorted its list.
+    # Find items by identity: the handler may have sorted its list.
     if sizes is None:
         items = [batch[at] for at in named] if error.items is None else error.items
         return sorted(_places(items, given))
@@ -257,9 +257,9 @@ def _places(items: list[Any], batch: list[Any]) -> list[int]:
 
 
 class ItemFuture(_core.FutureBase, Future):  # type: ignore[misc, override, type-arg]
-    """A `concurrent.futures.Future` whose methods are those of the core."""
+    """A `concurrent.futures.Future` whose methods the core implements."""
 
-    __init__ = object.__init__  # the core has made all of it
+    __init__ = object.__init__  # the core has initialized it
 
     def __repr__(self) -> str:
         if not self.done() or self.cancelled():

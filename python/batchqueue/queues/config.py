@@ -1,4 +1,4 @@
-"""The settings of a queue, as one frozen value that pickles."""
+"""The settings of a queue, as a frozen value that can be pickled."""
 
 import datetime
 import enum
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-# Selectors, balancers and retries: frozen values that pickle.
+# Selectors, balancers and retries: frozen values that can be pickled.
 
 
 _SELECTORS = {
@@ -44,12 +44,12 @@ _BALANCERS = {
     "throughput_weighted": "throughput_weighted()",
     "custom": "custom(function)",
 }
-"""How each kind is made, by its name."""
+"""The calls that make each kind, by its name."""
 
 
 @dataclass(frozen=True)
 class PartitionSelector:
-    """How the partition of an item is found. The static methods make one."""
+    """The rule that picks the partition of an item. Use the static methods to make one."""
 
     kind: str
     function: Callable[..., Any] | None = None
@@ -77,10 +77,10 @@ class PartitionSelector:
     def by_key(key: Callable[[Any], Any]) -> "PartitionSelector":
         """Use the partition of a key. Keeps the order per key and producer thread.
 
-        A key has the same partition in every process, if the number of partitions is the same.
+        A key maps to the same partition in every process with the same number of partitions.
 
         Args:
-            key: Takes an item and returns a str, bytes or int. Another type makes `produce` raise
+            key: Takes an item and returns a str, bytes or int. Any other type makes `produce` raise
                 ConfigError.
 
         Raises:
@@ -90,11 +90,11 @@ class PartitionSelector:
 
     @staticmethod
     def custom(select: Callable[[Any, int], int]) -> "PartitionSelector":
-        """Use a partition of your choice.
+        """Use the partition that your function returns.
 
         Args:
             select: Takes an item and the number of partitions, and returns an index from 0 to that
-                number minus 1. Another value makes `produce` raise ConfigError.
+                number minus 1. Any other value makes `produce` raise ConfigError.
 
         Raises:
             ConfigError: `select` is not callable.
@@ -104,11 +104,11 @@ class PartitionSelector:
 
 @dataclass(frozen=True)
 class DrainBalancer:
-    """How partitions are spread over drain threads by measured load. The static methods make one.
+    """The rule that spreads partitions over drain threads. Use the static methods to make one.
 
     The weighted balancers give all drain threads about the same load with few moves. They repair
     the current assignment if the result comes close to longest-processing-time-first (Graham,
-    1969); else they use that assignment, matched to the current owners. No partition moves while
+    1969); otherwise they use the latter, matched to the current owners. No partition moves while
     the largest thread load is below `skip_ratio` times the smallest.
     """
 
@@ -122,9 +122,9 @@ class DrainBalancer:
 
     @staticmethod
     def load_weighted(skip_ratio: float = 1.15) -> "DrainBalancer":
-        """Weigh a partition by the time that its handlers were busy since the last run.
+        """Weigh a partition by how long its handlers were busy since the last run.
 
-        Fits all queues; `balancer=True` in a config means this one.
+        Suits all queues; `balancer=True` in a config selects it.
 
         Args:
             skip_ratio: Ratio of the largest thread load to the smallest, 1 or more, below which no
@@ -139,8 +139,8 @@ class DrainBalancer:
     def throughput_weighted(skip_ratio: float = 1.15) -> "DrainBalancer":
         """Weigh a partition by the items that producers tried to enqueue.
 
-        Of those that were refused, at most as many count as were accepted. Fits queues whose items
-        all cost about the same.
+        Refused items count up to the number of accepted ones. Suits queues whose items all cost
+        about the same.
 
         Args:
             skip_ratio: Ratio of the largest thread load to the smallest, 1 or more, below which no
@@ -153,7 +153,7 @@ class DrainBalancer:
 
     @staticmethod
     def cost_weighted(skip_ratio: float = 1.15) -> "DrainBalancer":
-        """Return `load_weighted(skip_ratio)`, under the name that it had before."""
+        """Return `load_weighted(skip_ratio)`; this is its former name."""
         return DrainBalancer.load_weighted(skip_ratio)
 
     @staticmethod
@@ -165,10 +165,10 @@ class DrainBalancer:
         Args:
             assign: Takes the load per partition (items since the last run), the drain thread per
                 partition (from 0), and the number of drain threads. Returns the wanted drain thread
-                per partition, or None to leave all partitions where they are. A list of another
-                length, or with an invalid drain thread, is rejected with a line in the log. The
-                function runs on the control thread, or on the thread that calls `rebalance`, never
-                on a drain thread.
+                per partition, or None to leave all partitions where they are. A list of the wrong
+                length, or with an invalid drain thread, is rejected and logged. The function runs
+                on the control thread, or on the thread that calls `rebalance`, never on a drain
+                thread.
 
         Raises:
             ConfigError: `assign` is not callable.
@@ -178,37 +178,36 @@ class DrainBalancer:
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How often, and when, a batch whose handler raised is tried again.
+    """The rule for retrying a batch whose handler raised: how often, and when.
 
-    Later items of its class in its partition wait meanwhile, so that the order is kept; other
-    classes do not, and no thread waits. The batch counts once: as consumed when an attempt
-    succeeds, as failed when the last attempt raises. Only then is `on_error` or `error_handler`
-    called. Each attempt gets a new list.
+    Meanwhile, later items of its class in its partition wait, which keeps the order; other classes
+    do not wait, and no thread does. The batch counts once: as consumed when an attempt succeeds, as
+    failed when the last attempt raises. Only then is `on_error` or `error_handler` called. Each
+    attempt gets a new list.
 
-    A shutdown leaves the waits their length while it has time. Shortly before its end, each batch
-    that waits is tried once more, and what fails then has failed. For that, each batch that waits
-    in the partition has 50 ms and twice the time that a call, and one of its `dead_letter`, are
-    expected to take, and the last one 50 ms more; all of them have half of the time of the shutdown
-    at most.
+    A shutdown does not shorten the waits while it has time. Shortly before it runs out, each
+    waiting batch is tried once more, and a batch that fails then has failed. This attempt starts
+    early enough to leave each waiting batch of the partition 50 ms plus twice the expected time of
+    a call and of a call of its `dead_letter` handler, and the last batch another 50 ms; together,
+    at most half of the time of the shutdown.
 
     Attributes:
-        attempts: All attempts, the first included: 1 to 1000. None: until one succeeds, the handler
-            is removed, or a shutdown runs out of time; a shutdown without a `timeout` then lasts
-            until the handler succeeds. Default: 3.
+        attempts: The number of attempts, including the first: 1 to 1000. None retries until an
+            attempt succeeds, the handler is removed, or a shutdown runs out of time; a shutdown
+            without a `timeout` then lasts until the handler succeeds. Default: 3.
         backoff_ms: Wait before the second attempt, at most `max_backoff_ms`. Default: 100 ms.
-        factor: Factor from one wait to the next, 1 or more. Default: 2.
-        max_backoff_ms: The longest wait, the first one included. Default: 5000 ms.
-        retry_on: Exceptions after which the batch is tried again; after others it fails
-            immediately. `()`: after none. Default: any `Exception`.
-        jitter: The share of each wait, 0 to 1, that chance may cut off: the wait is multiplied by
-            `1 - jitter * random()`, so that batches that failed together are not tried together.
-            Default: 0.
-        bisect: Whether a batch whose attempts are used up is halved, each half tried once, and so
-            on, until what fails stands alone: one bad item then fails alone. Of n items, k bad ones
-            take at most 2 k (1 + log2(n / k)) further calls. The order is kept. What a handler
-            named in a `BatchFailed` is not halved, nor is anything while a shutdown has less than a
-            tenth of its time left. Not with `attempts=None`, which are never used up. Default:
-            False.
+        factor: The ratio of each wait to the previous one, 1 or more. Default: 2.
+        max_backoff_ms: The longest wait, including the first. Default: 5000 ms.
+        retry_on: Exceptions after which the batch is tried again; after any other it fails
+            immediately. `()` retries after none. Default: any `Exception`.
+        jitter: The largest share of each wait, 0 to 1, that is cut off at random: the wait is
+            multiplied by `1 - jitter * random()`, so that batches that failed together are not
+            retried together. Default: 0.
+        bisect: Whether a batch that has used up its attempts is halved, each half tried once, and
+            so on, until each bad item fails alone. For n items, of which k are bad, this takes at
+            most 2 k (1 + log2(n / k)) further calls. The order is kept. Items that a handler named
+            in a `BatchFailed` are not halved, nor is any batch while a shutdown has less than a
+            tenth of its time left. Invalid with `attempts=None`, which never ends. Default: False.
 
     Raises:
         ConfigError: A value is out of range; the message names the setting and its limit.
@@ -242,7 +241,7 @@ class RetryPolicy:
 
 
 def wait_ms(retry: RetryPolicy, tries: int) -> float:
-    """Return how long to wait after so many attempts, at least one."""
+    """Return the wait in milliseconds after `tries` attempts, at least one."""
     try:
         wait = retry.backoff_ms * float(retry.factor) ** (tries - 1)
     except OverflowError:
@@ -251,7 +250,7 @@ def wait_ms(retry: RetryPolicy, tries: int) -> float:
 
 
 def longest_wait_ms(retry: RetryPolicy) -> float:
-    """Return how long to wait when no attempt is left that would be made sooner."""
+    """Return the longest wait of a policy in milliseconds, less its jitter."""
     return retry.max_backoff_ms * _cut(retry)
 
 
@@ -262,7 +261,7 @@ def _cut(retry: RetryPolicy) -> float:
 
 
 def _check_kind(owner: str, kind: object, function: object, kinds: dict[str, str]) -> None:
-    """Raise ConfigError for an unknown kind, or a function that does not fit a kind."""
+    """Raise ConfigError for an unknown kind, or a function that does not fit the kind."""
     if not isinstance(kind, str) or kind not in kinds:
         ways = [f"{owner}.{way}" for way in kinds.values()]
         raise ConfigError(
@@ -292,7 +291,7 @@ _IN_SECONDS = ("warn_after", "shutdown_timeout")
 
 
 class BufferStrategy(enum.Enum):
-    """What happens when a producer finds its partition full."""
+    """The reaction of `produce` to a full partition."""
 
     BLOCKING = "blocking"
     """The producer waits: no item is lost."""
@@ -305,8 +304,8 @@ class BufferStrategy(enum.Enum):
 class BatchQueueConfig(Generic[T]):
     """The settings of one queue.
 
-    Times are in milliseconds if the name ends in `_ms`, else in seconds or as a `timedelta`, which
-    becomes seconds.
+    Times are in milliseconds if the name ends in `_ms`; otherwise they are in seconds, or a
+    `timedelta`, which is converted to seconds.
 
     Attributes:
         threads: Drain threads. Exactly one of `threads` and `shared_scheduler` must be given.
@@ -314,10 +313,10 @@ class BatchQueueConfig(Generic[T]):
             queue that names the pool decides its size, and the pool ends with its last queue. Use
             it for many queues with little traffic: each of them has a single drain task and no
             balancer. Default: None, the queue has its own threads.
-        partitions: Number of partitions; fewer partitions than threads reduce the threads, with a
-            warning. Default: one partition.
-        selector: How the partition of an item is found. Default: None, which means by type with
-            handlers, and round robin with a consumer.
+        partitions: Number of partitions; if there are fewer than threads, threads are reduced, with
+            a warning. Default: one partition.
+        selector: The rule that picks the partition of an item. Default: None, which means by type
+            with handlers, and round robin with a consumer.
         buffer_size: Capacity of each partition, in items; an exact bound. Default: 10 000.
         strategy: What `produce` does when a partition is full. Default: it waits.
         consumer: A single handler for items of all types; it takes precedence over handlers.
@@ -326,54 +325,54 @@ class BatchQueueConfig(Generic[T]):
             Default: None.
         error_handler: Called with the batch and the exception when a handler without `on_error`
             raises. Default: None, the error is logged.
-        retry: How often a batch whose handler raised is tried again before it counts as failed.
-            Default: None, never.
+        retry: How a batch whose handler raised is retried before it counts as failed. Default:
+            None, never.
         dead_letter: A handler that gets a list of `DeadLetter`: the items that failed for good. It
-            is called once for each of them, never concurrently; what it raises makes them count as
-            failed. Up to `buffer_size` items wait for it; beyond that, later items of their class
-            and partition wait as well. Default: None, such items count as failed.
-        default_handler: A handler for items whose class has no handler, also as a subclass, and for
-            rows whose tag has none. It is chosen when an item is enqueued. Default: None, such
-            items count as unhandled, with a line in the log.
+            gets each of them once, is never called concurrently, and makes them count as failed if
+            it raises. Up to `buffer_size` items wait for it; beyond that, later items of their
+            class and partition wait as well. Default: None, such items count as failed.
+        default_handler: A handler for items whose class has no handler, not even as a subclass, and
+            for rows whose tag has none. It is chosen when an item is enqueued. Default: None, such
+            items count as unhandled and are logged.
         min_idle_ms: How long a drain thread rests after its first empty cycle, so that a batch can
             form; also between cycles with quick, tiny batches. It does not rest while items arrive
             too far apart for a batch to form. 0 means no rest. Default: 5 ms.
         max_idle_ms: The longest sleep of an idle drain thread between two calls of `on_idle`. Rests
             between cycles with tiny batches grow up to this time while such cycles would use more
             than a third of the cores. Default: 200 ms.
-        max_batch_items: The most items, or rows, that one call of a handler gets, exactly, and that
+        max_batch_items: The exact limit of items, or rows, per call of a handler, and the most that
             a drain thread takes from a partition in one cycle. Default: 10 000.
-        max_delay_ms: How long an item may wait for its batch to become full. A batch is called when
-            it has `max_batch_items`, or when its oldest item has waited for this long; earlier if
-            its partition is full, a producer or a `flush` waits, or the queue is shut down. The
-            order stays as it is, and an attempt that follows a failed one does not wait again.
-            Default: None, a batch is called as soon as a drain thread comes by.
+        max_delay_ms: How long an item may wait for its batch to fill. A batch is handled when it
+            has `max_batch_items`, or when its oldest item has waited this long; earlier if its
+            partition is full, a producer or a `flush` waits, or the queue is shut down. The order
+            is unaffected, and a retry does not wait again. Default: None, a batch is handled as
+            soon as a drain thread takes it.
         balancer: How partitions are spread over the drain threads by measured load; True means
             `DrainBalancer.load_weighted()`. It has no effect with one drain thread or on a shared
             scheduler. Default: None, partitions stay where they are.
         rebalance_interval_ms: Time between two runs of the balancer. 0 means that only
             `BatchQueue.rebalance` runs it. Default: 1000 ms.
-        takeover_after_ms: A drain thread that has been in one call for this long is held up: others
-            take over its partitions, after this time to twice this time. Default: 20 ms.
-        spare_threads: Drain threads that are started while all others are held up, and end when
-            they have had nothing to do for ten seconds. On a shared scheduler they run in addition
-            to its threads. Default: None, which means as many as drain threads, at most 8, and none
-            with one drain thread, on a shared scheduler, or with a consumer_factory.
-        warn_after: Seconds after which the log says that a call of a handler takes long, that a
-            producer waits for room, or that an item waits for its call: with a warning, another one
-            each time that the time has doubled, and one when it is over. The stack of the handler
-            comes with it. None means never. Default: 10 s.
-        restart_after_fork: Whether a forked child, of `multiprocessing` or `gunicorn --preload`,
-            gets the queue anew: with the handlers that the queue has at its first use in the child,
-            its own drain threads, and empty. What the parent has accepted stays with the parent.
-            Not for an AsyncBatchQueue. Default: False, the child gets QueueForkedError.
-        inline: For unit tests of handlers: no threads, the handlers run in `produce`, in the
-            caller's thread and `contextvars` context, with the same checks, retries, dead letters,
-            errors and counts. A wait of a retry holds up `produce`, no batch waits for
-            `max_delay_ms`, and a timeout does not interrupt a handler. Not for an AsyncBatchQueue
-            or a shared scheduler. Default: False.
-        shutdown_timeout: Seconds that leaving a `with` block, and the exit of the interpreter, wait
-            until accepted items are handled. None means no limit. Default: 30 s.
+        takeover_after_ms: The time in one call after which a drain thread counts as held up. Others
+            take over its partitions after one to two times this time. Default: 20 ms.
+        spare_threads: The number of extra drain threads, which start while all others are held up
+            and end after ten seconds without work. On a shared scheduler they run in addition to
+            its threads. Default: None, which means one per drain thread, at most 8, and none with a
+            single drain thread, on a shared scheduler, or with a consumer_factory.
+        warn_after: Seconds until a warning that a handler call takes long, a producer waits for
+            room, or an item waits for its call. The warning includes the stack of the handler, and
+            is repeated each time the duration has doubled, and when it is over. None means never.
+            Default: 10 s.
+        restart_after_fork: Whether a forked child, as of `multiprocessing` or `gunicorn --preload`,
+            gets an empty queue with its own drain threads and the handlers that the queue has at
+            its first use in the child. Items that the parent has accepted stay with the parent.
+            Invalid for an AsyncBatchQueue. Default: False, the child gets QueueForkedError.
+        inline: For unit tests of handlers: the queue has no threads, and the handlers run in
+            `produce`, in the caller's thread and `contextvars` context, with the same checks,
+            retries, dead letters, errors and counts. The wait before a retry holds up `produce`, no
+            batch waits for `max_delay_ms`, and a timeout does not interrupt a handler. Invalid for
+            an AsyncBatchQueue and with a shared scheduler. Default: False.
+        shutdown_timeout: Seconds that leaving a `with` block, or the exit of the interpreter, waits
+            for accepted items to be handled. None means no limit. Default: 30 s.
 
     Raises:
         ConfigError: A setting is invalid; the message names the setting, its limit and the remedy.
@@ -529,7 +528,7 @@ _MAX_THREADS = 1_024
 
 
 class NumberRule(NamedTuple):
-    """The range of a setting, and how to say it."""
+    """The range of a setting, and the remedy for messages."""
 
     remedy: str
     least: float
@@ -539,7 +538,7 @@ class NumberRule(NamedTuple):
     is_optional: bool = False
 
     def check(self, name: str, value: object) -> None:
-        """Raise ConfigError for a value of another type, or out of range."""
+        """Raise ConfigError for a value of the wrong type or out of range."""
         if value is None and self.is_optional:
             return
         kinds = int if self.is_whole else (int, float)
@@ -590,7 +589,7 @@ DEFAULT_CONFIG: BatchQueueConfig[Any] = BatchQueueConfig(
 
 
 def settings_of(config: "BatchQueueConfig[Any]") -> list[tuple[str, str]]:
-    """Return the settings that differ from their defaults, as they are written."""
+    """Return the names and the `repr` of the settings that differ from their defaults."""
     found = []
     for setting in fields(config):
         value = getattr(config, setting.name)

@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 class SupportsConsume(Protocol[H]):
-    """The method that a handler must have.
+    """The protocol of handlers, which must have `consume`.
 
     `on_open`, `on_idle`, `on_error` and `on_close` are optional.
     """
@@ -30,7 +30,7 @@ class SupportsConsume(Protocol[H]):
 
 
 class HandlerDecorator(Protocol[H]):
-    """What `@queue.handler(Order)` is: it takes a handler of lists of orders, and returns it."""
+    """The type of `@queue.handler(Order)`, which takes a handler of lists of orders and returns it."""
 
     @overload
     def __call__(self, handler: type[SupportsConsume[H]], /) -> type[Any]: ...
@@ -51,9 +51,9 @@ class HandlerConsumer(Generic[H]):
     The queue never runs two methods of one instance concurrently, even if the instance serves
     several types or queues. State inside a handler therefore needs no lock.
 
-    `on_open`, `on_idle`, `on_error` and `on_close` do nothing here, and the queue calls only those
-    that a subclass overrides: an idle queue with a thousand handlers costs nothing unless some of
-    them define `on_idle`.
+    `on_open`, `on_idle`, `on_error` and `on_close` do nothing by default, and the queue calls only
+    those that a subclass overrides: an idle queue with a thousand handlers costs nothing unless
+    some of them define `on_idle`.
 
     Example:
         >>> class Total(HandlerConsumer[int]):
@@ -81,12 +81,13 @@ class HandlerConsumer(Generic[H]):
     def on_open(self) -> None:
         """Called once per instance and queue, on a drain thread, before the first batch.
 
-        Opens what the handler needs, such as a connection. If it raises, the batch fails with that
-        error, as if `consume` had raised it, and the next attempt or batch calls `on_open` again.
-        Until it has returned, `consume`, `on_idle` and `on_close` are not called.
+        Open what the handler needs here, such as a connection. If `on_open` raises, the batch fails
+        with that error, as if `consume` had raised it, and the next attempt or batch calls
+        `on_open` again. Until it has returned, `consume`, `on_idle` and `on_close` are not called.
 
-        Later calls may come from other drain threads, one at a time, so that a `sqlite3` connection
-        needs `check_same_thread=False`. With a `consumer_factory` they all come from this one.
+        Later calls may come from other drain threads, one at a time, so a `sqlite3` connection
+        needs `check_same_thread=False`. With a `consumer_factory`, all of them come from the same
+        thread.
         """
 
     def on_idle(self) -> None:
@@ -115,7 +116,7 @@ class HandlerMethods(NamedTuple):
 
     instance: Any
     protected: Any
-    """What at most one thread may be inside: the handler, or the owner of a bound method."""
+    """The object that at most one thread may be inside: the handler, or the owner of a bound method."""
     consume: Callable[[list[Any]], Any]
     on_idle: Callable[[], Any] | None = None
     on_error: Callable[[list[Any], BaseException], Any] | None = None
@@ -130,15 +131,15 @@ class HandlerMethods(NamedTuple):
 
 
 class HandlerOpening:
-    """Pairs `on_open` of a handler with its `on_close`, for what calls a handler itself.
+    """The `on_open` and `on_close` of a handler, paired for callers other than the queue.
 
-    The queue does so for the handlers that it knows. A worker of a group, and a wrapper that may
-    leave calls out, give it this one's methods: `consume` opens the handler if that is due, and
-    what is not open is not closed. Calls must not overlap.
+    The queue pairs them for its own handlers. A worker of a group, and a wrapper that may leave out
+    calls, give the queue the methods of this object instead: `consume` opens the handler if that is
+    due, and a handler that is not open is not closed. Calls must not overlap.
     """
 
     def __init__(self, methods: HandlerMethods) -> None:
-        """Take the methods of a handler, none of which was called yet."""
+        """Take the methods of a handler, none of which has been called yet."""
         self._methods = methods
         self._is_open = methods.on_open is None
 
@@ -150,12 +151,12 @@ class HandlerOpening:
         return self._methods.consume(batch)
 
     def on_idle(self) -> None:
-        """Call it if the handler is open."""
+        """Call `on_idle` if the handler is open."""
         if self._is_open and self._methods.on_idle is not None:
             self._methods.on_idle()
 
     def on_close(self) -> None:
-        """Call it if the handler is open. The next batch opens the handler again."""
+        """Call `on_close` if the handler is open. The next batch opens the handler again."""
         was_open, self._is_open = self._is_open, self._methods.on_open is None
         if was_open and self._methods.on_close is not None:
             self._methods.on_close()
@@ -169,7 +170,7 @@ def is_coroutine_function(function: object) -> bool:
 
 
 def blocking_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) -> HandlerMethods:
-    """Find what to call on a handler that runs on drain threads, as `handler_methods` does.
+    """Find the methods of a handler that runs on drain threads, as `handler_methods` does.
 
     Raises:
         ConfigError: As `handler_methods`; also if a method is a coroutine function.
@@ -180,7 +181,7 @@ def blocking_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any])
 
 
 def refuse_coroutine_functions(handler: object, names: list[str]) -> None:
-    """Raise ConfigError if `names` are given: a drain thread has no event loop."""
+    """Raise ConfigError if there are any names: a drain thread has no event loop."""
     if names:
         raise ConfigError(
             f"{' and '.join(names)} of {handler!r} must run on an event loop, which a BatchQueue "
@@ -189,7 +190,7 @@ def refuse_coroutine_functions(handler: object, names: list[str]) -> None:
 
 
 def refuse_generator_function(described: str, function: object) -> None:
-    """Raise ConfigError for a function with `yield`: a call of it runs nothing."""
+    """Raise ConfigError for a function with `yield`: calling it runs nothing."""
     candidates = [function]
     if not inspect.isroutine(function):
         candidates.append(getattr(function, "__call__", None))  # noqa: B004 - as above
@@ -202,7 +203,7 @@ def refuse_generator_function(described: str, function: object) -> None:
 
 
 def handler_methods(handler: SupportsConsume[Any] | Callable[[list[Any]], Any]) -> HandlerMethods:
-    """Find what to call on a handler: an object with `consume`, or a plain function.
+    """Find the methods of a handler: an object with `consume`, or a plain function.
 
     Raises:
         ConfigError: `handler` is neither, or an optional method is not callable.

@@ -1,10 +1,10 @@
-"""What a queue must know of the program that hosts its process.
+"""Adaptations of queues to the program that hosts their process.
 
-| host | what is done |
+| host | adaptation |
 |---|---|
-| `multiprocessing`, `billiard` | a child closes its queues, though it may end without `atexit` |
+| `multiprocessing`, `billiard` | a child closes its queues, even if it ends without `atexit` |
 | uWSGI without threads | a warning: the drain threads starve |
-| gevent, if it has patched `threading` | a warning: waits stop all greenlets of a thread |
+| gevent, if it has patched `threading` | a warning: waits block all greenlets of a thread |
 """
 
 import functools
@@ -19,7 +19,7 @@ _log = logging.getLogger("batchqueue")
 
 
 def note_host() -> None:
-    """Adapt to the host of this process, in which a queue starts."""
+    """Adapt to the host of this process when a queue starts."""
     _close_with_children()
     for warning, applies in (_STARVED, _is_starved), (_GREENLETS, _has_greenlets):
         if warning not in _given and applies():
@@ -36,21 +36,21 @@ def _close_with_children() -> None:
 
 @functools.cache
 def _close_with_later_children(util: Any) -> None:
-    """Have each child call `_close_with_child` as soon as it is known as a child.
+    """Have each child call `_close_with_child` as soon as `multiprocessing` has set it up.
 
-    It may have made queues before, in the modules that it imported.
+    The child may have made queues before, in the modules that it imported.
     """
     util.register_after_fork(_close_with_child, lambda close: close())
 
 
 def _close_with_child() -> None:
-    """If this is a child of `multiprocessing` or `billiard`, let it close its queues at its end.
+    """If this is a child of `multiprocessing` or `billiard`, have it close its queues when it ends.
 
-    Unless it was spawned, such a child has no exit of an interpreter: it runs its finalizers and
-    calls `os._exit`. A worker of a `billiard.Pool`, as those of Celery are, runs no finalizers
-    either. The last that it calls is the `on_exit` of its pool.
+    Unless it was spawned, such a child skips the exit of the interpreter: it runs its finalizers
+    and calls `os._exit`. A worker of a `billiard.Pool`, such as those of Celery, runs no finalizers
+    either; the last function that it calls is the `on_exit` of its pool.
     """
-    # `billiard` sets this process as well.
+    # `billiard` sets the current process there as well.
     process: Any = sys.modules["multiprocessing.process"].current_process()
     if process._parent_pid is None:
         return
@@ -69,14 +69,14 @@ def _close_with_child() -> None:
 
 
 _finalizers: list[Any] = []
-"""That of this process, if it has one. A child clears those of its parent."""
+"""The finalizer of this process, if it has one. A child drops the one of its parent."""
 
 _LAST = -100
-"""After the finalizers of others, which may produce their last items."""
+"""Runs after the finalizers of others, which may produce their last items."""
 
 
 def _end_worker(on_exit: Callable[[int, int], object] | None, pid: int, exit_code: int) -> None:
-    """Call the `on_exit` of a pool, which may produce last items, and close the queues."""
+    """Call the `on_exit` of a pool, which may produce last items, then close the queues."""
     try:
         if on_exit is not None:
             on_exit(pid, exit_code)
@@ -95,7 +95,7 @@ def _has_greenlets() -> bool:
 
 
 _given: set[str] = set()
-"""The warnings that this process, or its parent before the fork, has given."""
+"""The warnings already given by this process, or by its parent before the fork."""
 
 _STARVED = (
     "uWSGI runs without --enable-threads: drain threads deliver only while a request runs Python "

@@ -1,7 +1,7 @@
 """`BatchQueueManager`: the queues of this process by name, and their common shutdown."""
 
 import atexit
-import concurrent.futures.thread  # noqa: F401 - not to be imported at the exit, as pyarrow would
+import concurrent.futures.thread  # noqa: F401 - cannot be imported at exit, as pyarrow would
 import logging
 import os
 import threading
@@ -9,7 +9,7 @@ import time
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-import batchqueue.base.background_log  # noqa: F401 - what it does at the exit follows `close_all`
+import batchqueue.base.background_log  # noqa: F401 - its exit hook must follow `close_all`
 from batchqueue import _core
 from batchqueue.exceptions import ConfigError
 from batchqueue.queues.config import BatchQueueConfig
@@ -67,7 +67,7 @@ class BatchQueueManager:
             existing = _running(name)
             if existing is None:
                 return BatchQueueManager.create(name, config)
-        # Without the lock: a handler of the log may ask for a queue in another thread.
+        # Without the lock: a log handler may wait for a thread that asks for a queue.
         _compare(name, existing.config, config)
         return existing
 
@@ -106,10 +106,10 @@ class BatchQueueManager:
     def shutdown_all(timeout: Timeout = 30) -> dict[str, int]:
         """Shut all registered queues down, in reverse order of creation.
 
-        So a stage ends before the stage that it feeds, if that was created first. All queues refuse
-        outside threads immediately; drain threads may produce into a queue until its turn comes, so
-        that items that another stage emits in `on_close` are delivered. Ctrl-C ends the wait: the
-        queues continue to deliver, and another call waits for those that are left.
+        A stage thus ends before the stage that it feeds, if the latter was created first. All
+        queues refuse outside threads immediately; drain threads may produce into a queue until its
+        turn comes, so that items that another stage emits in `on_close` are delivered. Ctrl-C ends
+        the wait: the queues continue to deliver, and another call waits for the remaining ones.
 
         Args:
             timeout: Seconds in all. None means no limit. Default: 30 s.
@@ -135,7 +135,8 @@ class BatchQueueManager:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             _core.wait_logged(list(queues.values()), left)
         except BaseException:
-            # No shutdown follows: what backs off is not tried for the last time at that deadline.
+            # No shutdown follows: withdraw the deadline for the last attempt of batches that back
+            # off.
             for queue in queues.values():
                 _core.close_to_outside(queue, None)
             raise
@@ -143,7 +144,7 @@ class BatchQueueManager:
 
 
 def _registry() -> AbstractContextManager[object]:
-    """Return the lock of the registry, which in a forked child is not that of its parent."""
+    """Return the lock of the registry; a forked child has its own."""
     _core.forget_parent()
     return _lock
 
@@ -156,7 +157,7 @@ def _running(name: str) -> BatchQueue[Any] | None:
 
 def _unregister(name: str, queue: BatchQueue[Any]) -> None:
     with _registry():
-        if _queues.get(name) is queue:  # another may have got the name meanwhile
+        if _queues.get(name) is queue:  # another queue may have got the name meanwhile
             del _queues[name]
 
 
@@ -194,7 +195,7 @@ def _forget_queues() -> None:
 
 os.register_at_fork(after_in_child=_forget_queues)
 
-# Each queue registers a callback, which ends it before what was there when it was made. This one
-# runs after those, and ends queues that were made during the exit. All of them run after the
-# threads that the interpreter waits for, whose last items are delivered, too.
+# Each queue registers a callback, which ends it before anything that is older than the queue is
+# finalized. This one runs after those, and ends queues that were made during the exit. All of them
+# run after the threads that the interpreter waits for, whose last items are therefore delivered.
 atexit.register(_core.close_all)
