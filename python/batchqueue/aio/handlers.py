@@ -49,11 +49,11 @@ class HandlerLoop:
 
 
 HandlerLoops = weakref.WeakValueDictionary[int, HandlerLoop]
-"""By the id of the handler, which no other object can have while its `HandlerLoop` lives."""
+"""Keyed by the id of the handler, which no other object can have while its `HandlerLoop` lives."""
 
 
 class LoopMethod:
-    """A handler's method as a drain thread calls it: runs what it awaits on the loop, and waits."""
+    """A handler's method for drain threads, which wait while its awaitable runs on the loop."""
 
     def __init__(self, method: Callable[..., Any], handler_loop: HandlerLoop) -> None:
         self._method = method
@@ -127,7 +127,7 @@ def _is_gone(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def methods_on_loop(handler: Any, handler_loops: HandlerLoops) -> HandlerMethods:
-    """Find what to call on a handler whose coroutines are to run on the running loop.
+    """Find the methods of a handler whose coroutines are to run on the running loop.
 
     Args:
         handler: An object with `consume`, or a function.
@@ -165,10 +165,10 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def error_handler_on_loop(error_handler: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    """Wrap the error handler of a config in the same way.
+    """Wrap the error handler of a config as `methods_on_loop` wraps methods.
 
     Raises:
-        ConfigError: It is a coroutine function and no loop is running.
+        ConfigError: The error handler is a coroutine function and no loop is running.
     """
     if error_handler is None:
         return None
@@ -183,7 +183,7 @@ def error_handler_on_loop(error_handler: Callable[..., Any] | None) -> Callable[
     return LoopMethod(error_handler, handler_loop)
 
 
-# The futures of an event loop for submitted items.
+# Futures of an event loop for submitted items.
 
 
 Delivery = list[tuple["LoopFuture", "Future[Any]"]]
@@ -193,15 +193,15 @@ class LoopFuture(asyncio.Future[Any]):
     """The future of a submitted item, for the tasks of one loop.
 
     A task that is cancelled while it awaits the future cancels it, and with it the item, unless a
-    handler has got it.
+    handler has the item already.
     """
 
     item: "Future[Any] | None" = None
     waiting: "asyncio.Task[None] | None" = None
-    """The task that waits for room for the item, while there is none."""
+    """The task that waits for room for the item, if its partition was full."""
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel the future. A handler that has got the item is not interrupted."""
+        """Cancel the future. A handler that has the item already is not interrupted."""
         if self.item is not None:
             self.item.cancel()
         if self.waiting is not None:
@@ -209,7 +209,7 @@ class LoopFuture(asyncio.Future[Any]):
         return super().cancel(msg)
 
     def take(self, done: "Future[Any]") -> None:
-        """Take over the end of the item's future. A future that was cancelled stays so."""
+        """Take over the outcome of the item's future. A cancelled future stays cancelled."""
         if self.done():
             return
         if done.cancelled():
@@ -219,7 +219,7 @@ class LoopFuture(asyncio.Future[Any]):
         if error is None:
             self.set_result(done.result())
         elif isinstance(error, StopIteration):
-            # asyncio cannot raise it out of a coroutine.
+            # asyncio cannot raise StopIteration out of a coroutine.
             stopped = RuntimeError("the handler raised StopIteration")
             stopped.__cause__ = error
             self.set_exception(stopped)
@@ -228,7 +228,7 @@ class LoopFuture(asyncio.Future[Any]):
 
 
 class Mailbox:
-    """Brings results from drain threads to one loop, which is woken once for all that are ready."""
+    """Results that drain threads hand to one loop, which wakes once for all that are ready."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
@@ -236,7 +236,7 @@ class Mailbox:
         self._delivered: Delivery = []
 
     def deliver(self, pairs: Delivery) -> None:
-        """Take over what is done. Any thread may call this."""
+        """Hand over futures that are done. Any thread may call this."""
         with self._lock:
             is_first = not self._delivered
             self._delivered += pairs
@@ -253,17 +253,17 @@ class Mailbox:
             future.take(done)
 
 
-# Runs a blocking call of an event loop in a separate thread.
+# Blocking calls of an event loop, in a separate thread.
 
 
 R = TypeVar("R")
 
 
 async def in_waiting_thread(name: str, function: Callable[[threading.Event], R]) -> R:
-    """Run a function that waits in a new thread, so that the loop stays free.
+    """Run a blocking function in a new thread, so that the loop stays free.
 
-    An executor of the loop would not do: the function may wait for work that needs the same
-    executor, which may be full.
+    The executor of the loop would not do: it may be full, and the function may wait for work that
+    needs it.
 
     Args:
         name: The name of the thread.

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Generic, Never, Self
 
-import batchqueue.base.threads  # noqa: F401 - drain threads look them up, so they must be loaded
+import batchqueue.base.threads  # noqa: F401 - drain threads look it up, so it must be loaded
 from batchqueue import _core
 from batchqueue.aio.handlers import (
     HandlerLoops,
@@ -106,21 +106,21 @@ class AsyncBatchQueue(RegistersHandlers, Generic[T]):
 
     @property
     def sync(self) -> "SyncProducer[T]":
-        """What other threads call: `produce`, `produce_many` and `submit` of the same queue.
+        """The blocking `produce`, `produce_many` and `submit` of this queue, for other threads.
 
-        They wait as those of a `BatchQueue` do, and cost the same. On the thread of a loop they
-        would block it.
+        They wait as those of a `BatchQueue` do, and cost the same. Called on the thread of a loop,
+        they would block it.
         """
         return self._sync
 
     def remove_handler(self, item_type: type[Any] | str) -> bool:
         """Remove the handler of a type. Items of the type are unhandled from now on.
 
-        That includes items that wait in a partition: await `flush` before, so that the handler gets
+        That includes items that wait in a partition: await `flush` first for the handler to get
         them.
 
-        This never waits: when it returns, the handler may still get the batch that a drain thread
-        has in hand, and then `on_close`.
+        This never waits: after it returns, the handler may still get the batch that a drain thread
+        holds, and then `on_close`.
 
         Args:
             item_type: A class or a tag, as in `add_handler`.
@@ -142,7 +142,7 @@ class AsyncBatchQueue(RegistersHandlers, Generic[T]):
 
         Args:
             item: Any object. It goes to the handler of exactly its class.
-            extra: Nothing: a timeout is given by name.
+            extra: Must be empty: a timeout is given by name.
             timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`. Default: no limit.
 
         Returns:
@@ -151,7 +151,7 @@ class AsyncBatchQueue(RegistersHandlers, Generic[T]):
 
         Raises:
             ProduceTimeoutError: The partition stayed full for the whole timeout.
-            ReentrantProduceError: The wait of a handler would never end.
+            ReentrantProduceError: A handler would wait forever.
             QueueForkedError: The queue was made before a fork.
         """
         if extra:
@@ -166,15 +166,15 @@ class AsyncBatchQueue(RegistersHandlers, Generic[T]):
     async def produce_many(self, items: Iterable[T], *extra: Never, timeout: Timeout = None) -> int:
         """Enqueue many items in order, up to the first that is refused.
 
-        A cancelled task has enqueued the first items up to some item, and none after it. The
-        `CancelledError` that is raised inside this call has their number in its attribute
-        `accepted`; code that awaits the task gets another `CancelledError`, without it. An error
-        of an iterator or of the selector has `accepted` too, and a note with it.
+        A cancelled task has enqueued a prefix of the items. The `CancelledError` that is raised
+        inside this call has its length in the attribute `accepted`; code that awaits the task gets
+        another `CancelledError`, without it. An error of an iterator or of the selector has
+        `accepted` too, and a note with the number.
 
         Args:
             items: Any iterable. A list or a tuple is several times faster, because it is enqueued
                 in large pieces. The loop gets a turn every few thousand items.
-            extra: Nothing: a timeout is given by name.
+            extra: Must be empty: a timeout is given by name.
             timeout: Seconds in all to wait for space with `BufferStrategy.BLOCKING`. Default: no
                 limit.
 
@@ -184,8 +184,7 @@ class AsyncBatchQueue(RegistersHandlers, Generic[T]):
         Raises:
             ProduceTimeoutError: A partition stayed full; `accepted` of the error is the number of
                 accepted items.
-            ReentrantProduceError: The wait of a handler would never end; the error has
-                `accepted` too.
+            ReentrantProduceError: A handler would wait forever; the error has `accepted` too.
             QueueForkedError: The queue was made before a fork.
             TypeError: `items` is not iterable.
         """
@@ -203,29 +202,30 @@ class AsyncBatchQueue(RegistersHandlers, Generic[T]):
                 ):
                     return sequence.accepted
         except (asyncio.CancelledError, BatchQueueError) as error:
-            # An error of the core counts the items that it accepted before.
+            # An error of the core has the number of items accepted before it.
             accepted = max(sequence.accepted, getattr(error, "accepted", 0))
             error.accepted = accepted  # type: ignore[union-attr]
             raise
 
     def submit(self, item: T, *extra: Never, timeout: Timeout = None) -> "asyncio.Future[Any]":
-        """Enqueue one item whose result is wanted. Await what this returns.
+        """Enqueue one item and return a future of its result, to be awaited.
 
-        The item is enqueued before the call returns. Only if the partition is full and the strategy
-        is `BLOCKING`, a task of the loop waits for room, as that of `produce` does.
+        The item is enqueued before the call returns, unless the partition is full and the strategy
+        is `BLOCKING`: then a task of the loop waits for room, as in `produce`.
 
         A task that is cancelled while it awaits the result cancels the item, unless a handler has
-        got it: then the handler continues, and its result is dropped.
+        it already: then the handler continues, and its result is dropped.
 
         Args:
             item: Any object. It goes to the handler of exactly its class.
-            extra: Nothing: a timeout is given by name.
+            extra: Must be empty: a timeout is given by name.
             timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`, not for the result.
                 Default: no limit.
 
         Returns:
-            A future of the running loop: the result of the item, or what its handler raised in the
-            last attempt. The errors of an item that was refused are those of `BatchQueue.submit`.
+            A future of the running loop, with the result of the item, or the error that its handler
+            raised in the last attempt. The errors of a refused item are those of
+            `BatchQueue.submit`.
 
         Raises:
             ConfigError: The timeout is below 0.
@@ -251,13 +251,13 @@ class AsyncBatchQueue(RegistersHandlers, Generic[T]):
         """Enqueue the rows of Arrow data, split by the values of one column, the tags.
 
         Otherwise as `BatchQueue.produce_arrow`. The rows are split and enqueued in a separate
-        thread, so calls that are not awaited one after the other have no order.
+        thread, so concurrent calls have no order.
 
-        A task that is cancelled has enqueued some of the rows; the others are dropped.
+        A cancelled task has enqueued some of the rows; the others are dropped.
 
         Args:
             batch: As in `BatchQueue.produce_arrow`.
-            extra: Nothing: a timeout is given by name.
+            extra: Must be empty: a timeout is given by name.
             type_column: As in `BatchQueue.produce_arrow`.
             timeout: As in `BatchQueue.produce_arrow`.
 
@@ -374,7 +374,7 @@ class AsyncBatchQueue(RegistersHandlers, Generic[T]):
     async def _enqueue_submitted(
         self, pending: _core.PendingItem, deadline: float | None, call: _core.HandlerCall | None
     ) -> None:
-        # The future of the item has the error.
+        # The future of the item gets the error.
         with contextlib.suppress(BatchQueueError):
             await self._wait_room().enqueue(pending, deadline, call)
 
@@ -411,8 +411,8 @@ class AsyncBatchQueue(RegistersHandlers, Generic[T]):
 class SyncProducer(Generic[T]):
     """`AsyncBatchQueue.sync`: `produce`, `produce_many` and `submit`, for other threads.
 
-    They are those of `BatchQueue`, and wait where those wait. On the thread of an event loop they
-    would block it, and with it the handlers that run there.
+    They are the methods of `BatchQueue`, and wait as those do. Called on the thread of an event
+    loop, they would block the loop and the handlers that run on it.
     """
 
     if TYPE_CHECKING:  # the core's methods, typed with T
@@ -426,11 +426,11 @@ class SyncProducer(Generic[T]):
             ...
 
         def submit(self, item: T, *, timeout: Timeout = None) -> Future[Any]:
-            """Enqueue one item whose result is wanted."""
+            """Enqueue one item and return a future of its result."""
             ...
 
     def __init__(self, queue: _core.Queue) -> None:
-        # The methods themselves: a call costs what it costs a BatchQueue.
+        # The methods themselves, without a wrapper: a call costs the same as that of a BatchQueue.
         self.produce = queue.produce  # type: ignore[method-assign]
         self.produce_many = queue.produce_many  # type: ignore[method-assign]
         self.submit = queue.submit  # type: ignore[method-assign]
@@ -445,7 +445,7 @@ def deadline_in(timeout: Timeout) -> float | None:
     """Return the time `timeout` seconds from now by the clock of the running loop.
 
     Raises:
-        ConfigError: It is below 0, or neither a number nor a `timedelta`.
+        ConfigError: The timeout is below 0, or neither a number nor a `timedelta`.
     """
     seconds = seconds_of(timeout)
     return None if seconds is None else asyncio.get_running_loop().time() + seconds

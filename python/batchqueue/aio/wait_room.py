@@ -1,15 +1,15 @@
 """Tasks of an event loop that wait for room in full partitions, in order of arrival per type.
 
-A task enqueues its item itself, at its turn; the code that calls it does not. So a task that is
-cancelled at any moment before has enqueued nothing, and passes its turn on. A task is called when a
-check of the partition found room for it. One rule prevents an endless wait: while a queue has
-waiters and none of them is called, the last check found the partition full, and the loop is
-notified of room that comes after that check.
+Each task enqueues its own item when its turn comes; the code that calls it does not. A task that is
+cancelled before then has enqueued nothing, and passes its turn on. A task is called when a check of
+the partition finds room for it. One rule prevents an endless wait: while a queue has waiters and
+none of them is called, the last check found the partition full, and the loop is notified of any
+room that appears after that check.
 
-Where types share a partition, a handler that hangs may fill it with its items. After a while the
-core gives the room back to the other types, when it is asked for room; and handlers may wait for
-each other for ever, which the core finds out when it is asked. So full partitions are checked from
-time to time.
+In a partition that types share, the items of a handler that hangs may take up all the room. After a
+while the core gives the room back to the other types, but only when asked for room; likewise, it
+detects handlers that wait for each other forever only when asked. Full partitions are therefore
+checked periodically.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class WaitRoom:
 
         Raises:
             ProduceTimeoutError: The deadline passed first.
-            ReentrantProduceError: The wait of a handler would never end.
+            ReentrantProduceError: A handler would wait forever.
         """
         waiter = timer = None
         try:
@@ -84,8 +84,7 @@ class WaitRoom:
                 waiter.wait_again()
             raise _timeout_error(pending)
         finally:
-            # In a forked child the queue answers with an error; the error that ended the wait is
-            # the one to raise.
+            # In a forked child this raises as well; the error that ended the wait takes precedence.
             with contextlib.suppress(BatchQueueError):
                 pending.refuse()
             if timer is not None:
@@ -105,7 +104,7 @@ class WaitRoom:
         wait_queue.waiters[waiter] = None
         if is_new:
             self.notifier.watch(pending)
-            # Room that came before the line was watched causes no notification.
+            # Room that appeared before the line was watched causes no notification.
             wait_queue.call_waiters()
         return waiter
 
@@ -133,7 +132,7 @@ class WaitRoom:
             for waiter in wait_queue.waiters:
                 if waiter.pending.is_given_up:
                     waiter.give_up()
-            # A task that is called checks again itself.
+            # A task that has been called checks again.
             if not wait_queue.called:
                 wait_queue.call_waiters()
 
@@ -144,12 +143,12 @@ class WaitRoom:
             self.notifier.unwatch(wait_queue.line)
             if not self.wait_queues:
                 self._check_no_more()
-                # A closed loop watches no file descriptors any more.
+                # A closed loop no longer watches file descriptors.
                 with contextlib.suppress(RuntimeError):
                     loop.remove_reader(self.notifier.fileno())
 
     def abandon(self) -> None:
-        """Refuse all pending items: the loop is closed and runs none of its tasks any more."""
+        """Refuse all pending items: the loop is closed and will not run its tasks again."""
         for wait_queue in list(self.wait_queues.values()):
             for waiter in list(wait_queue.waiters):
                 waiter.pending.refuse()
@@ -180,9 +179,9 @@ class Waiter:
         self.future = loop.create_future()
 
     async def turn(self) -> bool:
-        """Wait for this task's turn. Returns False if time ran out while others were before it.
+        """Wait for this task's turn; return False if time ran out while others were ahead.
 
-        A task whose wait is given up is not put: it has its turn immediately, to be refused.
+        A task whose wait is given up gets its turn immediately, so that its item is refused.
         """
         while True:
             await self.future
@@ -194,7 +193,7 @@ class Waiter:
             self.wait_again()
 
     def wait_again(self) -> None:
-        """Wait again: there was no room after all, or a task before this one found none."""
+        """Wait again: there was no room after all, or a task ahead of this one found none."""
         self.future = self.future.get_loop().create_future()
         self._end_turn()
 
@@ -230,7 +229,7 @@ class Waiter:
                 self.wait_queue.call_waiters()
 
     def _wake(self) -> None:
-        # A closed loop runs no tasks any more.
+        # A closed loop no longer runs tasks.
         with contextlib.suppress(RuntimeError):
             if not self.future.done():
                 self.future.set_result(None)
@@ -276,9 +275,9 @@ class ItemSequence:
 
     Args:
         queue: The core's queue.
-        notifier: Returns what tasks of the running loop listen to, if any does.
+        notifier: Returns the notifier that tasks of the running loop listen to, or None.
         items: The items.
-        by_caller: Whether the selector needs each item.
+        by_caller: Whether the selector is a function of the caller, which needs each item.
     """
 
     def __init__(
@@ -332,8 +331,8 @@ class ItemSequence:
         return True if self.accepted - before < _PIECE_ITEMS else None
 
     def _count_in(self, error: BaseException) -> None:
-        """Note the accepted items in what the iterator, the selector or the core raised."""
-        # An exception that refuses attributes or notes is still the one to raise.
+        """Add the number of accepted items to an error of the iterator, selector or core."""
+        # The exception is raised even if it refuses attributes or notes.
         with contextlib.suppress(Exception):
             error.accepted = self.accepted  # type: ignore[attr-defined]
             error.add_note(
@@ -346,7 +345,7 @@ def _iterator_of(items: Iterable[Any]) -> Iterator[Any]:
         return iter(items)
     except TypeError:
         if hasattr(items, "__iter__"):
-            raise  # by its method, which says why
+            raise  # from `__iter__`, which says why
     remedy = "give a list or another iterable of items, or give one item to produce"
     if hasattr(items, "__aiter__"):
         remedy = "give its items to produce: `async for item in items: await queue.produce(item)`"

@@ -186,10 +186,10 @@ class RetryPolicy:
     attempt gets a new list.
 
     A shutdown does not shorten the waits while it has time. Shortly before it runs out, each
-    waiting batch is tried once more, and a batch that fails then has failed. This attempt starts
-    early enough to leave each waiting batch of the partition 50 ms plus twice the expected time of
-    a call and of a call of its `dead_letter` handler, and the last batch another 50 ms; together,
-    at most half of the time of the shutdown.
+    waiting batch is tried once more, and a batch that fails then has failed for good. This attempt
+    starts early enough to leave each waiting batch of the partition 50 ms plus twice the expected
+    time of a call and of a call of its `dead_letter` handler, and the last batch another 50 ms;
+    together, at most half of the time of the shutdown.
 
     Attributes:
         attempts: The number of attempts, including the first: 1 to 1000. None retries until an
@@ -207,7 +207,8 @@ class RetryPolicy:
             so on, until each bad item fails alone. For n items, of which k are bad, this takes at
             most 2 k (1 + log2(n / k)) further calls. The order is kept. Items that a handler named
             in a `BatchFailed` are not halved, nor is any batch while a shutdown has less than a
-            tenth of its time left. Invalid with `attempts=None`, which never ends. Default: False.
+            tenth of its time left. Invalid with `attempts=None`, which are never used up. Default:
+            False.
 
     Raises:
         ConfigError: A value is out of range; the message names the setting and its limit.

@@ -30,7 +30,7 @@ class SupportsConsume(Protocol[H]):
 
 
 class HandlerDecorator(Protocol[H]):
-    """The type of `@queue.handler(Order)`, which takes a handler of lists of orders and returns it."""
+    """The type of `@queue.handler(Order)`: takes a handler of lists of orders and returns it."""
 
     @overload
     def __call__(self, handler: type[SupportsConsume[H]], /) -> type[Any]: ...
@@ -116,7 +116,7 @@ class HandlerMethods(NamedTuple):
 
     instance: Any
     protected: Any
-    """The object that at most one thread may be inside: the handler, or the owner of a bound method."""
+    """Entered by at most one thread: the handler, or the owner of a bound method."""
     consume: Callable[[list[Any]], Any]
     on_idle: Callable[[], Any] | None = None
     on_error: Callable[[list[Any], BaseException], Any] | None = None

@@ -69,7 +69,7 @@ def _close_with_child() -> None:
 
 
 _finalizers: list[Any] = []
-"""The finalizer of this process, if it has one. A child drops the one of its parent."""
+"""The finalizer of this process, if it has one. A child clears its parent's."""
 
 _LAST = -100
 """Runs after the finalizers of others, which may produce their last items."""

@@ -27,7 +27,7 @@ from typing import (
     is_typeddict,
 )
 
-import batchqueue.base.threads  # drain threads look them up, so they must be loaded
+import batchqueue.base.threads  # drain threads look these modules up, so they must be loaded
 import batchqueue.queues.callbacks
 from batchqueue import _core
 from batchqueue.base.checks import ABOVE_0, check_finite, check_switch, check_whole
@@ -70,7 +70,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def named_item_type(method: F) -> F:
-    """Let `@queue.handler()` say what is missing: the class of the items."""
+    """Make `@queue.handler()` without a class raise ConfigError, which asks for it."""
 
     @functools.wraps(method)
     def checked(*args: Any, **options: Any) -> Any:
@@ -119,12 +119,12 @@ class HandlerOptions(NamedTuple):
 
 
 class RegistersHandlers:
-    """What queues of drain threads and of event loops share: handlers by type, and pictures."""
+    """The common base of `BatchQueue` and `AsyncBatchQueue`: handlers by type, and pictures."""
 
     config: BatchQueueConfig[Any]
 
     def _handler_methods(self, handler: Any) -> HandlerMethods:
-        """Find what to call on a handler."""
+        """Find the methods of a handler."""
         raise NotImplementedError
 
     def _register_handlers(
@@ -152,15 +152,15 @@ class RegistersHandlers:
     ) -> None:
         """Send the items of one type to a handler.
 
-        A type is a class, or a tag: the rows that have this value in the type column of
-        `produce_arrow`. It keeps its partition until its handler is removed and what was in the
-        partition is settled; then nothing is kept of it. Items that were produced before their
-        type had a handler may end as unhandled, so register handlers first.
+        A type is a class, or a tag: a value of the type column of `produce_arrow`, which stands for
+        the rows that have it. A type keeps its partition until its handler is removed and the items
+        in the partition are settled; then nothing of it is kept. Items that are produced before
+        their type has a handler may end as unhandled, so register handlers first.
 
-        With `replace`, the handler that the type has gets the batch that a drain thread may have in
-        hand, and then `on_close`, unless it serves another type of this queue. When the call
-        returns, no thread is inside the replaced handler. A call from a drain thread does not wait
-        for that, nor does that of an `AsyncBatchQueue`.
+        With `replace`, the replaced handler still gets the batch that a drain thread may hold, and
+        then `on_close`, unless it serves another type of this queue. When the call returns, no
+        thread is inside the replaced handler. A call from a drain thread, or of an
+        `AsyncBatchQueue`, does not wait for that.
 
         Args:
             item_type: A class; items match by `type(item)`, and subclasses only with
@@ -172,15 +172,15 @@ class RegistersHandlers:
             weight: Share of a partition under `PartitionPolicy.adaptive`, above 0, at most 1 000:
                 ten types with 0.1 share one partition. It counts when the type is first registered.
                 Default: 1.0.
-            replace: Whether the handler takes the place of one that the type has. Default: False,
-                a second handler is an error.
-            subclasses: Whether the handler also takes the items of subclasses: each goes to the
-                nearest class in its method resolution order whose handler takes it, as of when it
-                is enqueued. Such an enqueue costs a few dozen nanoseconds more. Default: False.
+            replace: Whether the handler replaces the one that the type has. Default: False, a
+                second handler is an error.
+            subclasses: Whether the handler also takes items of subclasses. When such an item is
+                enqueued, it goes to the nearest class in its method resolution order whose handler
+                takes it, which costs a few dozen nanoseconds more. Default: False.
             max_batch_items: The most items, or rows, that one call gets, 1 to 100 000 000. Default:
                 None, as in the config of the queue.
-            max_delay_ms: How long an item may wait for its batch to become full, in milliseconds; 0
-                means not at all. Default: None, as in the config of the queue.
+            max_delay_ms: How long an item may wait for its batch to fill, in milliseconds; 0 means
+                not at all. Default: None, as in the config of the queue.
             retry: How a batch whose handler raised is tried again. Default: None, as in the config
                 of the queue.
             dead_letter: A handler that gets a list of `DeadLetter`: the items that failed for good.
@@ -188,9 +188,9 @@ class RegistersHandlers:
 
         Raises:
             ConfigError: `item_type` is neither a class nor a str, `handler` is not a handler, the
-                type has one and `replace` is False, a setting is out of range, or batches of one
-                item are to wait; also if a method is a coroutine function and the queue is not an
-                `AsyncBatchQueue`, or no loop is running.
+                type has one and `replace` is False, a setting is out of range, or there is a delay
+                for batches of one item; also if a method is a coroutine function and the queue is
+                not an `AsyncBatchQueue`, or no loop is running.
             QueueClosedError: The queue is shut down.
             QueueForkedError: The queue was made before a fork.
         """
@@ -218,8 +218,8 @@ class RegistersHandlers:
         """Send the items of a hot type to several handlers, each with its own partition.
 
         A type in one partition keeps at most one drain thread busy. Here the items are spread
-        evenly over `partitions` partitions, and as many drain threads can handle them. The order
-        holds per partition only.
+        evenly over `partitions` partitions, and up to that many drain threads handle them. The
+        order holds per partition only.
 
         Args:
             item_type: A class or a tag, as in `add_handler`.
@@ -304,13 +304,13 @@ class RegistersHandlers:
     def picture(self, path: str | os.PathLike[str]) -> None:
         """Draw the load of each drain thread and partition, before and after balancing.
 
-        The load of a partition is the time that handlers were called for its items; before any
-        call has taken time, the items that producers tried to enqueue. The picture shows where it
-        would be if no partition had moved, and where it is now. The tip of each partition names
-        its types.
+        The load of a partition is the time spent in handlers for its items or, before any call has
+        taken time, the number of items that producers tried to enqueue. The picture shows the loads
+        as if no partition had moved, and as they are now. The tooltip of a partition names its
+        types.
 
         Args:
-            path: The file, which is replaced. It is an SVG, so its name should end in `.svg`.
+            path: The SVG file, which is overwritten. Its name should end in `.svg`.
 
         Raises:
             ConfigError: `path` is not a path, or names another format, such as `.png`.
@@ -387,7 +387,7 @@ class BatchQueue(_core.Queue, RegistersHandlers, Generic[T]):
         def submit(  # type: ignore[override]
             self, item: T, *, timeout: Timeout = None
         ) -> Future[Any]:
-            """Enqueue one item whose result is wanted."""
+            """Enqueue one item and return a future of its result."""
             ...
 
     def stats(self) -> "BatchQueueStats":
@@ -430,7 +430,7 @@ Q = TypeVar("Q", bound=_core.Queue)
 def start_core_queue(
     cls: type[Q], name: str, config: BatchQueueConfig[Any], methods: FindMethods
 ) -> Q:
-    """Make a queue of the core, which starts its drain threads.
+    """Make a queue of the core and start its drain threads.
 
     Args:
         cls: The core's class, or a subclass.
@@ -465,7 +465,7 @@ def _consumers(config: BatchQueueConfig[Any], methods: FindMethods) -> list[Hand
     return []
 
 
-# Checks of the arguments that both kinds of queue take.
+# Checks of arguments that both kinds of queue take.
 
 
 def seconds_of(timeout: Timeout) -> float | None:
@@ -484,7 +484,7 @@ def seconds_of(timeout: Timeout) -> float | None:
 
 
 def misplaced(method: str, given: tuple[object, ...]) -> TypeError:
-    """Return the error for positional arguments where a timeout is given by name only."""
+    """Return the error for an extra positional argument: a timeout is given by name only."""
     return TypeError(
         f"{method} takes one positional argument, and {given[0]!r} is a second one; give a timeout "
         f"by name, in seconds: timeout={given[0]!r}"
@@ -533,7 +533,7 @@ def check_item_type(
 ) -> None:
     """Raise ConfigError for a type that no item can have, and for a handler beside a consumer.
 
-    What is neither a class nor a str is left to the core.
+    Values that are neither a class nor a str are left to the core.
     """
     if config.consumer is not None or config.consumer_factory is not None:
         given = "consumer" if config.consumer is not None else "consumer_factory"
@@ -572,7 +572,7 @@ def check_item_type(
 
 
 def refuse_annotation(item_type: object) -> None:
-    """Raise ConfigError for what annotates variables and is not a class: say which class to give.
+    """Raise ConfigError for an annotation that is not a class, and name the class to give.
 
     Other values are left to the core.
     """
@@ -585,7 +585,7 @@ def refuse_annotation(item_type: object) -> None:
 
 
 def _class_behind(item_type: Any) -> str | None:
-    """Say what to give for an annotation; return None for anything else."""
+    """Return what to give instead of an annotation; None for anything else."""
     origin = get_origin(item_type)
     if origin is not None:
         return _class_of_alias(item_type, origin)
@@ -613,7 +613,7 @@ def _class_of_alias(alias: Any, origin: Any) -> str | None:
 
 
 def check_decorated_type(item_type: object) -> None:
-    """Raise ConfigError for `@queue.handler` without a type: the handler is in its place."""
+    """Raise ConfigError for a bare `@queue.handler`, which gets the handler instead of a type."""
     refuse_annotation(item_type)
     is_class = isinstance(item_type, type)
     if (is_class and callable(getattr(item_type, "consume", None))) or (
@@ -629,28 +629,28 @@ def _name_of(item_type: object) -> str:
     return getattr(item_type, "__qualname__", None) or repr(item_type)
 
 
-# The queues of this process that exist, whether the manager knows them or not.
+# The live queues of this process, registered with the manager or not.
 
 
-# In order of creation. Every access is one atomic step, without a lock: a queue may be made or
-# collected anywhere, also in the middle of an access.
+# In order of creation. Each access is a single atomic step, without a lock: a queue may be made or
+# collected at any point, even in the middle of an access.
 _references: dict[int, weakref.ref[_core.Queue]] = {}
 
 
 def note_queue(queue: _core.Queue) -> None:
-    """Add a queue, which is forgotten when it no longer exists."""
+    """Add a queue to the live ones until it is collected."""
     reference = weakref.ref(queue, lambda gone: _references.pop(id(gone), None))
     _references[id(reference)] = reference
 
 
 def live_queues() -> list[_core.Queue]:
-    """Return the queues that exist, in order of creation, those that are shut down included."""
+    """Return the live queues in order of creation, including those that are shut down."""
     queues = [reference() for reference in list(_references.values())]
     return [queue for queue in queues if queue is not None]
 
 
 def live_stats() -> "list[tuple[_core.Queue, BatchQueueStats]]":
-    """Return the queues with a snapshot of each. Those made before a fork have none."""
+    """Return each live queue with a snapshot, except those made before a fork."""
     from batchqueue.queues.stats import BatchQueueStats
 
     found = []

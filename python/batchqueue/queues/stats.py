@@ -29,8 +29,8 @@ class BatchQueueStats:
 
     Attributes:
         name: The queue's name.
-        partition_count: Partitions, which `PartitionPolicy.adaptive` lets grow.
-        thread_count: Drain threads, without spare ones.
+        partition_count: Number of partitions; `PartitionPolicy.adaptive` lets it grow.
+        thread_count: Number of drain threads, without spare ones.
         buffer_size: Capacity of one partition, in items.
         total_capacity: Capacity of all partitions, in items.
         total_used: Items queued, held and in flight.
@@ -40,16 +40,16 @@ class BatchQueueStats:
         refused: Items that were not accepted: full, timed out, interrupted, closed.
         consumed: Items whose handler returned.
         dead_lettered: Items whose handler raised, and that the `dead_letter` handler has kept.
-        failed: Items whose handler raised otherwise.
+        failed: Other items whose handler raised.
         unhandled: Items without a handler.
         abandoned: Items that a shutdown gave up when its time ran out.
         queued: Items in partitions.
-        held: Items taken that wait: for their batch to become full, for their handler, for the next
+        held: Items taken that wait for their batch to fill, for their handler, for the next
             attempt, or for the `dead_letter` handler.
         in_flight: Items in a running call.
-        oldest_age_ms: How long the oldest item waits that no call has had yet, in milliseconds;
-            0.0 if there is none. It counts from the put of the first item of its segment, which
-            may be a little earlier.
+        oldest_age_ms: Age of the oldest item that no call has had yet, in milliseconds; 0.0 if
+            there is none. It counts from the put of the first item of its segment, which may be
+            slightly earlier.
         rebalances: Runs of the balancer, skipped and rejected plans included.
         moves: Partitions that the balancer gave to another drain thread, revoked moves included.
         load_ratio: Largest load of a drain thread divided by the smallest, in the interval before
@@ -58,14 +58,13 @@ class BatchQueueStats:
             thread owned it, in milliseconds.
         stuck_handlers: Names of the types whose handler has been in one call for more than a
             second.
-        drain_threads: The drain threads, by index; at the end those spare ones that have run.
+        drain_threads: The drain threads, by index, followed by the spare ones that have run.
         taken_over: Partitions that another drain thread took over because theirs was held up in a
             handler.
-        log_waiting: Lines about the queue that wait for the log, the one that is being written
-            included.
-        log_dropped: Lines that were lost because 1,000 waited.
-        log_in_line_s: How long the line takes so far that is being written, in seconds; 0.0 if
-            there is none. It grows while a `logging.Handler` is held up.
+        log_waiting: Lines about the queue that wait for the log, including the one being written.
+        log_dropped: Lines that were dropped because 1,000 were waiting.
+        log_in_line_s: Time spent so far on the line being written, in seconds; 0.0 if there is
+            none. It grows while a `logging.Handler` is held up.
     """
 
     name: str
@@ -148,7 +147,7 @@ class BatchQueueStats:
         """Return the `n` fullest partitions, fullest first. Ties are in order of their index.
 
         Args:
-            n: How many, 0 or more; all of them if there are fewer.
+            n: The number of partitions, 0 or more; if there are fewer, all are returned.
 
         Raises:
             ConfigError: `n` is not an int, or below 0.
@@ -161,9 +160,9 @@ class BatchQueueStats:
     def handlers(self) -> "dict[type | str, HandlerStats]":
         """Return the statistics of the handlers, by registered type.
 
-        A queue with a consumer, or one per drain thread, has one entry, with the key `"consumer"`.
-        A class whose metaclass says what equals it, so that it may be no key of a dict, has its
-        name instead, as in `to_dict`.
+        With a consumer, or one per drain thread, there is one entry, with the key `"consumer"`. A
+        class whose metaclass defines equality may not work as a key of a dict, so its key is its
+        name, as in `to_dict`.
         """
         names = self._type_names()
         return {
@@ -172,13 +171,13 @@ class BatchQueueStats:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON: dicts, lists, strings, numbers and None.
+        """Return everything as JSON values: dicts, lists, strings, numbers and None.
 
-        Types are named with their module, `"shop.Order"`, built-in classes without, `"int"`. A
-        second type with the name of another gets ` #2`. An infinite `load_ratio` becomes None.
+        Types are named with their module, as in `"shop.Order"`, except built-in classes, as in
+        `"int"`. A second type with the same name gets ` #2`. An infinite `load_ratio` becomes None.
 
         Returns:
-            The attributes by name, and `"partitions"`, a list, and `"handlers"`, a dict by type.
+            The attributes by name, plus `"partitions"`, a list, and `"handlers"`, a dict by type.
         """
         whole = {name: value for name, value in vars(self).items() if not name.startswith("_")}
         return whole | {
@@ -209,7 +208,7 @@ class BatchQueueStats:
         """Return what the queue did since an earlier snapshot, per second.
 
         Raises:
-            ConfigError: `earlier` is a snapshot of another queue, or not the earlier one.
+            ConfigError: `earlier` is a snapshot of another queue, or is not earlier.
         """
         if not isinstance(earlier, BatchQueueStats):
             return NotImplemented
@@ -227,7 +226,7 @@ def _percentage(used: int, capacity: int) -> float:
 
 @dataclass(frozen=True)
 class BatchQueueRates:
-    """What a queue did between two snapshots: items per second of each count.
+    """The rates of a queue between two snapshots: each count in items per second.
 
     Example:
         >>> from batchqueue import BatchQueue
@@ -248,7 +247,7 @@ class BatchQueueRates:
         refused: Items that were not accepted, per second.
         consumed: Items whose handler returned, per second.
         dead_lettered: Items that the `dead_letter` handler has kept, per second.
-        failed: Items that failed for good otherwise, per second.
+        failed: Other items that failed for good, per second.
         unhandled: Items without a handler, per second.
         abandoned: Items that a shutdown gave up, per second.
     """
@@ -265,15 +264,15 @@ class BatchQueueRates:
     abandoned: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields by name; all of them are JSON."""
+        """Return the fields by name; all are JSON values."""
         return asdict(self)
 
 
 def rates_between(earlier: "BatchQueueStats", later: "BatchQueueStats") -> BatchQueueRates:
-    """Compare two snapshots of one queue.
+    """Return the rates between two snapshots of one queue.
 
     Raises:
-        ConfigError: They are of different queues, or `earlier` is not the earlier one.
+        ConfigError: The snapshots are of different queues, or `earlier` is not the earlier one.
     """
     if earlier.name != later.name:
         raise ConfigError(
@@ -307,7 +306,7 @@ class PartitionStats:
         used_percentage: `used` in percent of `buffer_size`, 0 to 100.
         owner: Index of the drain thread that takes from it, from 0.
         attempts: Items that producers tried to enqueue.
-        busy_s: Time that handlers were called for its items so far, in seconds.
+        busy_s: Time spent in handlers for its items so far, in seconds.
         types: The classes and tags that are routed to it.
     """
 
@@ -329,13 +328,13 @@ class HandlerStats:
         failed: Items whose handler raised in their last attempt.
         batches: Calls of `consume`.
         ns_per_item: Moving average of the time in `consume`, in nanoseconds per item.
-        call_ms_p50: Half of the calls took no longer, in milliseconds; at most an eighth above the
-            exact value. Each attempt counts as a call. 0.0 before the first call.
-        call_ms_p99: 99 % of the calls took no longer; the same.
+        call_ms_p50: Median duration of a call, in milliseconds; at most an eighth above the exact
+            value. Each attempt counts as a call. 0.0 before the first call.
+        call_ms_p99: 99th percentile of the duration of a call; otherwise as `call_ms_p50`.
         call_ms_max: The longest call so far, in milliseconds, exactly.
         batch_items_mean: Items, or rows, per call.
-        in_call_s: How long the call takes so far that runs now, in seconds; the longest if there
-            are several, 0.0 if there is none.
+        in_call_s: Time spent so far in the running call, in seconds; of several the longest, 0.0 if
+            there is none.
     """
 
     consumed: int
@@ -371,7 +370,7 @@ class DrainThreadStats:
 
 
 MOST_ROWS = 12
-"""Rows of a table, so that it fits a screen."""
+"""The most rows of a table, so that it fits on a screen."""
 
 _HANDLER_COLUMNS = ("type", "consumed", "failed", "items per call", "p50", "p99", "max", "in call")
 
@@ -381,7 +380,7 @@ def stats_html(stats: "BatchQueueStats", title: str | None = None) -> str:
 
     Args:
         stats: The statistics.
-        title: What stands above. Default: None, the name of the queue.
+        title: The caption. Default: None, the name of the queue.
     """
     handlers = sorted(
         stats.handlers().items(), key=lambda each: -each[1].ns_per_item * each[1].consumed
@@ -407,7 +406,7 @@ def stats_html(stats: "BatchQueueStats", title: str | None = None) -> str:
 
 
 def table_html(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> str:
-    """Return a table, of which at most `MOST_ROWS` rows are shown."""
+    """Return a table that shows at most `MOST_ROWS` of the rows."""
     caption = f"<caption>{escape(title)}</caption>" if title else ""
     head = f"<tr>{_cells('th', columns)}</tr>" if columns else ""
     body = "".join(f"<tr>{_cells('td', row)}</tr>" for row in rows[:MOST_ROWS])
@@ -427,22 +426,22 @@ def _cells(tag: str, texts: Iterable[str]) -> str:
 
 _WIDTH, _BAR, _ROW, _LEFT, _TOP = 760, 560, 22, 90, 46
 _SMALLEST = 1.0
-"""Partitions that are narrower are drawn together."""
+"""Partitions that are narrower than this are drawn together."""
 
 _OTHER_FORMATS = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".pdf", ".ps"}
 
 _COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#F0E442", "#E69F00", "#D55E00", "#CC79A7")
-"""Of Okabe and Ito, which colour-blind people can distinguish."""
+"""The palette of Okabe and Ito, which colour-blind people can distinguish."""
 
 
 _Loads = list[tuple[PartitionStats, float]]
 
 
 def draw(stats: "BatchQueueStats", path: LocalPath) -> None:
-    """Write the picture into a file.
+    """Write the picture to a file.
 
     Raises:
-        ConfigError: `path` is not one, or names a file of another format.
+        ConfigError: `path` is not a path, or names a file of another format.
     """
     file = local_path("picture: path", path)
     stem, suffix = os.path.splitext(os.fspath(path))
@@ -455,10 +454,10 @@ def draw(stats: "BatchQueueStats", path: LocalPath) -> None:
 
 
 def picture(stats: "BatchQueueStats") -> str:
-    """Return two bars for each drain thread: as partitions were dealt, and as they are now.
+    """Return an SVG with two bars per drain thread: partitions as first dealt, and as they are now.
 
-    A partition is as wide as the time that handlers were called for its items. If no call has
-    taken any time, it is as wide as its attempts.
+    The width of a partition is the time spent in handlers for its items or, if no call has taken
+    any time, its attempts.
     """
     partitions = [stats.partition(index) for index in range(stats.partition_count)]
     is_timed = any(partition.busy_s > 0 for partition in partitions)
@@ -528,7 +527,7 @@ _RARE = ("refused", "dead_lettered", "failed", "unhandled", "abandoned")
 
 
 def figures_of(stats: "BatchQueueStats") -> list[tuple[str, str]]:
-    """Return the main figures with their names; those that are mostly 0 only if they are not."""
+    """Return the main figures with their names; those that are usually 0 only if they are not."""
     figures = [("produced", f"{stats.produced:_}"), ("consumed", f"{stats.consumed:_}")]
     rare = [(name, getattr(stats, name)) for name in _RARE]
     figures += [(name.replace("_", " "), f"{count:_}") for name, count in rare if count]
