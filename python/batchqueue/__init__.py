@@ -85,7 +85,7 @@ _ON_FIRST_USE = {
     "run_until_signal": "batchqueue.service",
     "serve_metrics": "batchqueue.metrics",
 }
-"""The modules that take long to import and that many programs do without, by public name."""
+"""The modules that are slow to import and that many programs do not need, by public name."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The errors of `batchqueue`. Each message holds the value, the limit and the remedy."""
+"""The errors of `batchqueue`. Each message contains the value, the limit and the remedy."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -29,7 +29,7 @@ class QueueForkedError(BatchQueueError, RuntimeError):
 
 
 class ReentrantProduceError(BatchQueueError, RuntimeError):
-    """The wait of a handler would never end: what it waits for waits for the handler."""
+    """A handler would wait forever: what it waits for waits for the handler."""
 
 
 class ProduceTimeoutError(BatchQueueError, TimeoutError):
@@ -48,16 +48,17 @@ class ProduceTimeoutError(BatchQueueError, TimeoutError):
 
 
 class BatchFailed(BatchQueueError, RuntimeError):
-    """A handler raises or returns this for a part of its batch. The others count as consumed.
+    """A handler raises or returns this for the failed part of its batch; the rest is consumed.
 
-    What failed is tried again by the `RetryPolicy`, if there is one, or else counts as failed; it
-    is not bisected. One without items or rows is a success of the whole batch.
+    The failed part is tried again under the `RetryPolicy`, if there is one; otherwise it counts as
+    failed. It is not bisected. An instance without items or rows means that the whole batch
+    succeeded.
 
     Attributes:
-        items: The objects of the batch that failed, or None.
-        indexes: The positions in the batch of what failed, or None.
-        cause: The exception behind it, or None.
-        results: The results of the others, or None.
+        items: The failed objects of the batch, or None.
+        indexes: The positions of the failed items or rows, or None.
+        cause: The underlying exception, or None.
+        results: One result for each item of the list, or None.
     """
 
     items: list[Any] | None
@@ -76,17 +77,17 @@ class BatchFailed(BatchQueueError, RuntimeError):
         """Name what failed, by `items` or by `indexes`.
 
         Args:
-            items: The objects themselves, found by identity, in any order; one that is twice in the
+            items: The failed objects, found by identity, in any order; one that is twice in the
                 batch may be named twice. For Arrow data, record batches of the list.
             indexes: Positions from 0 up in the list that the handler got. For Arrow data, numbers
                 of rows, counted through all record batches of the list.
-            cause: The exception behind it. `RetryPolicy.retry_on` is about the cause then.
+            cause: The underlying exception. If given, `RetryPolicy.retry_on` applies to it.
             results: For submitted items, one result for each item of the list that the handler got;
-                what is given for those that failed is ignored. Default: the result of an item that
-                did not fail is None.
+                results given for failed items are ignored. Default: None for each item that did not
+                fail.
 
         Raises:
-            ConfigError: Both of `items` and `indexes` are given, or neither; an index is not an int
+            ConfigError: Both or neither of `items` and `indexes` are given; an index is not an int
                 from 0 up; or `cause` is not an exception.
         """
         if (items is None) == (indexes is None):

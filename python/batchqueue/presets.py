@@ -1,10 +1,10 @@
-"""Ready settings for common queues, as functions that return a `BatchQueueConfig`.
+"""Ready-made settings for common queues, as functions that return a `BatchQueueConfig`.
 
-An argument of a preset sets the field of `BatchQueueConfig` with the same name, and means what is
-documented there; a preset has defaults that suit its purpose. Its docstring describes only what the
-config does not: arguments of the preset alone, and why a default differs. All of them take
+An argument of a preset sets the field of `BatchQueueConfig` with the same name, which documents it;
+the defaults suit the purpose of the preset. The docstring of a preset describes only what the
+config does not: its additional arguments, and why a default differs. All presets take
 `max_batch_items`, `max_delay_ms`, `retry`, `error_handler` and `dead_letter` as well;
-`dataclasses.replace` changes the settings without an argument.
+`dataclasses.replace` changes any other setting.
 
 Example:
     >>> from batchqueue import BufferStrategy
@@ -46,7 +46,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-# Settings of batches and failures that every preset passes on as they are.
+# Settings of batches and failures that every preset passes on unchanged.
 
 
 class BatchSettings(TypedDict, total=False):
@@ -119,8 +119,8 @@ def l2_persistence(
 ) -> BatchQueueConfig[Any]:
     """Return the settings of a queue of `L2PersistenceWorker`s.
 
-    It has a drain thread, and another per four cores. It never drops a partial: while a partition
-    is full, L1 waits.
+    It has one drain thread, plus one per four cores. It never drops a partial: while a partition is
+    full, L1 waits.
     """
     return BatchQueueConfig(
         threads=threads,
@@ -177,7 +177,7 @@ def sql_batch(  # noqa: D417 - the other arguments are those of BatchQueueConfig
 
     Args:
         consumer_factory: Makes a writer; called once per drain thread.
-        writers: Drain threads, and as many partitions; 4 by default. Give 1 where the database
+        writers: Number of drain threads and of partitions; 4 by default. Give 1 if the database
             takes one writer at a time, as SQLite does.
     """
     return BatchQueueConfig(
@@ -194,7 +194,7 @@ def sql_batch(  # noqa: D417 - the other arguments are those of BatchQueueConfig
 
 # Settings of queues whose consumer sends each batch to another process or system.
 #
-# Such a consumer mostly waits. A few of these queues have a thread each; many of them share the
+# Such a consumer mostly waits. A few such queues can have a thread each; many should share the
 # threads of one pool with `shared=True`.
 
 
@@ -225,14 +225,14 @@ def remote_client(  # noqa: D417 - the other arguments are those of BatchQueueCo
     Args:
         consumer: Sends a batch. Two threads never enter it concurrently.
         shared: Drain on the pool `IO_POOL` instead of threads of this queue.
-        threads: Drain threads, unless shared; 1 by default. More threads only take turns at the
-            consumer.
+        threads: Drain threads, unless shared; 1 by default. More threads would only take turns at
+            the consumer.
         pool_threads: Threads of the pool, if shared; half of the cores by default. The first queue
-            that names the pool decides.
+            that names the pool decides its size.
 
     Raises:
-        ConfigError: `pool_threads` is given and `shared` is not, or `threads` beside `shared`; or a
-            setting is invalid.
+        ConfigError: `pool_threads` is given without `shared`, or `threads` with it; or a setting is
+            invalid.
     """
     return BatchQueueConfig(
         **_scheduler(shared, threads, pool_threads),
@@ -261,21 +261,21 @@ def exporter(  # noqa: D417 - the other arguments are those of BatchQueueConfig
 ) -> BatchQueueConfig[T]:
     """Return the settings of a queue that exports items to another system.
 
-    With `BufferStrategy.BLOCKING`, for exports that must be complete, as over gRPC, producers wait
-    for a slow system. Give `IF_POSSIBLE` where they must not, as with traces or logs for Kafka: an
-    item that finds the queue full is refused and counted.
+    With `BufferStrategy.BLOCKING`, for exports that must be complete, such as over gRPC, producers
+    wait for a slow system. Give `IF_POSSIBLE` if they must not wait, as for traces or logs to
+    Kafka: an item that finds the queue full is refused and counted.
 
     Args:
         consumer: Exports a batch. Two threads never enter it concurrently.
         shared: Drain on the pool `IO_POOL` instead of threads of this queue.
-        threads: Drain threads, unless shared; 1 by default. More threads only take turns at the
-            consumer.
+        threads: Drain threads, unless shared; 1 by default. More threads would only take turns at
+            the consumer.
         pool_threads: Threads of the pool, if shared; half of the cores by default. The first queue
-            that names the pool decides.
+            that names the pool decides its size.
 
     Raises:
-        ConfigError: `pool_threads` is given and `shared` is not, or `threads` beside `shared`; or a
-            setting is invalid.
+        ConfigError: `pool_threads` is given without `shared`, or `threads` with it; or a setting is
+            invalid.
     """
     return BatchQueueConfig(
         **_scheduler(shared, threads, pool_threads),

@@ -25,10 +25,11 @@ def run_until_signal(
 ) -> int:
     """Wait for a signal in the main thread, then shut queues down and deliver what they accepted.
 
-    Without it, SIGTERM ends a process immediately, and what its queues accepted is lost. On the
-    first signal all queues refuse items from outside; then they are shut down in turn, the last
-    created first, so that a stage can still feed an earlier created one. A second signal gives up
-    what is not handled by then. The former signal handlers are restored before the call returns.
+    Without it, SIGTERM ends a process immediately, and the items that its queues have accepted are
+    lost. On the first signal, all queues refuse items from outside; then they are shut down one by
+    one, the last created first, so that a stage can still feed an earlier created one. A second
+    signal abandons the items that are not handled by then. The former signal handlers are restored
+    before the call returns.
 
     Args:
         queues: The queues to shut down, at least one.
@@ -95,7 +96,7 @@ class _GivenUpError(Exception):
 
 
 class _Given:
-    """The flag of the second signal as the core asks for it, a few times per second."""
+    """The flag of the second signal, as an event that the core polls a few times per second."""
 
     def __init__(self, flag: Flag) -> None:
         self._flag = flag
@@ -118,7 +119,7 @@ def _cores_of(queues: tuple[Any, ...]) -> list[_core.Queue]:
                 f"run_until_signal got {queue!r}, {a_type(queue)}; give queues, each "
                 "as an argument: run_until_signal(first, second)"
             )
-        _ = core.running  # raises for a queue of the parent
+        _ = core.running  # raises for a queue that was made before a fork
         cores[core._number] = core
     return [cores[number] for number in sorted(cores, reverse=True)]
 
@@ -145,7 +146,7 @@ def _check_thread() -> None:
             "Python delivers signals to the main thread only; call it there, and run the rest in "
             "other threads"
         )
-    asyncio: Any = sys.modules.get("asyncio")  # who has not imported it runs no loop
+    asyncio: Any = sys.modules.get("asyncio")  # a program that has not imported it runs no loop
     if asyncio is not None and asyncio._get_running_loop() is not None:
         raise ConfigError(
             "run_until_signal was called in a coroutine and would block its event loop; use "

@@ -1,7 +1,7 @@
-"""Rejects sub-interpreters, where the core must not be loaded. It is imported before the core.
+"""The check against sub-interpreters, where the core must not be loaded; imported before the core.
 
 The core's classes, its threads and its list of queues belong to the process: a sub-interpreter
-would share them, and its end would close the queues of all other interpreters.
+would share them, and when it ended, the queues of all other interpreters would be closed.
 """
 
 from importlib import import_module

@@ -1,1 +1,1 @@
-"""What every room of the package uses: words, checks, signals, threads, the log."""
+"""The basics that every room of the package uses: words, checks, signals, threads, the log."""

@@ -1,9 +1,9 @@
-"""`BackgroundLog`: lines of threads that others wait for, written to the log by another thread.
+"""`BackgroundLog`: logging for threads that must not block; a separate thread writes the lines.
 
-A handler of `logging` is the program's: it may block, or hand rows to the very pipeline whose line
-it gets. So threads that hold a lock, renew a lease or take a cut only leave their lines here. One
-thread of the process writes them, in order. While that thread is held up, a bounded number of lines
-waits; those beyond are counted and dropped.
+A handler of `logging` belongs to the program: it may block, or hand rows to the very pipeline that
+logs the line. Threads that hold a lock, renew a lease or take a cut therefore only queue their
+lines here. One thread of the process writes them, in order. While that thread is held up, a bounded
+number of lines waits; further lines are counted and dropped.
 """
 
 import atexit
@@ -21,16 +21,16 @@ from batchqueue._core import Counter
 from batchqueue.base.words import counted
 
 _MOST_LINES = 1_000
-"""Lines that wait for the log; those beyond are dropped and counted."""
+"""The most lines that wait for the log; further lines are dropped and counted."""
 
 _LAST_S = 2.0
-"""Seconds that the end of the interpreter waits for lines."""
+"""Seconds that the exit of the interpreter waits for lines."""
 
 _Line = tuple[logging.Logger, logging.LogRecord]
 
 
 class _LineWriter:
-    """The thread that writes lines, started with the first, and the lines that wait for it.
+    """The thread that writes lines, started with the first line, and the lines that wait for it.
 
     `put` takes no lock, so that a signal handler may call it wherever it interrupts its thread.
 
@@ -50,12 +50,12 @@ class _LineWriter:
 
     @property
     def stuck_s(self) -> float:
-        """For how many seconds the line in hand has been written; 0.0 if there is none."""
+        """Seconds spent so far on the line being written; 0.0 if there is none."""
         since = self._busy_since
         return 0.0 if since is None else time.monotonic() - since
 
     def put(self, line: _Line) -> None:
-        """Have a line written, unless too many wait."""
+        """Queue a line, unless too many wait."""
         if self._lines.qsize() >= _MOST_LINES:
             self.dropped.add(1)
             return
@@ -63,9 +63,9 @@ class _LineWriter:
         self._start()
 
     def flush(self, timeout: float) -> bool:
-        """Wait until what was put before is written; return whether it is.
+        """Wait until all earlier lines are written; return whether they are.
 
-        The writer itself does not wait: a handler of the log may end a run.
+        On the writer's thread it does not wait: a log handler may end a run, which flushes the log.
 
         Args:
             timeout: Seconds.
@@ -90,7 +90,7 @@ class _LineWriter:
                 thread = threading.Thread(target=self._run, name="batchqueue-log", daemon=True)
                 thread.start()
                 self._thread = thread
-        except RuntimeError:  # the interpreter ends, or the system has no thread left
+        except RuntimeError:  # the interpreter is ending, or the system is out of threads
             while not self._lines.empty():
                 self._write(self._lines.get())
         finally:
@@ -115,7 +115,7 @@ class _LineWriter:
         try:
             if logger.isEnabledFor(record.levelno):
                 logger.handle(record)
-        except BaseException:  # of the program's handler; the next line may succeed
+        except BaseException:  # from the program's handler; the next line may succeed
             if logging.raiseExceptions and sys.stderr:
                 traceback.print_exc()
         finally:
@@ -161,7 +161,7 @@ class BackgroundLog:
         self._put(logging.ERROR, text, arguments, with_error=True)
 
     def log(self, level: int, text: str, *arguments: object) -> None:
-        """Log a line of a level of `logging`."""
+        """Log a line at a level of `logging`."""
         self._put(level, text, arguments)
 
     def _put(
@@ -192,10 +192,10 @@ class _Subject:
 
 
 class ChangeLog:
-    """Logs the state of a subject when it differs from the state that was logged last.
+    """A log of the states of subjects, with a line when a state differs from the last one logged.
 
-    A subject has at most one line per `interval_s`. What changes sooner is logged when the time
-    has come, if it is still different, and the line says how many changes were left out.
+    A subject has at most one line per `interval_s`. A sooner change is logged once the interval is
+    over, if the state still differs, and the line says how many changes were left out.
     """
 
     def __init__(
@@ -221,12 +221,12 @@ class ChangeLog:
         level: int,
         line: Callable[[], str],
     ) -> None:
-        """Take note of a state.
+        """Note the state of a subject, and log it if a line is due.
 
         Args:
-            subject: What it is the state of.
+            subject: What the state belongs to.
             state: The state.
-            initial: The state that needs no line, if it is the first.
+            initial: The state that needs no line if it is the first.
             level: The level of the line, as in `logging`.
             line: Returns the line that says what the state is.
         """
@@ -247,7 +247,7 @@ class ChangeLog:
 
 
 def flush_log(timeout: float = 1.0) -> bool:
-    """Wait until the lines that were left before are written; return whether they are.
+    """Wait until all earlier lines are written; return whether they are.
 
     Args:
         timeout: Seconds; the log may be held up. Default: 1.
@@ -256,12 +256,12 @@ def flush_log(timeout: float = 1.0) -> bool:
 
 
 def log_stuck_s() -> float:
-    """Return for how many seconds the log has been taking a line; 0.0 if it is not."""
+    """Return the seconds spent so far on the line being written; 0.0 if there is none."""
     return _writer.stuck_s
 
 
 def log_lines_dropped() -> int:
-    """Return how many lines were dropped, in this process, because too many waited."""
+    """Return how many lines this process has dropped because too many waited."""
     return _writer.dropped.value
 
 

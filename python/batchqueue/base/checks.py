@@ -1,4 +1,4 @@
-"""What arguments must be: numbers, switches, local paths, and the optional packages they need."""
+"""Checks of arguments: numbers, switches, local paths, and the optional packages they need."""
 
 import datetime
 import math
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ABOVE_0 = math.ulp(0.0)
-"""The least of numbers that must be above 0."""
+"""The least number above 0."""
 BELOW_1 = math.nextafter(1.0, 0.0)
-"""The most of numbers that must be below 1."""
+"""The greatest number below 1."""
 
 
 def is_whole(value: object, least: float = -math.inf, most: float = math.inf) -> TypeGuard[int]:
@@ -43,10 +43,10 @@ def check_whole(
     """Raise ConfigError unless a value is an int within limits.
 
     Args:
-        name: What the value is called.
+        name: The name of the value, for errors.
         value: The value.
         least: The least valid value.
-        most: The greatest. Default: there is none.
+        most: The greatest valid value. Default: no limit.
         give: The remedy. Default: "an int" and the limits.
         is_optional: Whether None is valid. Default: False.
     """
@@ -67,11 +67,11 @@ def check_finite(
     """Raise ConfigError unless a value is a finite number within limits.
 
     Args:
-        name: What the value is called.
+        name: The name of the value, for errors.
         value: The value.
         least: The least valid value.
         example: The end of the remedy. Default: none.
-        most: The greatest valid value. Default: there is none.
+        most: The greatest valid value. Default: no limit.
         give: The remedy. Default: "a finite number", the least one, and `example`.
     """
     if not is_finite(value, least, most):
@@ -96,10 +96,10 @@ def refuse_duration(name: str, value: object) -> None:
         )
 
 
-# Paths of local files, as users give them. What looks like an address elsewhere is refused.
+# Paths of local files, as users give them. Anything that looks like a remote address is refused.
 #
-# To `open`, "s3://bucket/orders" is a file in a folder with the name "s3:". Every argument that
-# names a local file or folder goes through `local_path`.
+# To `open`, "s3://bucket/orders" is a file in a folder named "s3:". Every argument that names a
+# local file or folder goes through `local_path`.
 
 
 LocalPath = str | os.PathLike[str]
@@ -109,21 +109,21 @@ _KNOWN_SCHEMES = (
     *("http", "https", "iceberg", "jdbc", "oci", "oss", "postgres", "postgresql", "redis"),
     *("s3", "s3a", "s3n", "sftp", "sqlite", "viewfs", "wasb", "wasbs", "webhdfs"),
 )
-"""These are meant even without a slash, as in "file:metrics.db?mode=ro"."""
+"""These count as schemes even without a slash, as in "file:metrics.db?mode=ro"."""
 
 ON_THIS_MACHINE = "give the path of a local or mounted folder"
-"""The remedy where there is no other."""
+"""The default remedy."""
 
 
 def scheme_of(path: str) -> str | None:
-    """Return the scheme of what looks like an address; None for a path.
+    """Return the scheme of a text that looks like an address; None for a path.
 
     >>> scheme_of("s3://bucket/orders"), scheme_of("hdfs:orders"), scheme_of("dbfs:/orders")
     ('s3', 'hdfs', 'dbfs')
     >>> scheme_of("orders/monday:1.csv"), scheme_of("monday:1.csv"), scheme_of("C:/orders")
     (None, None, None)
     """
-    # A single letter is a drive of Windows. `Path("s3://bucket")` has one slash: "s3:/bucket".
+    # A single letter is a Windows drive. `Path("s3://bucket")` has one slash: "s3:/bucket".
     found = re.match(r"([a-z][a-z0-9+.-]+):/", path, re.IGNORECASE)
     scheme = found[1] if found else path.partition(":")[0] if ":" in path else ""
     return scheme if found or scheme.lower() in _KNOWN_SCHEMES else None
@@ -132,15 +132,15 @@ def scheme_of(path: str) -> str | None:
 def local_path(name: str, given: object, remedy: str = ON_THIS_MACHINE) -> "Path":
     """Return a path on this machine, absolute and with `~` expanded.
 
-    A local folder whose name looks like a scheme has another path: "./s3:/bucket".
+    For a local folder whose name looks like a scheme, give a path like "./s3:/bucket".
 
     Args:
-        name: What the argument is called, for errors.
+        name: The name of the argument, for errors.
         given: What the user gave: a str, or an object with `__fspath__`, such as a `Path`.
-        remedy: What to use for another place than a local folder.
+        remedy: What to use for any place other than a local folder.
 
     Raises:
-        ConfigError: It is not a path, is empty, or has a scheme.
+        ConfigError: `given` is not a path, is empty, or has a scheme.
     """
     from pathlib import Path
 
@@ -165,9 +165,9 @@ def require(module: str, user: str, extra: str) -> None:
     """Check that a module of an optional package can be imported.
 
     Args:
-        module: Its full name.
+        module: The full name of the module.
         user: The class or function that needs it.
-        extra: The extra of batchqueue that brings the package.
+        extra: The extra of batchqueue that installs the package.
 
     Raises:
         MissingPackageError: The module cannot be imported.

@@ -1,10 +1,10 @@
-"""Casts of Arrow data that refuse what Arrow's own casts, although called safe, change in silence.
+"""Casts of Arrow data that refuse the values that Arrow's own safe casts silently change.
 
-Arrow checks integers, times of another unit, and digits after the point. It does not check that a
-decimal fits the bits of the type that it is rescaled to, and returns another number: for 29 % of
-the decimals that `decimal128(38, 18)` cannot hold, and for some that `decimal128(38, 0)` can. It
-turns a number that is too large for a float into infinity, every number but zero into true, and a
-time into its date.
+Arrow checks integers, changes of the unit of times, and digits after the point. It does not check
+that a decimal fits the bits of the type that it is rescaled to, and returns a different number: for
+29 % of the decimals that `decimal128(38, 18)` cannot hold, and for some that `decimal128(38, 0)`
+can. It turns a number that is too large for a float into infinity, every number except zero into
+true, and a timestamp into its date.
 """
 
 from typing import Any, TypeVar
@@ -19,17 +19,17 @@ _Data = TypeVar("_Data", pa.Array, pa.ChunkedArray)
 
 
 def exact_cast(values: _Data, kind: pa.DataType) -> _Data:
-    """Return values in another type, each of them the same value.
+    """Cast values to another type without changing them.
 
-    A float of fewer bits, and the float of a decimal, are the nearest one; a float as a decimal is
-    the nearest as well. Any other value that the type does not have is an error.
+    Casts to a float of fewer bits, from a decimal to a float, and from a float to a decimal give
+    the nearest value. Any other value that the type cannot hold is an error.
 
     Args:
         values: The values.
-        kind: The type.
+        kind: The new type.
 
     Raises:
-        ArrowInvalid: A value does not fit the type; the message has it.
+        ArrowInvalid: A value does not fit the type; the message shows it.
         ArrowNotImplementedError: Arrow has no cast between the types.
     """
     if isinstance(values, pa.ChunkedArray):
@@ -45,11 +45,11 @@ def exact_cast(values: _Data, kind: pa.DataType) -> _Data:
 
 
 def exact_cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Do the same to the columns of a record batch.
+    """Cast the columns of a record batch as `exact_cast` casts values.
 
     Args:
         batch: The rows.
-        schema: With the same names, in the same order.
+        schema: The new schema, with the same names in the same order.
 
     Raises:
         ArrowInvalid: As `exact_cast`; or a column has nulls that the schema forbids.
@@ -63,10 +63,10 @@ def exact_cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch
 
 
 def _check(before: Any, after: Any) -> None:
-    """Compare values with what Arrow's cast has made of them.
+    """Compare values with the result of Arrow's cast.
 
     Raises:
-        ArrowInvalid: They differ.
+        ArrowInvalid: A value was changed.
     """
     if before.type == after.type:
         return
@@ -84,7 +84,7 @@ def _unfitting(value: Any, kind: pa.DataType, wanted: pa.DataType) -> pa.ArrowIn
 
 
 def _first_refused(values: Any, kind: pa.DataType) -> Any:
-    """Return the first value that Arrow refuses to cast, which its errors about decimals lack."""
+    """Return the first value that Arrow refuses to cast; its errors about decimals lack it."""
     while len(values) > 1:
         first, second = values[: len(values) // 2], values[len(values) // 2 :]
         try:
@@ -97,7 +97,7 @@ def _first_refused(values: Any, kind: pa.DataType) -> Any:
 
 
 def _changed(before: pa.Array, after: pa.Array) -> pa.Array | None:
-    """Return for each value whether the cast has changed it; None if none is."""
+    """Return for each value whether the cast changed it; None if no value can have changed."""
     kind, made = before.type, after.type
     if _is_number(kind) and (
         types.is_boolean(made)
@@ -120,7 +120,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _returns(after: pa.Array, before: pa.Array) -> bool:
-    """Return whether a cast back gives the values that there were."""
+    """Return whether casting back gives the original values."""
     try:
         return bool(after.cast(before.type).equals(before))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -138,12 +138,12 @@ def _is_finite(values: pa.Array) -> pa.Array:
         return _compute.is_finite(values)
     if _is_number(values.type):
         return _compute.is_valid(values)
-    # Of the texts that Arrow reads as floats, those without a number have an n: "inf", "NaN".
+    # Of the texts that Arrow reads as floats, those that are not finite have an n: "inf", "NaN".
     return _compute.invert(_compute.match_substring(values, "n", ignore_case=True))
 
 
 def _parts(values: pa.Array) -> list[pa.Array]:
-    """Return the values within those of a nested type, and those of a dictionary."""
+    """Return the child values of a nested type, or the values of a dictionary."""
     kind = values.type
     if types.is_dictionary(kind):
         return [values.dictionary]

@@ -1,6 +1,6 @@
-"""How to open a catalog of Iceberg tables in any process.
+"""`CatalogHandle`, which opens a catalog of Iceberg tables in any process.
 
-The store and the source of Iceberg share it, and the source needs nothing else of the store.
+The Iceberg store and the Iceberg source share it; the source needs nothing else of the store.
 """
 
 import os
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 _OPENINGS = 3
-"""Attempts to open a catalog in SQL: another process may be first to create each of its tables."""
+"""Attempts to open an SQL catalog: another process may be first to create each of its tables."""
 
 
 class CatalogHandle:
@@ -22,8 +22,8 @@ class CatalogHandle:
         """Describe a catalog without opening it.
 
         Args:
-            catalog: Its name in pyiceberg's configuration; or its properties, with its `name` among
-                them; or `None` for the default catalog.
+            catalog: The name of the catalog in pyiceberg's configuration; or its properties,
+                including its `name`; or `None` for the default catalog.
         """
         self._described = dict(catalog) if isinstance(catalog, Mapping) else catalog
         self._class: type | None = None
@@ -41,7 +41,7 @@ class CatalogHandle:
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether other processes cannot reach it."""
+        """Whether the catalog is out of reach of other processes."""
         if not isinstance(self._described, dict):
             return False
         uri = str(self._described.get("uri"))

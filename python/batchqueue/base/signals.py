@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the first stops, the next gives up what is in hand."""
+"""SIGTERM and Ctrl-C: the first signal stops, the next gives up the work in progress."""
 
 import math
 import os
@@ -20,9 +20,9 @@ _SLICE_S = 0.5
 
 
 def wait_for(event: threading.Event, timeout: float | None = None) -> bool:
-    """Wait for an event; Ctrl-C ends the wait whenever it comes.
+    """Wait for an event; Ctrl-C ends the wait, whenever it arrives.
 
-    `event.wait()` does not end if the signal comes just before the main thread blocks, or to
+    `event.wait()` does not end if the signal arrives just before the main thread blocks, or in
     another thread: the interpreter calls the handler in the main thread, which sleeps.
 
     Args:
@@ -42,13 +42,13 @@ def wait_for(event: threading.Event, timeout: float | None = None) -> bool:
 
 
 class Flag:
-    """What a signal handler sets, and another place polls.
+    """A flag that a signal handler sets and other code polls.
 
-    Not a `threading.Event`: its `set` takes the lock that its `wait` holds now and then, and a
-    handler that interrupts `wait` there would wait for its own thread for ever.
+    Not a `threading.Event`, whose `set` takes the lock that its `wait` holds now and then: a
+    handler that interrupts `wait` there would deadlock with its own thread.
 
     Attributes:
-        is_set: Whether it is set.
+        is_set: Whether the flag is set.
     """
 
     def __init__(self) -> None:
@@ -62,10 +62,10 @@ class Flag:
 class AwaitedFlag(Flag):
     """A flag that the main thread waits for, without polling.
 
-    Make it before the signal handlers that set it, and close it after they are gone: until then the
-    interpreter writes to its pipe on every signal that has a handler. A handler could not do that:
-    it waits for the main thread, whose read is not interrupted by a signal that comes just before,
-    or to another thread.
+    Make it before the signal handlers that set it are installed, and close it after they are
+    removed: in between, the interpreter writes to its pipe on every signal that has a handler. A
+    handler could not write itself: it waits for the main thread, whose read is not interrupted by a
+    signal that arrives just before it, or in another thread.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class AwaitedFlag(Flag):
     def wait(self) -> None:
         """Wait until the flag is set."""
         while not self.is_set:
-            os.read(self._read, 1)  # not select, which takes no file beyond the 1,024th
+            os.read(self._read, 1)  # not select, which rejects descriptors above 1,023
 
     def close(self) -> None:
         """Close the pipe."""
@@ -95,11 +95,11 @@ def signals(
     Args:
         stop: Set by the first signal.
         give_up: Set by the next one.
-        what: What the first one does, for the log.
+        what: What the first signal does, for the log.
         numbers: The signals.
 
     Yields:
-        The signals that are handled: not those that the process ignores.
+        The handled signals: all except those that the process ignores.
     """
     if threading.current_thread() is not threading.main_thread():
         yield []
@@ -108,7 +108,7 @@ def signals(
     def note(number: int, frame: FrameType | None) -> None:
         del frame
         name = signal.Signals(number).name
-        # Another signal may interrupt the log: it must find that it is the second one.
+        # The flag is set first: another signal may interrupt the log, and must count as the second.
         if stop.is_set:
             give_up.set()
             _log.warning("%s again: giving up what is in hand", name)
@@ -117,7 +117,7 @@ def signals(
             _log.info("%s: %s", name, what)
 
     before = {number: signal.getsignal(number) for number in numbers}
-    # None: set by another language, and it could not be put back.
+    # None: a handler that was not set from Python, and that could not be restored.
     mine = [number for number in before if before[number] not in (signal.SIG_IGN, None)]
     for number in mine:
         signal.signal(number, note)

@@ -1,4 +1,4 @@
-"""Drain threads and workers of shared pools, as Python knows its threads."""
+"""Drain threads and workers of shared pools, registered as threads of Python."""
 
 import contextlib
 import os
@@ -11,11 +11,11 @@ from typing import Any
 
 
 def run(name: str, body: Callable[[], None]) -> None:
-    """Run a native thread from its start to its end.
+    """Run the body of a native thread, set up like a thread of `threading`.
 
-    A thread of `threading` starts in the same way: it is listed under its name, and the hooks that
-    `threading.settrace` and `threading.setprofile` were given apply to it. The frame of this call
-    lies below those of all handlers, where debuggers expect one.
+    It is listed under its name, and the hooks of `threading.settrace` and `threading.setprofile`
+    apply to it. The frame of this call lies below those of all handlers, where debuggers expect
+    one.
 
     Args:
         name: What `threading.current_thread().name` returns, and `threadName` in the log.
@@ -37,9 +37,9 @@ def run(name: str, body: Callable[[], None]) -> None:
 
 
 def _forget(thread: threading.Thread) -> None:
-    """Take a thread that ends off the list: another may get its identifier.
+    """Remove a thread that ends from the list: another may get its identifier.
 
-    Python before 3.13 keeps a thread that it did not start in its list for ever.
+    Before 3.13, Python keeps threads that it did not start in its list forever.
     """
     with threading._active_limbo_lock:  # type: ignore[attr-defined]
         active = threading._active  # type: ignore[attr-defined]
@@ -51,19 +51,19 @@ def _forget(thread: threading.Thread) -> None:
 
 
 _MOST_FRAMES = 40
-"""Of a deeper stack, the innermost are shown."""
+"""The most frames of a stack that are shown: the innermost."""
 
 _FOLDER = os.path.dirname(os.path.dirname(__file__))
 _SURROUNDINGS = {os.path.join(_FOLDER, name) for name in ("base/threads.py", "aio/handlers.py")}
 """The files whose frames lie below those of a handler."""
 
 _coroutines: dict[int, Any] = {}
-"""By the identifier of a drain thread: the coroutine that it waits for."""
+"""The coroutine that each drain thread waits for, by the identifier of the thread."""
 
 
 @contextlib.contextmanager
 def waiting_for(coroutine: Any) -> Iterator[None]:
-    """While this is entered, the calling drain thread waits for a coroutine on an event loop."""
+    """Record, while entered, that the calling drain thread waits for a coroutine."""
     thread = threading.get_ident()
     _coroutines[thread] = coroutine
     try:
@@ -81,9 +81,9 @@ def name_of(ident: int) -> str | None:
 
 
 def stack_of(ident: int) -> str | None:
-    """Return the stack of the handler that a drain thread is inside of, as lines for the log.
+    """Return the stack of the handler that a drain thread is in, as lines for the log.
 
-    Returns None if there is none: the thread has ended, or runs no Python code.
+    Return None if there is no stack: the thread has ended, or runs no Python code.
     """
     waits = _coroutines.get(ident)
     if waits is not None:
@@ -96,17 +96,18 @@ def stack_of(ident: int) -> str | None:
 
 
 def _frames_below(frame: FrameType | None) -> list[FrameType]:
-    """Return the frames of a thread from the outermost on."""
+    """Return the frames of a thread, outermost first."""
     frames = [] if frame is None else [each for each, _ in traceback.walk_stack(frame)]
     return frames[::-1]
 
 
 def _frames_of(coroutine: Any) -> list[FrameType]:
-    """Return the frames of a coroutine, and of those that it awaits, from the outermost on."""
+    """Return the frames of a coroutine, and of those that it awaits, outermost first."""
     frames: list[FrameType] = []
     while (frame := _attribute(coroutine, "frame")) is not None:
         if _attribute(coroutine, "running"):
-            # The loop is blocked in it: its innermost frames are those of the loop's thread.
+            # The loop is blocked in the coroutine, whose innermost frames are those of the loop's
+            # thread.
             frames += _frames_from(frame)
             break
         frames.append(frame)

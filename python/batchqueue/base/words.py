@@ -1,6 +1,6 @@
 """The words in messages: articles and plurals, names of item types, times.
 
-The lowest file of the package, below the exceptions: it imports nothing of it.
+The lowest module of the package, below the exceptions: it imports no other.
 """
 
 
@@ -14,7 +14,7 @@ def a_type(value: object) -> str:
 
 
 def with_article(name: str) -> str:
-    """Return a name behind `a` or `an`, by its first letter. A leading `u` is that of `uint8`.
+    """Return a name after `a` or `an`, by its first letter. A leading `u` is read as in `uint8`.
 
     >>> with_article("RecordBatch"), with_article("_Order"), with_article("uint8")
     ('a RecordBatch', 'an _Order', 'a uint8')
@@ -32,7 +32,7 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     Args:
         number: How many there are.
         noun: What it counts, in the singular.
-        plural: The same in the plural. Default: with an `s`.
+        plural: The noun in the plural. Default: with an `s`.
     """
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
@@ -60,7 +60,7 @@ def unique_names(item_types: list[type | str]) -> list[str]:
 
 
 def has_own_equality(item_type: type | str) -> bool:
-    """Return whether a class is compared by its metaclass, so that it may be no key of a dict."""
+    """Return whether a metaclass defines equality, so that its class may not work as a dict key."""
     kind = type(item_type)
     return issubclass(kind, type) and (
         kind.__eq__ is not type.__eq__ or kind.__hash__ is not type.__hash__
@@ -68,7 +68,7 @@ def has_own_equality(item_type: type | str) -> bool:
 
 
 def duration(seconds: float) -> str:
-    """Return a time with its unit and three digits."""
+    """Return a time with its unit, to three significant digits."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"

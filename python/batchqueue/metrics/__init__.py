@@ -2,9 +2,9 @@
 
 | file | what |
 |---|---|
-| `names.py` | `MetricSpec`, one metric of a list; `QueueMetric`, the list of those of queues |
+| `names.py` | `MetricSpec`, one metric of a list; `QueueMetric`, the list for queues |
 | `reading.py` | reads all queues |
-| `prometheus.py` | `MetricCollector`, which all collectors share; a server for scrapes |
+| `prometheus.py` | `MetricCollector`, the base of all collectors; a server for scrapes |
 | `otel.py` | instruments for OpenTelemetry |
 """
 

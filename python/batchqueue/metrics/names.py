@@ -1,4 +1,4 @@
-"""`MetricSpec`: what the lists of metrics say of one metric. `QueueMetric`: the list for queues."""
+"""`MetricSpec`: one entry of a list of metrics. `QueueMetric`: the list for queues."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -10,7 +10,7 @@ class MetricSpec(NamedTuple):
     Attributes:
         name: As Prometheus shows it.
         kind: "counter", "gauge" or "histogram".
-        labels: Labels of its series, beside those that all metrics of its list have.
+        labels: Labels of its series, in addition to those of all metrics in its list.
         unit: Unit of the value.
         what: What the value means.
         changes: When the value changes.
@@ -107,13 +107,13 @@ class QueueMetric(Enum):
 
 
 LIMITS_NS = [4**power for power in range(5, 20)]
-"""The limits of the buckets of times, in nanoseconds: from 1 µs to 275 s, by the factor 4."""
+"""The limits of the buckets of times, in nanoseconds: from 1 µs to 275 s, in factors of 4."""
 
 LIMITS_ITEMS = [4**power for power in range(11)]
-"""The limits of the buckets of items: from 1 to 1 048 576, by the factor 4."""
+"""The limits of the buckets of items: from 1 to 1 048 576, in factors of 4."""
 
 MOST_TYPES = 100
-"""Types of a queue that have separate series, in order of registration."""
+"""The most types of a queue with separate series: the first that were registered."""
 
 OTHER_TYPES = "(other)"
-"""The label of what all further types have together."""
+"""The label that all further types share."""

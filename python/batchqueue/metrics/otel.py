@@ -24,7 +24,7 @@ _instrumented: "weakref.WeakSet[MeterProvider]" = weakref.WeakSet()
 
 
 class _Readings:
-    """Gives the instruments of one collection the same reading: each of them asks once."""
+    """The reading that the instruments of one collection share: each of them asks once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,18 +46,17 @@ class _Readings:
 def instrument(meter_provider: "MeterProvider | None" = None) -> None:
     """Offer the metrics of every queue of this process to OpenTelemetry.
 
-    Queues that are made later are included; queues that are shut down are, as long as they exist.
-    The names are those of `QueueMetric` without `_total`; the queue is the attribute `queue`.
-    OpenTelemetry has no asynchronous histogram, so each histogram is three counters, as Prometheus
-    shows it: `_bucket`, with the upper limit of each bucket in the attribute `le`, `_sum` and
-    `_count`.
+    Queues made later are included, and queues that are shut down as long as they exist. The names
+    are those of `QueueMetric` without `_total`; the queue is the attribute `queue`. OpenTelemetry
+    has no asynchronous histogram, so each histogram is three counters, as Prometheus shows it:
+    `_bucket`, with the upper limit of each bucket in the attribute `le`, `_sum` and `_count`.
 
     Args:
-        meter_provider: Where the instruments are made. A second call for it does nothing. Default:
-            the global provider.
+        meter_provider: The provider of the instruments. A second call for the same one does
+            nothing. Default: the global provider.
 
     Raises:
-        ConfigError: `meter_provider` is not one.
+        ConfigError: `meter_provider` is not a MeterProvider.
         MissingPackageError: OpenTelemetry is not installed: the extra `otel`.
     """
     require("opentelemetry.metrics", "metrics.instrument", "otel")

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: what every collector shares, that of all queues, a server for scrapes."""
+"""Metrics for Prometheus: a base of all collectors, the one for queues, a server for scrapes."""
 
 import logging
 import os
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 _log = logging.getLogger("batchqueue")
 
 Sample = tuple[Enum, tuple[str, ...], float | Buckets]
-"""A metric of a list, the values of all its labels, and its value: of a histogram its buckets."""
+"""A metric of a list, the values of all its labels, and its value: for a histogram, its buckets."""
 
 
 class MetricCollector(ABC):
     """A collector for `prometheus_client`, which reads a list of metrics at each scrape.
 
     Attributes:
-        metrics: The list: an enum, whose values are `MetricSpec`s.
-        labels: The labels that all of them have before their own.
+        metrics: The list: an enum whose values are `MetricSpec`s.
+        labels: The labels that all metrics have before their own.
     """
 
     metrics: ClassVar[type[Enum]]
     labels: ClassVar[tuple[str, ...]]
 
     def __init__(self) -> None:
-        """Check that there is a client.
+        """Check that prometheus_client is installed.
 
         Raises:
             MissingPackageError: prometheus_client is not installed: the extra `metrics`.
@@ -51,7 +51,7 @@ class MetricCollector(ABC):
 
     @abstractmethod
     def _samples(self) -> Iterable[Sample]:
-        """Read the samples. What is not known has none."""
+        """Read the samples. A value that is not known has none."""
 
     def _families(self, samples: Iterable[Sample]) -> "Iterable[Metric]":
         from prometheus_client.core import (
@@ -96,8 +96,8 @@ class QueueCollector(MetricCollector):
 def collector() -> QueueCollector:
     """Return a collector for every queue of this process, registered with the manager or not.
 
-    Queues that are made later are included; queues that are shut down are, as long as they exist.
-    Queues with the same name are one. The names of the metrics are those of `QueueMetric`.
+    Queues made later are included, and queues that are shut down as long as they exist. Queues with
+    the same name count as one. The names of the metrics are those of `QueueMetric`.
 
     Returns:
         A collector for a registry of `prometheus_client`. Register it once.
@@ -120,20 +120,19 @@ def collector() -> QueueCollector:
 def serve_metrics(port: int, host: str = "127.0.0.1") -> int:
     """Offer the metrics of every queue of this process to Prometheus, at `/metrics`.
 
-    A daemon thread answers, until the process ends. A forked child does not answer: call it there
-    again, with another port.
+    A daemon thread answers until the process ends. A forked child does not answer: call this
+    function again there, with another port.
 
     Args:
-        port: The port, 0 to 65 535; 0 takes any that is free.
-        host: The address to listen at. Default: "127.0.0.1", this machine only; "" is all of its
+        port: The port, 0 to 65 535; 0 takes any free port.
+        host: The address to listen on. Default: "127.0.0.1", this machine only; "" means all of its
             addresses.
 
     Returns:
-        The port, which the log names too.
+        The port, which is also logged.
 
     Raises:
-        ConfigError: The port is invalid, or cannot be listened at, for instance because it is in
-            use.
+        ConfigError: The port is invalid, or cannot be bound, for instance because it is in use.
         MissingPackageError: prometheus_client is not installed: the extra `metrics`.
     """
     require("prometheus_client", "serve_metrics", "metrics")
@@ -149,7 +148,7 @@ def serve_metrics(port: int, host: str = "127.0.0.1") -> int:
             f"serve_metrics cannot listen at port {port} of {host!r} ({error}); give a port that "
             "is free, and an address of this machine"
         ) from error
-    # The child has no thread that would answer, and must not keep the port when the parent ends.
+    # A child has no thread that answers, and must not keep the port after the parent ends.
     os.register_at_fork(after_in_child=server.socket.close)
     _log.info("metrics of all queues: http://%s:%s/metrics", host or "0.0.0.0", server.server_port)
     return int(server.server_port)

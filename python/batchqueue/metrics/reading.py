@@ -17,7 +17,7 @@ from batchqueue.queues.queue import live_stats
 from batchqueue.queues.stats import BatchQueueStats
 
 _OF_THE_LONGEST = (QueueMetric.OLDEST_AGE, QueueMetric.LOG_IN_LINE)
-"""Times, of which the longest counts where queues have one name."""
+"""Times; of queues with the same name, the longest one counts."""
 
 
 @dataclass
@@ -25,8 +25,8 @@ class Buckets:
     """The values of one histogram.
 
     Attributes:
-        limits: The upper limits of its buckets, which include them; the last one is infinite.
-        at_most: How many values are at most each limit.
+        limits: The upper limits of its buckets, inclusive; the last one is infinite.
+        at_most: The number of values up to each limit.
         sum: The sum of all values.
     """
 
@@ -36,11 +36,11 @@ class Buckets:
 
     @property
     def count(self) -> float:
-        """How many values there are."""
+        """The number of values."""
         return self.at_most[-1]
 
     def by_label(self) -> Iterator[tuple[str, float]]:
-        """The limits as the label `le` shows them, each with `at_most`."""
+        """Yield each limit as the label `le` shows it, with its value of `at_most`."""
         for limit, at_most in zip(self.limits, self.at_most, strict=True):
             yield "+Inf" if limit == float("inf") else repr(limit), at_most
 
@@ -52,10 +52,10 @@ class Buckets:
 
 @dataclass
 class Reading:
-    """The values of all queues. Queues with the same name, and types with the same name, are one.
+    """The values of all queues. Queues with the same name count as one, as do types.
 
     Attributes:
-        values: By metric and queue. Counts add up; of ages the largest counts.
+        values: By metric and queue. Counts are summed; of times, the longest is kept.
         histograms: By metric, queue and type.
     """
 
@@ -74,7 +74,7 @@ class Reading:
 
 
 def read_queues() -> Reading:
-    """Read all queues of this process that exist."""
+    """Read all live queues of this process."""
     reading = Reading()
     for queue, stats in live_stats():
         for metric, value in _values_of(stats):
