@@ -1,8 +1,8 @@
 """Builds, audits and tries a wheel for all machines of a cluster. `make cluster-wheel` runs it.
 
 The wheel is for CPython 3.11 and later on Linux, x86_64, glibc 2.17 and later: zig links against
-the symbols of that glibc, whatever this machine has. It is tried in its own environment, without
-Rust.
+the symbols of that glibc, whatever this machine has. The wheel is tried in a fresh environment,
+without Rust.
 """
 
 import os
@@ -93,7 +93,7 @@ def install(wheel: Path) -> dict[str, str]:
 
 
 def main() -> None:
-    """Run the steps, with a line each; the first failure ends the script."""
+    """Run the steps and print a line for each; the first failure ends the script."""
     print("cluster-wheel: building ...", flush=True)
     wheel = build()
     print(f"built:      {wheel} ({wheel.stat().st_size / 1e6:.1f} MB)", flush=True)

@@ -1,9 +1,9 @@
 """Checks that each room of the core uses only the rooms below it.
 
 A room is a module of `src/lib.rs`, and `LAYERS` lists them from the top down. Every path to another
-module counts, in a `use` and in code, except those of tests; a name that one module takes from
-another counts as the other's. `python scripts/core_layers.py` prints what is wrong; with
-`--circles` also which modules need each other.
+module counts, in a `use` and in code, except those of tests; a name that a module imports counts as
+that of the module that defines it. `python scripts/core_layers.py` prints the faults; with
+`--circles` also which modules depend on each other.
 """
 
 import argparse
@@ -30,7 +30,7 @@ LAYERS = (
 """The rooms of one layer do not use each other."""
 
 Name = tuple[str, ...]
-"""A path of Rust; of a module, the path below `crate`."""
+"""A Rust path; for a module, the path below `crate`."""
 
 _FOR_TESTS = r"#\[cfg\((?:all\()?(?:test|loom)\b[^\n]*\]\s*(?:#\[[^\n]*\]\s*)*(?:pub\S*\s+)?"
 _TEST_MODULE = re.compile(_FOR_TESTS + r"mod (\w+);")
@@ -46,11 +46,11 @@ class Use(NamedTuple):
     line: int
     path: Name
     name: str
-    """What it is called in the module; "" if only a part of the module calls it so."""
+    """Its name in the module; "" if it has that name in only a part of the module."""
 
 
 def main() -> int:
-    """Print what is wrong."""
+    """Print the faults."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--circles", action="store_true", help="also print circles of modules")
     args = parser.parse_args()
@@ -66,7 +66,7 @@ class Core:
     """The modules of the core, and the paths in each."""
 
     def __init__(self, folder: Path) -> None:
-        """Read them.
+        """Read the modules.
 
         Args:
             folder: The folder that has `lib.rs`.
@@ -96,7 +96,7 @@ class Core:
     def _resolved(
         self, module: Name, path: Name, passed: frozenset[tuple[Name, str]]
     ) -> Name | None:
-        """Return the module that has what a path names; None if the core has not."""
+        """Return the module that defines what a path names; None if it is not in the core."""
         starts: dict[str, Name] = {"crate": (), "self": module, "super": module[:-1]}
         first, *rest = path
         at = starts.get(first, (*module, first))
@@ -163,7 +163,7 @@ def branches(tree: str) -> Iterator[tuple[Name, str]]:
 
 
 def faults(core: Core, layers: Sequence[set[str]]) -> Iterator[str]:
-    """Yield the uses of rooms that are not below, and the rooms that are in no layer."""
+    """Yield the uses of rooms that are not below, and the rooms without a layer."""
     level = {room: number for number, rooms in enumerate(layers) for room in rooms}
     for room in sorted({module[0] for module in core.paths if module} ^ set(level)):
         yield f"{room} is a layer and no room" if room in level else f"{room} is in no layer"

@@ -1,11 +1,10 @@
 """Run the tests of a Rust binary, each in a process and with a deadline: cargo's runner in `make`.
 
-libtest runs all tests of a binary in one process and has no deadline. There, a test that hangs or
-aborts takes the others with it; and the models of loom, which map and unmap a stack for each thread
-of each of their executions, wait for each other's mappings. This runner starts a process for each
-test, two at a time for each core, because many of them wait. It shows what a test printed that
-fails, and where the threads wait of one that has run for BATCHQUEUE_TEST_DEADLINE_S seconds, before
-it ends it.
+libtest runs all tests of a binary in one process, without a deadline. There, a test that hangs or
+aborts takes the others with it; and loom models, which map and unmap a stack for each thread of
+each execution, wait for each other's mappings. This runner starts a process per test, two at a time
+per core, because many tests mostly wait. It shows the output of each test that fails. If a test
+runs for BATCHQUEUE_TEST_DEADLINE_S seconds, it shows where its threads wait, and then kills it.
 
     cargo test --config 'target."cfg(all())".runner = ["python3", "scripts/deadline.py"]'
 """
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 DEADLINE_S = float(os.environ.get("BATCHQUEUE_TEST_DEADLINE_S", "300"))
-"""A hundred times what the slowest test takes; the loom models get more in the Makefile."""
+"""A hundred times the duration of the slowest test; the loom models get more in the Makefile."""
 
 
 class Ended(NamedTuple):
@@ -65,18 +64,18 @@ def threads(pid: int) -> str:
             waits = (task / "wchan").read_text().strip("0") or "-"
             lines.append(f"    {(task / 'comm').read_text().strip():16} {state} {waits}")
         except OSError:
-            continue  # it has ended, or the system does not show it
+            continue  # the thread has ended, or the system does not show it
     return "\n".join(lines)
 
 
 def main() -> int:
-    """Run the selected tests of the command line's binary; return 101 if one fails, as it would."""
+    """Run the selected tests of the binary; return 101 if one fails, as libtest does."""
     binary, *options = sys.argv[1:]
     names = list_tests(binary, options)
     if not names:
         # The tests of rustdoc are not in the list.
         return subprocess.run(sys.argv[1:], check=False, timeout=DEADLINE_S).returncode
-    # The filters have done their work.
+    # The filters have been applied.
     flags = [option for option in options if option.startswith("--") and option != "--skip"]
     print(f"\nrunning {len(names)} tests", flush=True)
     began, failed = time.monotonic(), []

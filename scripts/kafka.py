@@ -1,7 +1,7 @@
-"""Brings the Kafka broker that tests start, and Spark's package for Kafka, as jars.
+"""Downloads the jars of the Kafka broker that tests start, and of Spark's package for Kafka.
 
-Spark resolves them as it does for `--packages`, into target/kafka; a second run does nothing. Give
-`--if-possible` to succeed without them: tests that need a broker are skipped then.
+Spark resolves them into target/kafka, as for `--packages`; a second run does nothing. With
+`--if-possible`, a failed download is not an error: tests that need a broker are then skipped.
 """
 
 import os
@@ -12,11 +12,11 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "kafka"
 PACKAGES = ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0", "org.apache.kafka:kafka_2.13:3.9.1")
 PROVIDED = ("org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime")
-"""Spark has them, and they are large."""
+"""Spark already has them, and they are large."""
 
 
 def main() -> int:
-    """Bring them."""
+    """Download the jars, unless they are there."""
     done = FOLDER / "packages"
     if done.exists() and done.read_text() == str(PACKAGES):
         return 0

@@ -1,7 +1,7 @@
 """Checks the English of comments, docs, messages and test names: the table is in CONTRIBUTING.md.
 
 Reads every file that git tracks. A line of the output is `path:line: found; what to say`; the exit
-code is 1 when there is any. Text in backticks is quoted code and is not checked.
+code is 1 if there are any. Text in backticks is quoted code and is not checked.
 """
 
 import io
@@ -44,9 +44,9 @@ class Rule:
     """A row of the table.
 
     Attributes:
-        avoided: Matches the phrases that are not to be used.
+        avoided: Matches the phrases to avoid.
         advice: What to say instead.
-        allowed: Matches phrases in which an avoided one is right; None if there are none.
+        allowed: Matches phrases in which an avoided one is allowed; None if there are none.
     """
 
     avoided: re.Pattern[str]
@@ -54,7 +54,7 @@ class Rule:
     allowed: re.Pattern[str] | None
 
     def matches(self, text: str) -> Iterator[re.Match[str]]:
-        """Each avoided phrase in `text` that is not part of an allowed one."""
+        """Yield each avoided phrase in `text` that is not part of an allowed one."""
         spans = [match.span() for match in self.allowed.finditer(text)] if self.allowed else []
         for match in self.avoided.finditer(text):
             if not any(begin <= match.start() and match.end() <= end for begin, end in spans):
@@ -62,7 +62,7 @@ class Rule:
 
 
 def rules(page: str) -> list[Rule]:
-    """Reads the table `avoid | say | right in` of the page."""
+    """Read the table `avoid | say | right in` of the page."""
     rows = re.findall(r"^\| (`.*?) \| (.*?) \|(.*?)\|$", page, re.MULTILINE)
     found = []
     for avoided, advice, allowed in rows:
@@ -83,7 +83,7 @@ def _phrases(cell: str) -> re.Pattern[str] | None:
 
 
 def pieces(path: Path, source: str) -> Iterator[tuple[int, str]]:
-    """The prose of a file, as pairs of a line number and that line's text."""
+    """Yield the prose of a file, as pairs of a line number and the text of that line."""
     match path.suffix:
         case ".py" | ".pyi":
             yield from _python(source)
@@ -128,7 +128,7 @@ def _lines(first: int, text: str) -> Iterator[tuple[int, str]]:
 
 
 def faults(path: Path, source: str, table: list[Rule]) -> Iterator[tuple[int, str]]:
-    """What is wrong with a file's prose, as pairs of a line number and a message."""
+    """Yield the faults in a file's prose, as pairs of a line number and a message."""
     prose = list(pieces(path, source))
     for number, text in prose:
         if text == "`one` as a name":
@@ -153,7 +153,7 @@ def _blanked(match: re.Match[str]) -> str:
 
 
 def tracked() -> Iterator[Path]:
-    """The files whose prose is checked."""
+    """Yield the files whose prose is checked."""
     kinds = ("*.py", "*.pyi", "*.rs", "*.java", "*.md", "*.sh", "*.toml", "Makefile", ".ci/run")
     command = ["git", "ls-files", "-z", *kinds]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -163,7 +163,7 @@ def tracked() -> Iterator[Path]:
 
 
 def main(names: list[str]) -> int:
-    """Checks the files under `names`, all by default; prints findings, returns the exit code."""
+    """Check the files under `names`, all by default; print the faults, and return the exit code."""
     page = PAGE.read_text()
     table = rules(page)
     count = 0

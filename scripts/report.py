@@ -178,7 +178,7 @@ def page(rows: list[str], contenders: str, printed: dict[str, str]) -> str:
 
 
 def wrapped(line: str) -> str:
-    """Return a line of output in lines of at most 100 columns."""
+    """Return a line of output wrapped at 100 columns."""
     return textwrap.fill(line, 100, subsequent_indent="    ", expand_tabs=False)
 
 

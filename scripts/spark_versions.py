@@ -1,8 +1,8 @@
 """Tests the Spark support on several versions of pyspark, and writes docs/spark/versions.md.
 
 Each version has its own virtual environment under target/spark-versions, made on the first run (a
-minute each and 1 GB; pyspark comes as a source package of 400 MB). The package is that of this
-checkout with the built core, which `make spark-versions` builds. The page shows the last run of
+minute each and 1 GB; pyspark comes as a source package of 400 MB). The package under test is that
+of this checkout, with the core that `make spark-versions` builds. The page shows the last run of
 each version.
 """
 
@@ -58,7 +58,8 @@ class Area:
     Attributes:
         name: Heading of the column.
         files: Test files under `TESTS`, without ".py".
-        since: The first version that supports them; from there on at least one test must pass.
+        since: The first version that supports them; from that version on, at least one test must
+            pass.
         tests: Pattern of the names in those files; a test belongs to the first area that matches.
         quick: Whether `--quick` runs tests of the area.
     """
@@ -92,8 +93,8 @@ AREAS = (
     Area("Connect", ("format/test_connect",), since=(4, 0)),
     Area("killed driver", ("failures/test_driver_failures",)),
 )
-# These take minutes: the same protocol many more times, with a driver killed at other places.
-# `make test` runs them on the newest version; other versions add nothing to their claims.
+# These take minutes: they repeat the same protocol, with the driver killed at other points. On the
+# newest version, `make test` runs them; other versions would prove nothing more.
 LEFT_OUT = (
     "test_stream_in_shards or two_drivers or interrupted_driver or (killed_driver and not ledger)"
 )
@@ -180,7 +181,7 @@ def run(version: str, *, quick: bool) -> list[str]:
 
 
 def failed_areas(version: str, areas: list[Area], counts: dict[str, dict[str, int]]) -> list[str]:
-    """Report areas with failures, and areas where no test passed though the version has support."""
+    """Report areas with failures, and areas without a passed test that the version supports."""
     failures = []
     for area in areas:
         count = counts.get(area.name, {})
@@ -192,7 +193,7 @@ def failed_areas(version: str, areas: list[Area], counts: dict[str, dict[str, in
 
 
 def as_numbers(version: str) -> tuple[int, ...]:
-    """Convert a version to numbers, which compare."""
+    """Convert a version to numbers that can be compared."""
     return tuple(map(int, version.split(".")))
 
 
@@ -212,7 +213,7 @@ def environment(version: str) -> Path:
 
 
 def packages(python: Path) -> dict[str, str]:
-    """Return the versions that an environment has."""
+    """Return the versions of the packages in an environment."""
     program = """if True:
         import json, platform, subprocess, sys
         from importlib.metadata import version
@@ -231,7 +232,7 @@ def packages(python: Path) -> dict[str, str]:
 
 
 def counted(report: Path) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
-    """Count the tests in a report of pytest, by area and outcome, and the reasons of skips."""
+    """Count the tests in a report of pytest by area and outcome, and the skips by reason."""
     counts: dict[str, Counter[str]] = {}
     reasons: Counter[str] = Counter()
     for test in ElementTree.parse(report).iter("testcase"):

@@ -2,11 +2,11 @@
 
 | command | what runs |
 |---|---|
-| `stages.py test` | all tests; of the matrices, and of the slowest loom models, a part by commit |
+| `stages.py test` | all tests; of matrices and the slowest loom models a part, chosen by commit |
 | `stages.py test-all` | every case, slow tests, loom-full, docs, all faults, every pyspark; hours |
 | `stages.py ci` | `make test`, lint, docs, stubs, types, some faults, the oldest pyspark, a demo |
 
-Each runs from a clean clone, where no environment exists yet: Python 3.11 or later, Rust with
+Each runs from a clean clone without an environment. It needs Python 3.11 or later, Rust with
 rustfmt and clippy, a C toolchain and make.
 """
 
@@ -24,19 +24,19 @@ ROOT = Path(__file__).resolve().parents[1]
 MAKE = os.environ.get("MAKE", "make")
 
 FAULT_PARTS = 24
-"""Into how many parts the faults are cut; all of them take more than an hour."""
+"""The number of parts that the faults are divided into; all of them take more than an hour."""
 
 CLOSING = re.compile(
     r"test result:|=+ .*(passed|failed).* =+$|\d+ passed, \d+ failed$|=== make test: all passed"
 )
-"""The last lines of the runners of tests."""
+"""The last lines that test runners print."""
 
 
 def test(everything: bool) -> int:
     """Run all tests; return 1 if a stage fails.
 
-    The environment of the Python tests, and the binary of the loom models, are made beside the
-    tests of the core, which need neither and wait for most of their time.
+    The environment of the Python tests and the binary of the loom models are built while the tests
+    of the core run, which need neither and mostly wait.
     """
     if everything:
         os.environ["BATCHQUEUE_TEST_MATRIX"] = "all"
@@ -59,10 +59,10 @@ def test(everything: bool) -> int:
 
 
 def ci() -> int:
-    """Run all that must hold before a change is kept; print the closing lines again at the end."""
+    """Run all checks that a change must pass; print the closing lines again at the end."""
     os.chdir(ROOT)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.environ.setdefault("CI", "true")  # a test that lacks its PostgreSQL server fails
+    os.environ.setdefault("CI", "true")  # a test fails if its PostgreSQL server is missing
     part = f"{(count_commits() or 0) % FAULT_PARTS + 1}/{FAULT_PARTS}"
     closing: list[str] = []
     with Stages(".ci/run") as stages, tempfile.TemporaryDirectory() as output:
@@ -74,10 +74,10 @@ def ci() -> int:
         stages.run("docs", "make", "test-docs", closing=closing)
         stages.run("stubs", "make", "check-stubs")
         stages.run("types", "make", "types")
-        # Another part with each commit.
+        # A different part for each commit.
         stages.run("faults", "make", "faults", f"FAULTS_ARGS=--part {part}", closing=closing)
         stages.wait(environment)
-        # A minute of tests on the oldest pyspark; `make spark-versions` runs more of them on five.
+        # A minute of tests on the oldest pyspark; `make spark-versions` runs more, on five.
         stages.run("versions", *versions, "--quick")
         stages.run("demo", "make", "demo", f"DEMO_ARGS=--rows 20000 --output {output}")
     print("\n".join(closing), flush=True)
@@ -98,7 +98,7 @@ class StageFailed(Exception):
 
 
 class Background(NamedTuple):
-    """A stage that runs beside the others, and whose output is shown when it has ended."""
+    """A stage that runs in parallel with others; its output is shown when it has ended."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -107,7 +107,7 @@ class Background(NamedTuple):
 
 
 class Stages:
-    """Runs stages and prints a table of their seconds at the end; the first failure ends them all.
+    """A run of stages, with a table of their seconds at the end; the first failure ends it.
 
     Attributes:
         status: 0, or 1 after a failure.
@@ -117,7 +117,7 @@ class Stages:
         """Begin without stages.
 
         Args:
-            title: Names the whole in the last line.
+            title: The name of the run in the last line.
         """
         self.status = 0
         self._title = title
@@ -126,7 +126,7 @@ class Stages:
         self._began = time.monotonic()
 
     def run(self, name: str, *command: str, closing: list[str] | None = None) -> None:
-        """Run one stage to its end; add to `closing` the last lines of the tests that it runs."""
+        """Run one stage to its end; append the last lines of its tests to `closing`."""
         print(f"=== {name}: {' '.join(command)}", flush=True)
         began = time.monotonic()
         if closing is None:
@@ -142,7 +142,7 @@ class Stages:
         self._ended(name, began, process.returncode)
 
     def begin(self, name: str, *command: str) -> Background:
-        """Start a stage beside those that follow; `wait` for it before its result is needed."""
+        """Start a stage in parallel with the next ones; `wait` for it before using its result."""
         print(f"=== {name}: {' '.join(command)}, beside the next stages", flush=True)
         output = tempfile.TemporaryFile()  # noqa: SIM115 (read and closed by `wait`)
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)

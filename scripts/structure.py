@@ -1,9 +1,9 @@
 """Counts what a reader of the code meets: files, lines of code, names, circles, and reach.
 
-Lines of code are those without blanks, comments and docstrings. A file is small if it has fewer
-than 60 of them and no reason to be: a contents page, or one of `REASONS`.
-A room is a folder of the package; a circle of rooms counts all imports, also those for type
-checkers and those inside functions. `python scripts/structure.py` prints a table.
+Lines of code exclude blanks, comments and docstrings. A file counts as small if it has fewer than
+60 of them and no reason for it: it is neither a contents page nor in `REASONS`. A room is a folder
+of the package; circles of rooms include the imports for type checkers and those inside functions.
+`python scripts/structure.py` prints a table.
 """
 
 import argparse
@@ -41,7 +41,7 @@ ENTRIES = {
     "PipelineRun": "batchqueue.pipeline.runner.run",
     "MetricsWriter": "batchqueue.spark.driver.metrics_writer",
 }
-"""The modules whose reach is counted, by what a user calls."""
+"""The modules whose reach is counted, by the class that a user calls."""
 
 _RUST_TESTS = re.compile(
     r"^#\[cfg\((?:all\()?(?:test|loom)\b[^\n]*\]\n(?:#\[[^\n]*\]\n)*mod \w+ \{.*",
@@ -107,12 +107,12 @@ def lines_of_python(path: Path) -> int:
 
 
 def has_reason(path: Path) -> bool:
-    """Return whether a small file is one for a reason."""
+    """Return whether a file has a reason to be small."""
     return path.name in CONTENTS or any(str(path).endswith(f"/{file}") for file in REASONS)
 
 
 def is_test(path: Path) -> bool:
-    """Return whether a file of the core has only tests, or what they need."""
+    """Return whether a file of the core has only tests or their support code."""
     for_tests = "tests" in path.stem or path.stem in {"loom_rules", "simulation"}
     return for_tests or "testing" in path.parts
 
@@ -148,9 +148,9 @@ def module_of(path: Path) -> str:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Yield the names of all that a module imports, wherever it does.
+    """Yield the names of everything that a module imports, at the top or anywhere else.
 
-    `from package import module` imports the module, and no name of the contents page.
+    `from package import module` counts as an import of the module, not of the package.
     """
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -161,7 +161,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def is_module(name: str) -> bool:
-    """Return whether a name of the package is a module; one in Rust has its stub."""
+    """Return whether a name of the package is a module; a Rust module is found by its stub."""
     path = PACKAGE.parent.joinpath(*name.split("."))
     return any(path.with_suffix(ending).exists() for ending in ("", ".py", ".pyi"))
 
@@ -183,14 +183,14 @@ def room_of(module: str) -> str:
 
 
 def circles_of(graph: dict[str, set[str]]) -> list[tuple[str, str]]:
-    """Return the pairs that reach each other."""
+    """Return the pairs of nodes that reach each other."""
     reach = {node: reached(graph, node) for node in graph}
     pairs = itertools.combinations(sorted(graph), 2)
     return [(left, right) for left, right in pairs if right in reach[left] and left in reach[right]]
 
 
 def reached(graph: dict[str, set[str]], start: str) -> set[str]:
-    """Return what is reached from a node, the node included."""
+    """Return the nodes that are reached from a node, including the node."""
     found, waiting = {start}, [start]
     while waiting:
         new = graph.get(waiting.pop(), set()) - found

@@ -13,7 +13,7 @@ SETTINGS: BatchQueueConfig[object] = BatchQueueConfig(
 
 
 def expect(found: object, wanted: object) -> None:
-    """End with an error unless they are equal."""
+    """Exit with an error unless the values are equal."""
     if found != wanted:
         sys.exit(f"{found!r} instead of {wanted!r}")
 

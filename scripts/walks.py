@@ -1,8 +1,8 @@
-"""Lists the files of the package that a record of a group, and a micro-batch of Spark, run through.
+"""Lists the files of the package that a record of a group, and a Spark micro-batch, pass through.
 
-A file counts if one of its functions is called between two points: while a worker that has started
-handles one more record and commits it, and while Spark writes one epoch, in all its processes.
-`python scripts/walks.py` prints both lists; it needs the extra `spark`.
+A file counts if one of its functions is called while a running worker handles one more record and
+commits it, or while Spark writes one epoch, in any of its processes. `python scripts/walks.py`
+prints both lists; it needs the extra `spark`.
 """
 
 import argparse
@@ -119,7 +119,7 @@ def main() -> None:
 
 
 def walk(program: str, main_thread: str) -> list[str]:
-    """Return the files that a program runs through."""
+    """Return the files that a program passes through."""
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder) / "files"
         into.mkdir()

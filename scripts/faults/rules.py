@@ -241,7 +241,7 @@ RULES: dict[str, list[str]] = {
     "LeaveHostAtLock": [
         "loom:flow::host_loom_tests::loom_attached_owner_closes_a_handler_while_the_other_is_entered",
     ],
-    # Failures of the queue that this one follows; failures 4 and 7 are in rows above.
+    # Failures of the original queue; failures 4 and 7 are in rows above.
     "GrowthKeepsOwners": [
         "it:regressions_of_moves::r01_growth_after_a_rebalance_strands_no_partition"
     ],
@@ -266,7 +266,7 @@ RULES: dict[str, list[str]] = {
         "unit:threads::pool::tests::a_blocked_worker_is_replaced_up_to_twice_the_size_and_the_surplus_leaves",
     ],
     "CompensateForLoop": ["it:p9_clean_ends::a_worker_whose_handler_works_elsewhere_is_replaced"],
-    # What a stage of a pipeline admits; what Python adds to it is in `pipeline_support.mutants`.
+    # Admission to a stage of a pipeline; the rules in Python are in `pipeline_support.mutants`.
     "LargeChunkAlone": [
         "unit:stages::tests::rows_bytes_and_turns_are_kept_whatever_comes",
         "py:pipeline/runner/test_gate.py -k empty_stage_admits_any_chunk",

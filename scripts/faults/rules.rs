@@ -1,4 +1,4 @@
-//! Switches that turn one rule off, so that its tests can be seen red.
+//! Switches that turn a rule off, to see its tests fail.
 //!
 //! `make faults` puts this file into a copy of the crate, beside the switches of `switches.diff`. A
 //! process with the environment variable `BATCHQUEUE_RULE_OFF` runs without the rule that it names.
@@ -18,9 +18,9 @@ pub(crate) enum Rule {
     FailedToHead,
     /// P4: the end of a job sets the ready bit if the lanes have work.
     ResultBit,
-    /// P4: it also wakes the thread inside the partition.
+    /// P4: the end of a job also wakes the thread inside the partition.
     ResultWake,
-    /// P4: a turn that a lane stopped, or kept from finishing its partition, is continued when the
+    /// P4: a turn that a lane stopped, or kept from finishing its partition, continues when the
     /// lane ends.
     StoppedTake,
     /// P4: an assign of a partition with lanes sets its ready bit.
@@ -29,19 +29,19 @@ pub(crate) enum Rule {
     HeldCounts,
     /// P4: a type that is held up does not take the room of others in its partition.
     MarkStalled,
-    /// P7: the put that makes a batch full notifies the owner, which waits for that.
+    /// P7: the put that fills a batch notifies the owner, which waits for it.
     EndSuppression,
-    /// P4: a new type in a partition is heard of while another fills its batch there.
+    /// P4: a second type in a partition is noticed while the first one's batch fills there.
     SecondTypeEndsSuppression,
-    /// P4: a handler that is removed still gets what lingers.
+    /// P4: a removed handler still gets the items that linger.
     KeepLingering,
-    /// P4: a flush does not wait for batches to become full.
+    /// P4: a flush does not wait for batches to fill.
     FlushEndsLinger,
     /// P4: a thread does not sleep while dead letters wait for a handler that is free.
     AwakeForDeadLetters,
     /// P4: a thread that is about to call a slow handler leaves its partitions to the others.
     LeaveForSlowCall,
-    /// P4: of handlers that would wait for each other for ever, one gives up.
+    /// P4: of handlers that would wait for each other forever, one gives up.
     CheckWaits,
     /// P4: a flush waits for the oldest lane.
     CompletedBehindLanes,
@@ -58,7 +58,7 @@ pub(crate) enum Rule {
     Bound,
     /// P2: a refusal is counted.
     CountRefused,
-    /// P2: the batch of a handler that failed counts as failed.
+    /// P2: a batch whose handler failed counts as failed.
     CountFailed,
     /// P2: an item without a handler is counted.
     CountUnhandled,
@@ -117,7 +117,7 @@ pub(crate) enum Rule {
     TryNextGate,
     /// P9: a handler is refused a wait for space that only its own drain thread can make.
     RefuseReentrant,
-    /// P9: a forced unwind at the end of the interpreter meets a guard before Rust frames.
+    /// P9: a forced unwind at interpreter exit meets a guard before Rust frames.
     ExitGuard,
     /// P9: a forked child recognises the parent's queue as foreign.
     ForkGeneration,
@@ -127,7 +127,8 @@ pub(crate) enum Rule {
     AbandonFutures,
     /// P2: no handler gets an item that was cancelled.
     SkipCancelled,
-    /// P1: a drain thread takes only from partitions that it owns, not from one on its way to it.
+    /// P1: a drain thread takes only from partitions that it owns, not from one that is moving to
+    /// it.
     TakeOnlyWhenOwned,
     /// P1: the owner word changes by compare-exchange, not by a load and a store.
     CompareExchange,
@@ -135,9 +136,9 @@ pub(crate) enum Rule {
     InsideBeforeCheck,
     /// P1: a move completes immediately only if the owner is not inside.
     MoverChecksInside,
-    /// P6: a thread that leaves a partition completes its move, also if it is saturated.
+    /// P6: a thread that leaves a partition completes its move, even if the thread is saturated.
     CompleteAtLeave,
-    /// P2: what a handler consumed of a batch that failed in part is not tried again.
+    /// P2: the consumed items of a batch that failed in part are not tried again.
     DropConsumed,
     /// P1: a removal waits for the thread that is inside the handler.
     WaitForRetired,
@@ -145,9 +146,9 @@ pub(crate) enum Rule {
     TakeOver,
     /// P4: the supervisor fences after it has ended its visits, before it checks for new turns.
     DisarmFence,
-    /// P4: slow handlers leave one thread to those that are quick.
+    /// P4: slow handlers leave one thread to the quick ones.
     SpareQuickWork,
-    /// P4: the end of a slow call submits the job again that waits longest for one.
+    /// P4: the end of a slow call resubmits the job that has waited longest for one.
     RecallSlow,
     /// P4: slow handlers are called in the order in which their jobs came.
     SlowInTurn,
@@ -178,7 +179,7 @@ pub(crate) enum Rule {
     /// P9: another worker takes the place of one whose handler works on an event loop.
     CompensateForLoop,
 
-    // What broke in the queue that this one follows; the tests are in `tests/it/regressions.rs`.
+    // Failures of the original queue; the tests are in `tests/it/regressions.rs`.
     /// P4: growth keeps the owners that partitions got by moves.
     GrowthKeepsOwners,
     /// P4: the balancer runs while all drain threads are busy.
@@ -191,15 +192,15 @@ pub(crate) enum Rule {
     ValidatePlan,
     /// P6: partitions stay where they are while the difference is noise.
     IgnoreNoise,
-    /// P5: what drain threads have in flight counts as used.
+    /// P5: items in flight count as used.
     UsageCountsInFlight,
     /// P4: a snapshot does not wait for the balancer's run.
     StatsNeverWait,
-    /// P1: the items of one class are spread over all partitions where the selector says so.
+    /// P1: the items of one class are spread over all partitions if the selector says so.
     SpreadForConsumers,
 
-    // What a stage of a pipeline admits; the tests are in `src/stages.rs`.
-    /// A stage that is empty admits any chunk.
+    // Admission to a stage of a pipeline; the tests are in `src/stages.rs`.
+    /// An empty stage admits any chunk.
     LargeChunkAlone,
     /// A stage holds no more bytes than its limit.
     StageBytes,
@@ -207,7 +208,7 @@ pub(crate) enum Rule {
     WorkerRows,
     /// A chunk does not overtake one that waits for bytes.
     TurnAtTheGate,
-    /// A chunk that waits for its worker is overtaken.
+    /// A chunk that waits for its worker may be overtaken.
     PassWaitingWorker,
     /// A chunk for any worker goes to the one that holds the fewest rows.
     LeastHeldWorker,

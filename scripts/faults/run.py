@@ -1,9 +1,10 @@
-"""Turns off the rules one after the other, and checks that the tests which guard each one fail.
+"""Turns the rules off one by one, and checks that the tests that guard each rule fail.
 
-`rules.py` lists the rules of the core. Their tests run on a copy of it with a switch for each rule,
-which is built once: `switches.diff`. `pipeline_support.mutants` lists the rules of pipelines; their
-tests run on a copy of the package without the rule. First all tests must pass with every rule in
-place, in the same builds. `make faults` runs it; `.ci/run` runs a part, by turns.
+`rules.py` lists the rules of the core. Their tests run on a copy of it, which is built once, with a
+switch for each rule (`switches.diff`). `pipeline_support.mutants` lists the rules of pipelines;
+their tests run on a copy of the package without the rule. First, all tests must pass with every
+rule in place, in the same builds. `make faults` runs all rules; `.ci/run` runs a different part for
+each commit.
 """
 
 import argparse
@@ -26,14 +27,14 @@ from pipeline_support.mutants.mutant import PACKAGE, run_guard
 FAULTS = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "faults"
 COPY = FAULTS / "crate"
 BUILT = FAULTS / "target"
-"""It stays, and so does the copy: a later run builds only what has changed."""
+"""Kept, like the copy, so that a later run builds only what has changed."""
 
 SITE = FAULTS / "site"
 TIME_LIMIT_S = 120
-"""A test that hangs without its rule fails as well; loom and the tests' timeouts end most."""
+"""A test that hangs without its rule counts as failed; loom and the tests' timeouts end most."""
 
 PATIENCE_S = 600
-"""The limit of a test with every rule in place, which must pass on a slow machine as well."""
+"""The limit of a test with every rule in place, which must pass even on a slow machine."""
 
 TRIES = 3
 """Runs of a test without its rule: real threads can be lucky, but not three times in a row."""
@@ -46,7 +47,7 @@ GUARDS = {
         rule: [f"pipeline:{guard}" for guard in without.guards] for rule, without in WITHOUT.items()
     },
 }
-"""The tests of each rule, by their kinds."""
+"""The tests of each rule, prefixed with their kinds."""
 
 
 class Outcome(NamedTuple):
@@ -70,7 +71,7 @@ def build(kinds: set[str]) -> None:
 
 
 def build_package() -> None:
-    """Build the bindings, and link the rest of the package beside them."""
+    """Build the bindings, and link the rest of the package next to them."""
     command = ["cargo", "build", "--locked", "--target-dir", str(BUILT)]
     command += ["--profile", "local", "--lib", "--features", "python"]
     extension = {"PYO3_BUILD_EXTENSION_MODULE": "1", "PYO3_PYTHON": sys.executable}
@@ -116,7 +117,7 @@ def run(
     folder: Path = ROOT,
     **variables: str,
 ) -> Outcome:
-    """Run a command without its output; no limit applies to a build."""
+    """Run a command and capture its output; a build has no time limit."""
     every_case = {"BATCHQUEUE_TEST_MATRIX": "all"}
     environment = {**os.environ, **variables, **every_case, "BATCHQUEUE_RULE_OFF": rule}
     limit = TIME_LIMIT_S if rule else PATIENCE_S
@@ -142,7 +143,7 @@ def run(
 
 
 def main() -> int:
-    """Print a line per rule and test; 0 if every test passes with its rule and fails without."""
+    """Print a line per rule and test; return 0 if each passes with its rule and fails without."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -169,7 +170,7 @@ def main() -> int:
     wrong = 0
     for test in tests:
         with_all_rules = outcome(test)
-        # Cargo is content with a name that no test has.
+        # Cargo succeeds even if no test has the name.
         if not with_all_rules.passed or " 0 passed" in with_all_rules.output:
             wrong += 1
             print(f"{test}: RED with every rule in place\n{with_all_rules.output}", flush=True)

@@ -1,4 +1,4 @@
-"""Checks that each switch of a rule still finds its place in the sources.
+"""Checks that the switch of each rule still matches its place in the sources.
 
 The sources have no switches: `make faults` edits a copy of them. `switches.diff` lists the edits,
 and `rules.rs` joins the copy.
@@ -15,7 +15,7 @@ LISTING = Path(__file__).with_name("switches.diff")
 RULES = Path(__file__).with_name("rules.rs")
 
 LINKED = ("Cargo.toml", "Cargo.lock", "benches", "tests")
-"""What Cargo needs beside the sources."""
+"""What Cargo needs in addition to the sources."""
 
 
 class Row(NamedTuple):
@@ -24,8 +24,8 @@ class Row(NamedTuple):
     Attributes:
         file: Its path.
         rules: The rules that the edit is for.
-        text: Lines of the file.
-        with_switch: Those that replace them.
+        text: The lines that the edit replaces.
+        with_switch: The lines with the switch.
     """
 
     file: str
@@ -38,7 +38,7 @@ def rows(listing: str) -> Iterator[Row]:
     """Read the rows of a listing, as its beginning describes them.
 
     Raises:
-        ValueError: A line begins with something else.
+        ValueError: A line begins with another character.
     """
     for part in re.split(r"^@@ ", listing, flags=re.MULTILINE)[1:]:
         header, *lines = part.splitlines()
@@ -56,7 +56,7 @@ def switched(source: str, row: Row) -> str:
     """Return the source of the row's file with its edit.
 
     Raises:
-        ValueError: Its lines are not there, or several times.
+        ValueError: The lines of the row are missing, or occur several times.
     """
     lines = re.compile(rf"^(?={re.escape(row.text)})", re.MULTILINE)
     places = [found.start() for found in lines.finditer(source)]
@@ -79,7 +79,7 @@ def switched_sources() -> dict[str, str]:
 
 
 def write_copy(folder: Path) -> None:
-    """Write the crate with all switches. Cargo builds what has changed since the last time."""
+    """Write the crate with all switches; leave files that are up to date, for Cargo's sake."""
     sources = switched_sources()
     for path in (folder / "src").rglob("*"):
         if path.is_file() and str(path.relative_to(folder)) not in sources:
@@ -95,7 +95,7 @@ def write_copy(folder: Path) -> None:
 
 
 def main() -> int:
-    """Print whether all rows fit."""
+    """Print the error of the first row that does not fit."""
     try:
         switched_sources()
     except ValueError as error:
