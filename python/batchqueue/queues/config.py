@@ -320,8 +320,8 @@ class BatchQueueConfig(Generic[T]):
             with handlers, and round robin with a consumer.
         buffer_size: Capacity of each partition, in items; an exact bound. Default: 10 000.
         strategy: What `produce` does when a partition is full. Default: it waits.
-        consumer: A single handler for items of all types; it takes precedence over handlers.
-            Default: None.
+        consumer: A single handler for items of all types, in place of handlers by type. Default:
+            None.
         consumer_factory: Makes one consumer per drain thread, so that consumers work in parallel.
             Default: None.
         error_handler: Called with the batch and the exception when a handler without `on_error`
