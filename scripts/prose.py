@@ -20,8 +20,6 @@ PAGE = ROOT / "CONTRIBUTING.md"
 WIDTH = 100
 
 EXEMPT = {
-    "src/flow/ownership/README.md": "a protocol and its proof, kept word by word",
-    "src/threads/README.md": "a protocol and its proof, kept word by word",
     "tests/python/docs/test_prose.py": "quotes what the table avoids",
 }
 

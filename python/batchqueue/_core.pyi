@@ -564,7 +564,7 @@ class Queue:
         Enqueue one item.
 
         Args:
-            item: Any object. It goes to the handler of exactly its class.
+            item: Any object. It goes to the handler of its class.
             timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`. Default: no limit.
 
         Returns:
@@ -717,7 +717,7 @@ class Queue:
         The handler returns a list, or another sequence, with one result for each item of its batch.
 
         Args:
-            item: Any object. It goes to the handler of exactly its class.
+            item: Any object. It goes to the handler of its class.
             timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`. Default: no limit.
 
         Returns:

@@ -29,7 +29,7 @@ from batchqueue.queues.handlers import (
 )
 from batchqueue.queues.queue import (
     HandlerOptions,
-    RegistersHandlers,
+    QueueBase,
     T,
     Timeout,
     check_loop_config,
@@ -41,7 +41,7 @@ from batchqueue.queues.queue import (
 from batchqueue.queues.stats import BatchQueueStats
 
 
-class AsyncBatchQueue(RegistersHandlers, Generic[T]):
+class AsyncBatchQueue(QueueBase, Generic[T]):
     """A partitioned queue that drains itself, for event loops. It never blocks the loop.
 
     Items are enqueued on the loop's thread. If a partition is full and the strategy is BLOCKING,
@@ -141,7 +141,7 @@ class AsyncBatchQueue(RegistersHandlers, Generic[T]):
         items of the same type get room in order of arrival. A cancelled task has enqueued nothing.
 
         Args:
-            item: Any object. It goes to the handler of exactly its class.
+            item: Any object. It goes to the handler of its class.
             extra: Must be empty: a timeout is given by name.
             timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`. Default: no limit.
 
@@ -217,7 +217,7 @@ class AsyncBatchQueue(RegistersHandlers, Generic[T]):
         it already: then the handler continues, and its result is dropped.
 
         Args:
-            item: Any object. It goes to the handler of exactly its class.
+            item: Any object. It goes to the handler of its class.
             extra: Must be empty: a timeout is given by name.
             timeout: Seconds to wait for space with `BufferStrategy.BLOCKING`, not for the result.
                 Default: no limit.

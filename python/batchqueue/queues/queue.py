@@ -118,7 +118,7 @@ class HandlerOptions(NamedTuple):
         check_switch("subclasses", self.subclasses)
 
 
-class RegistersHandlers:
+class QueueBase:
     """The common base of `BatchQueue` and `AsyncBatchQueue`: handlers by type, and pictures."""
 
     config: BatchQueueConfig[Any]
@@ -332,7 +332,7 @@ class RegistersHandlers:
             return escape(repr(self))
 
 
-class BatchQueue(_core.Queue, RegistersHandlers, Generic[T]):
+class BatchQueue(_core.Queue, QueueBase, Generic[T]):
     """A partitioned queue that drains itself. It starts immediately and is not registered.
 
     Producers call `produce` from any thread. Native drain threads take the items out, group them by
