@@ -1,9 +1,9 @@
-"""What a worker and a producer need of a backend: Redis and memory each have an implementation.
+"""What workers and producers need from a backend; Redis and memory each implement it.
 
-A `StreamSource` names a stream. It is a value: it holds no connection, and can be pickled if what
-it was given can. A worker connects to it once; the threads of a worker use their own methods of the
-`Connection`, so each of them may block without holding up the others. A method that cannot reach
-the server raises `StreamUnavailableError`: whether a script ran is not known then.
+A `StreamSource` names a stream. It is a value: it holds no connection, and can be pickled if its
+settings can. A worker connects to it once. Each thread of a worker calls its own methods of the
+`Connection`, so each may block without holding up the others. A method that cannot reach the server
+raises `StreamUnavailableError`; whether the script ran is then unknown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class Opening(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """What of a partition is to be stored, all of it or nothing.
+    """What to store for a partition, all of it or nothing.
 
     Attributes:
         partition: The partition.
@@ -45,7 +45,7 @@ class CommitRequest:
         session: The session that opened it.
         offset: Everything up to here is done.
         done: The number of records up to there, counted from the beginning of the stream.
-        commands: What `Batch.commit_with` was given.
+        commands: The commands passed to `Batch.commit_with`.
     """
 
     partition: int
@@ -82,12 +82,12 @@ class Fetch(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What was read of a partition.
+    """The records read from a partition.
 
     Attributes:
         partition: The partition.
         entries: The records, at least one.
-        size: Their bytes: values, keys and headers.
+        size: The total size of their values, keys and headers in bytes.
     """
 
     partition: int
@@ -96,11 +96,11 @@ class Fetched(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """The server refused to read a partition.
+    """A partition that the server refused to read.
 
     Attributes:
         partition: The partition.
-        failure: Why.
+        failure: The reason.
     """
 
     partition: int
@@ -118,20 +118,20 @@ class NewRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """A partition of a stream as a group sees it.
+    """A group's position in a partition, and the state of the partition.
 
     Attributes:
         token: The newest token that opened the partition; 0 if none did.
-        session: The session that it was granted to; empty if none did.
-        offset: The offset up to which the group has everything done.
-        done: The number of records up to there, counted from the beginning of the stream.
+        session: The session that it was granted to; empty if the group never opened it.
+        offset: The group has done every record up to this offset.
+        done: The number of records up to `offset`, counted from the beginning of the stream.
         end: The offset of the last record that was added, 0 before the first.
-        added: The number of records that were ever added; None if the server does not know it.
+        added: The number of records ever added; None if the server does not know it.
         length: The number of records that the stream still holds.
         dead: The number of dead letters of the group.
-        at_ms: When the group last wrote here, in milliseconds since 1970; 0 if never.
-        has_deletions: Whether single records were ever deleted, so that `added` counts more records
-            than anyone can read.
+        at_ms: When the group last wrote to the partition, in milliseconds since 1970; 0 if never.
+        has_deletions: Whether single records were ever deleted, so that `added` exceeds the number
+            of readable records.
     """
 
     token: int
@@ -147,7 +147,7 @@ class PartitionInfo:
 
     @property
     def lag(self) -> int | None:
-        """Records that are in the stream and not done; None if that is not known."""
+        """The number of records in the stream that are not done; None if unknown."""
         return partition_lag(self.added, self.done, max(0, (self.added or 0) - self.length))
 
 
@@ -157,8 +157,8 @@ class MemberInfo:
 
     Attributes:
         member: What it reported when it joined, and whether it is leaving.
-        lease_left_ms: Until its lease ends.
-        stats: What its last beat said.
+        lease_left_ms: The time until its lease ends.
+        stats: The statistics in its last beat.
     """
 
     member: Member
@@ -173,8 +173,8 @@ class GroupInfo:
     Attributes:
         version: Its version.
         members: The members, by session.
-        owners: The session that owns a partition, by partition.
-        targets: The session that is to own a partition, by partition.
+        owners: The owning session, by partition.
+        targets: The session that the plan assigns, by partition.
         last_owner: The name of the last owner, by partition.
     """
 
@@ -188,8 +188,8 @@ class GroupInfo:
 class Connection(Protocol):
     """A worker's connection to its group and the partitions of the stream.
 
-    Calls for several partitions are independent: what the server refuses for one of them is its
-    reply, `Failed`, and the others have theirs. An error is raised if it concerns all of them.
+    Calls for several partitions are independent: if the server refuses one partition, its reply is
+    `Failed` and the others get theirs. An error is raised only if it concerns all of them.
     """
 
     @property
@@ -201,15 +201,15 @@ class Connection(Protocol):
         ...
 
     def now_ms(self) -> float:
-        """Return the time of the worker's clock, which counts while the machine is suspended."""
+        """Return the time of the worker's clock, which runs even while the machine is suspended."""
         ...
 
     def partitions(self, given: int | None) -> int:
-        """Return the partitions of the stream; the first user of a stream decides them.
+        """Return the number of partitions of the stream; its first user decides it.
 
         Args:
-            given: How many a new stream gets, and what an existing one must have. None: 1 for a
-                new stream, any number for an existing one.
+            given: The number for a new stream, which an existing one must match. None: 1 for a new
+                stream, any number for an existing one.
 
         Raises:
             ConfigError: The stream has another number of partitions.
@@ -223,7 +223,7 @@ class Connection(Protocol):
     def wait(self, version: int, timeout_s: float) -> int:
         """Wait for a change of the group: a wake-up. Listener thread.
 
-        Returns the version, which differs from `version` unless the time is over.
+        Returns the version, which differs from `version` unless the timeout passed.
         """
         ...
 
@@ -234,16 +234,17 @@ class Connection(Protocol):
     def commit(self, commits: Sequence[CommitRequest]) -> list[Commit | Fenced | Failed]:
         """Commit partitions, and return a reply for each. Committer thread.
 
-        A command that fails ends its commit: those before it have run, and no offset is stored.
+        A command that fails ends its commit: those before it have run, and the offset is not
+        stored.
         """
         ...
 
     def set_aside(self, requests: Sequence[SetAside]) -> list[int | Fenced | Failed]:
-        """Store dead letters, none twice; return for each request how many. Committer thread."""
+        """Store dead letters, none twice; return how many each request stored. Committer thread."""
         ...
 
     def infos(self, partitions: Sequence[int]) -> list[PartitionInfo | Failed]:
-        """Return where partitions are. Listener thread."""
+        """Return the positions in the partitions. Listener thread."""
         ...
 
     def read(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched | Unreadable]:
@@ -251,10 +252,10 @@ class Connection(Protocol):
 
         Args:
             fetches: At most one per partition.
-            wait_ms: How long to wait for a record if no partition has one.
+            wait_ms: How long to wait for a record if no partition has any.
 
         Returns:
-            What was read, of the partitions that have records, and which cannot be read.
+            One entry for each partition that has records or cannot be read.
         """
         ...
 
@@ -271,15 +272,15 @@ class Writer(Protocol):
         ...
 
     def add(self, records: Sequence[NewRecord], max_len: int | None) -> list[int | None]:
-        """Add records, and return their offsets, None for each whose partition is full.
+        """Add records, and return their offsets, with None for each whose partition is full.
 
-        The records of a partition are added in order: after one that was not added, none of its
+        The records of a partition are added in order: once one is not added, no later record of its
         partition is.
 
         Args:
             records: The records.
-            max_len: The records of a partition that some group has not done; without any group,
-                the records that it holds. None: any number.
+            max_len: The most records per partition that some group has not done; without any group,
+                the most records that it holds. None: no limit.
         """
         ...
 
@@ -289,26 +290,26 @@ class Writer(Protocol):
 
 
 class Administration(Protocol):
-    """What monitors and commands do with a group. No worker is contacted."""
+    """What monitors and commands do with a group. They do not contact its workers."""
 
     def partitions(self) -> int:
-        """Return the partitions of the stream; 0 if it has none yet."""
+        """Return the number of partitions of the stream; 0 if it has none yet."""
         ...
 
     def group(self) -> GroupInfo:
-        """Return who is there, and who owns what."""
+        """Return the members of the group, and the owners of its partitions."""
         ...
 
     def infos(self, partitions: Sequence[int]) -> list[PartitionInfo]:
-        """Return where partitions are."""
+        """Return the positions in the partitions."""
         ...
 
     def history(self, after: int) -> list[Event]:
-        """Return the last events, about a thousand, whose version is larger than `after`."""
+        """Return the last events, at most about 1,000, whose versions are larger than `after`."""
         ...
 
     def drain(self, session: str) -> bool:
-        """Let a member leave as soon as its partitions are drained; False if it is not there."""
+        """Let a member leave once its partitions are drained; False if it is not a member."""
         ...
 
     def trim(self) -> int:
@@ -316,7 +317,7 @@ class Administration(Protocol):
         ...
 
     def resize(self, partitions: int) -> int:
-        """Raise the number of partitions of the stream, and return the number from now on."""
+        """Raise the number of partitions of the stream, and return the new number."""
         ...
 
     def reset(self, partition: int, offset: int, done: int) -> None:
@@ -324,7 +325,7 @@ class Administration(Protocol):
         ...
 
     def delete(self) -> None:
-        """Forget the group. The caller has checked that it has no members."""
+        """Forget the group. The caller has checked that the group has no members."""
         ...
 
     def dead_letters(self, partition: int, limit: int) -> list[Entry]:
@@ -332,7 +333,7 @@ class Administration(Protocol):
         ...
 
     def send_back(self, partition: int, letters: Sequence[Entry]) -> int:
-        """Move the oldest dead letters back into the stream, as new records; return how many."""
+        """Move the oldest dead letters back into the stream as new records; return how many."""
         ...
 
     def close(self) -> None:
@@ -341,7 +342,7 @@ class Administration(Protocol):
 
 
 class StreamSource(Protocol):
-    """A stream of a backend."""
+    """A stream in a backend."""
 
     @property
     def stream(self) -> str:
@@ -350,7 +351,7 @@ class StreamSource(Protocol):
 
     @property
     def partition_count(self) -> int | None:
-        """The partitions of a new stream, which an existing one must have; None for any."""
+        """The number of partitions of a new stream, required of an existing one; None for any."""
         ...
 
     def connect(self, group: str, *, lease_ms: int, name: str) -> Connection:
@@ -358,7 +359,7 @@ class StreamSource(Protocol):
 
         Args:
             group: The group.
-            lease_ms: The lease of the worker: control calls take a quarter of it at most.
+            lease_ms: The lease of the worker: each control call takes at most a quarter of it.
             name: The name of the worker.
         """
         ...

@@ -1,9 +1,9 @@
-"""`Control`: what a worker asks of its group, and what it does with the replies.
+"""`Control`, a worker's side of the ownership protocol.
 
-It is a pure state machine: no input or output, no thread and no clock. A driver passes the time in,
-makes the calls that `next_call` returns, and obeys the orders that `orders` returns. All times are
-milliseconds of the worker's own clock, which also counts while the machine is suspended. The
-driver holds a lock during each call. The rules are in `batchqueue/groups/README.md`.
+`Control` is a pure state machine: no input or output, no threads, no clock. A driver passes the
+time in, makes the calls that `next_call` returns, and obeys the orders that `orders` returns. All
+times are milliseconds of the worker's own clock, which also counts while the machine is suspended.
+The driver holds a lock during each call. The rules are in `batchqueue/groups/README.md`.
 """
 
 import enum
@@ -28,11 +28,11 @@ from batchqueue.groups.messages import (
 )
 from batchqueue.groups.plan import GroupBalancer, plan
 
-# Where a worker and its partitions are, and what the control side orders its driver to do.
+# The states of a worker and its partitions, and the orders from the control side to its driver.
 
 
 class Phase(enum.Enum):
-    """Where a partition is between its grant and its end under this token."""
+    """The state of a partition between its grant and its end under this token."""
 
     OPENING = "opening"
     RUNNING = "running"
@@ -42,7 +42,7 @@ class Phase(enum.Enum):
 
 
 class Seat(enum.Enum):
-    """Where a worker is between its start and its end."""
+    """The state of a worker between its start and its end."""
 
     JOINING = "joining"
     MEMBER = "member"
@@ -61,21 +61,21 @@ class Loss(enum.Enum):
 
 
 class OrderKind(enum.Enum):
-    """What the driver is to do with a partition."""
+    """What the driver has to do with a partition."""
 
     OPEN = "open"
-    """Open it, until that succeeds or is refused, and report `opened` or `fenced`."""
+    """Open it, retrying until that succeeds or is refused, and report `opened` or `fenced`."""
 
     DRAIN = "drain"
-    """Start nothing new, commit what is done, and report `drained` when that is acknowledged."""
+    """Start nothing new, commit what is done, and report `drained` once that is acknowledged."""
 
     DROP = "drop"
-    """Forget it: start nothing, commit nothing, ignore what still runs."""
+    """Forget it: start nothing, commit nothing, and ignore what still runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the driver is to do with a partition.
+    """What the driver has to do with a partition.
 
     Attributes:
         kind: What to do.
@@ -99,7 +99,7 @@ class Holding:
     Attributes:
         partition: The partition.
         token: The token of the grant.
-        phase: Where it is.
+        phase: Its state.
     """
 
     partition: int
@@ -109,32 +109,32 @@ class Holding:
 
 BEATS_PER_LEASE = 4
 BEATS_PER_SYNC = 10
-"""A sync is due after this many beats even if no version has changed."""
+"""A sync is due after this many beats even if the version has not changed."""
 
 OWN_SHARE = 0.95
-"""The share of the lease for which a worker trusts it: clocks drift."""
+"""The share of the lease that a worker trusts, because clocks drift."""
 
 PAUSE_MS = 50
-"""The time between a call that failed and the next one."""
+"""The pause after a call that failed."""
 
 Weigh = Callable[[Ticket], Mapping[int, float | None]]
 
 
 class Control:
-    """The control side of a worker, through all sessions that it has after each other.
+    """The control side of a worker, across all of its successive sessions.
 
     Attributes:
-        name: The seat of the worker.
-        seat: Where the worker is.
-        session: The session that it has or is about to join with.
-        holdings: What it holds, by partition.
-        partitions: The partitions of the stream, as far as it is known.
-        lease_ms: The time after which the group gives up a worker that is silent.
-        deadline_ms: The end of the lease as this worker sees it; handlers start before it only.
-        replaced_by: The session that has the name now, or None.
+        name: The worker's name in its group.
+        seat: The state of the worker.
+        session: Its current session, or the one that it is about to join with.
+        holdings: The partitions that it holds.
+        partitions: The number of partitions of the stream, as far as known.
+        lease_ms: The time after which the group gives up on a silent worker.
+        deadline_ms: The end of the lease as this worker sees it; handlers start only before it.
+        replaced_by: The session that took over the name, or None.
         stats: Returns what a beat reports.
-        plan_error: Why the balancer made no plan when it was last asked, or None. The partitions
-            were planned as by `GroupBalancer.load_weighted()` instead, so that each has an owner.
+        plan_error: Why the balancer failed to plan when last asked, or None. The partitions were
+            then planned as by `GroupBalancer.load_weighted()`, so that each has an owner.
     """
 
     def __init__(
@@ -154,15 +154,16 @@ class Control:
         """Begin before the first join.
 
         Args:
-            name: The name: a worker that joins under it replaces an older one.
-            nonce: A text that no other worker of the name has: it makes the sessions unique.
-            lease_ms: The time after which the group gives up a worker that is silent. Default: 5 s.
-            partitions: The partitions of the stream, if it has none yet. Default: 1.
+            name: The name. A worker that joins under it replaces an older one.
+            nonce: A text that no other worker of this name uses; it makes the sessions unique.
+            lease_ms: The time after which the group gives up on a silent worker. Default: 5 s.
+            partitions: The number of partitions of a new stream. Default: 1.
             capacity: The share of the load that it takes, relative to other workers. Default: 1.
-            host: Its host, for messages.
-            pid: Its process id, for messages.
-            balancer: Plans when this worker is asked to. Default: `GroupBalancer.load_weighted()`.
-            weigh: Reckons the weight by partition for it. Default: all are unknown.
+            host: The worker's host, for messages.
+            pid: The worker's process id, for messages.
+            balancer: Makes the plan when this worker is asked for one. Default:
+                `GroupBalancer.load_weighted()`.
+            weigh: Returns the weight of each partition for a plan. Default: all are unknown.
             stats: Returns what a beat reports. Default: nothing.
         """
         self.name = name
@@ -206,9 +207,9 @@ class Control:
         return self._leaving
 
     def next_call(self, now_ms: float) -> Call | None:
-        """Return the call to make now; None if one is under way, or nothing is due.
+        """Return the next call to make; None if one is under way, or nothing is due.
 
-        Send what `planned` makes of it, and report the call itself with `reply` or `failed`.
+        Send what `planned` returns for it, and report the call itself with `reply` or `failed`.
         """
         self.check_deadline(now_ms)
         if self._under_way is None and not self.ended and now_ms >= self._not_before_ms:
@@ -217,7 +218,7 @@ class Control:
         return None
 
     def due_ms(self, now_ms: float) -> float:
-        """Return when to ask `next_call` again if nothing happens before; infinity after the end.
+        """Return when to call `next_call` again if nothing happens before; infinity after the end.
 
         A call that is under way has its own timeout, which the driver watches.
         """
@@ -231,7 +232,7 @@ class Control:
         return min(self.deadline_ms, max(due, self._not_before_ms))
 
     def planned(self, call: Call) -> Call:
-        """Return a call as it is sent: a plan gets its targets. Hold no lock: it may take long."""
+        """Return a call to send; a plan gets its targets. Hold no lock: planning may take long."""
         ticket = call.ticket
         if ticket is None:
             return call
@@ -253,12 +254,12 @@ class Control:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is a member, and all that it owns is known and open."""
+        """Whether the worker is a member, and all that it owns is known and open."""
         opening = any(held.phase is Phase.OPENING for held in self.holdings.values())
         return self.seat is Seat.MEMBER and not (self._sync_due or self._under_way or opening)
 
     def reply(self, call: Call, reply: Reply, now_ms: float) -> None:
-        """Take the reply of a call. It is ignored if the call failed, or its session is over."""
+        """Handle the reply of a call; ignore it if the call failed or its session is over."""
         if call is not self._under_way:
             return
         self._under_way = None
@@ -289,27 +290,27 @@ class Control:
         self.check_deadline(now_ms)
 
     def failed(self, call: Call, now_ms: float) -> None:
-        """Report a call that raised, or whose reply has not come in time. It may still arrive."""
+        """Report a call that raised or got no reply in time. The call may still take effect."""
         if call is not self._under_way:
             return
         self._under_way = None
         self._not_before_ms = now_ms + PAUSE_MS
-        self._sync_due = True  # whatever it was to change, a sync settles it
+        self._sync_due = True  # whatever the call was to change, a sync settles it
         if call.kind is CallKind.BEAT:
             self._beat_at_ms = now_ms
 
     def notice(self, version: int) -> None:
-        """Take a version that was read from the history: a wake-up. Missing one costs a beat."""
-        # Noted as a sync and not as a version: the reply of a beat that was made before may follow.
+        """Handle a wake-up: a version read from the history. Missing one costs a beat."""
+        # Recorded as a due sync, not as a version: the reply of an earlier beat may follow.
         self._sync_due = self._sync_due or version != self._synced
 
     def check_deadline(self, now_ms: float) -> None:
-        """Drop everything if the lease is over, and join again under the same name."""
+        """Drop everything if the lease is over, then join again under the same name."""
         if self.seat is Seat.MEMBER and now_ms >= self.deadline_ms:
             self._end_session(Loss.LEASE_OVER)
 
     def may_work(self, partition: int, token: int, now_ms: float) -> bool:
-        """Return whether the partition is held: ask before each fetch, handler and commit."""
+        """Return whether the partition is held. Ask before each fetch, handler call and commit."""
         held = self._held(partition, token)
         return held is not None and held.phase is not Phase.OPENING and now_ms < self.deadline_ms
 
@@ -354,7 +355,7 @@ class Control:
             self._drop(held, Loss.GIVEN_UP)
 
     def orders(self) -> list[Order]:
-        """Return the orders since the last call, to be obeyed in this sequence."""
+        """Return the orders since the last call, to be obeyed in this order."""
         orders, self._orders = self._orders, []
         return orders
 
@@ -382,7 +383,7 @@ class Control:
         capacity, host, pid = self._about
         incarnation = Incarnation(self._process, self._sessions)
         member = Member(self.name, incarnation, capacity, host, pid)
-        asked_us, self._asked_us = self._asked_us, None  # another attempt asks again
+        asked_us, self._asked_us = self._asked_us, None  # each attempt reads the time again
         return self._call(CallKind.JOIN, now_ms, member=member, asked_us=asked_us)
 
     def _choose_to_change(self, now_ms: float) -> Call | None:
@@ -436,13 +437,13 @@ class Control:
                 held.phase = Phase.DRAINING
                 self._order(OrderKind.DRAIN, held)
         if self._given_up:
-            return  # What a reply grants late goes with the session.
+            return  # the end of the session gives late grants back
         for partition, token in reply.grants.items():
             held = self.holdings[partition] = Holding(partition, token, Phase.OPENING)
             self._order(OrderKind.OPEN, held)
 
     def _extend(self, call: Call) -> None:
-        # From the time of sending: the server's lease began later, so it ends later (R13).
+        # Counted from the time of sending: the server's lease began later, so it ends later (R13).
         self.deadline_ms = max(self.deadline_ms, call.sent_ms + OWN_SHARE * self.lease_ms)
 
     def _held(self, partition: int, token: int) -> Holding | None:
@@ -508,7 +509,7 @@ class ControlScripts(Protocol):
     def sync(
         self, session: str, number: int, seen: int, held: Mapping[int, int]
     ) -> Synced | Refusal:
-        """Compare what a session holds with what it owns and is to own."""
+        """Compare what a session holds with what it owns and is assigned."""
         ...
 
     def release(self, session: str, released: Iterable[tuple[int, int]]) -> int:
@@ -525,7 +526,7 @@ class ControlScripts(Protocol):
 
 
 def perform(scripts: ControlScripts, control: Control, call: Call) -> Reply:
-    """Run the script of a call, and return what it replied.
+    """Run the script of a call, and return its reply.
 
     Args:
         scripts: The scripts of the group.

@@ -1,7 +1,7 @@
-"""What the scripts take and return, in every backend: one control side drives all of them.
+"""The arguments and replies of the scripts, the same for every backend.
 
-Times of the server are in milliseconds since 1970 (`*_ms`). Versions and tokens are microseconds
-since 1970 or a little more, see `batchqueue/groups/README.md`.
+Server times are in milliseconds since 1970 (`*_ms`). Versions and tokens are microseconds since
+1970 or slightly larger; see `batchqueue/groups/README.md`.
 """
 
 import enum
@@ -23,12 +23,12 @@ class Entry(NamedTuple):
 
 
 class Incarnation(NamedTuple):
-    """Which of two sessions of a name is the newer one: the larger.
+    """The order of the sessions of a name: the larger one is newer.
 
     Attributes:
-        process: The time of the server, in microseconds, that the process read before its first
-            join. It never changes, so a process that was replaced cannot evict its successor.
-        session: The number of the session in that process, from 1.
+        process: The server's time in microseconds, which the process read before its first join. It
+            never changes, so a process that was replaced cannot evict its successor.
+        session: The number of the session within that process, from 1.
     """
 
     process: int
@@ -40,12 +40,12 @@ class Member:
     """What a session reports about itself when it joins.
 
     Attributes:
-        name: The seat that it takes: a name has at most one session.
+        name: The name that it takes; a name has at most one session.
         incarnation: Larger than that of each earlier session of the name.
         capacity: The share of the load that it takes, relative to other members.
         host: The host of its process.
         pid: The process id.
-        leaving: Whether it is to give up its partitions. `leaving` sets it, and it is never unset.
+        leaving: Whether it has to give up its partitions. `leaving` sets it, and it is never unset.
     """
 
     name: str
@@ -63,11 +63,11 @@ class Refusal(enum.Enum):
     """The session is not a member: its lease is over, or it left or was replaced."""
 
     STALE = "stale"
-    """The plan was made for members that have changed since, or names a session that is gone."""
+    """The plan was made before a change of members, or names a session that is gone."""
 
     LATE = "late"
-    """A beat or sync of the session with a larger number was here first, or the same; or a join was
-    under way for so long that its worker has given it up."""
+    """A beat or sync with the same or a larger number came first, or a join was under way so long
+    that its worker has given it up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Joined:
     """The session is a member.
 
     Attributes:
-        partitions: The partitions of the stream. The first member of all decided how many.
+        partitions: The number of partitions of the stream. The first member decided it.
         version: The version of the group.
     """
 
@@ -85,7 +85,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A newer session has the name: the process that asks must end.
+    """A newer session has the name, so the calling process must end.
 
     Attributes:
         host: The host of the newer session.
@@ -101,13 +101,13 @@ class Ticket:
     """The order to make a plan. No other member gets one for half a second.
 
     Attributes:
-        member_version: To be returned with the plan.
-        force: Whether members have changed, False for a periodic plan.
-        partitions: The partitions of the stream.
+        member_version: The version to return with the plan.
+        force: Whether members have changed; False for a periodic plan.
+        partitions: The number of partitions of the stream.
         members: The members, by session.
         last_owner: The name of the last owner, by partition.
         weights: The weights of the last plan, by partition.
-        stats: What the members reported last, by session.
+        stats: The last report of each member, by session.
     """
 
     member_version: int
@@ -124,10 +124,10 @@ class Beaten:
     """The lease was renewed.
 
     Attributes:
-        version: The version of the group. If it differs from that of the last sync, sync.
-        next_ms: The time until something may be due that needs a beat: the end of another lease, or
-            a plan. Beat then too, if it is earlier than the next regular beat.
-        leaving: Whether the session is to leave.
+        version: The version of the group. The worker syncs if it differs from the last sync's.
+        next_ms: The time until something may need a beat: the end of another lease, or a plan. The
+            worker beats then too, if that is earlier than its next regular beat.
+        leaving: Whether the session has to leave.
         ticket: The order to make a plan, or None.
     """
 
@@ -139,15 +139,15 @@ class Beaten:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What changes for a session.
+    """The changes for a session.
 
     Attributes:
         version: The version of the group.
-        partitions: The partitions of the stream.
-        grants: Partitions that the session owns from now on, with their tokens: open them.
-        revoked: Partitions to drain and to release.
-        lost: Partitions that the session held and does not own: drop them.
-        next_ms: As in `Beaten`: the wake-up that led to this sync may have been about a plan.
+        partitions: The number of partitions of the stream.
+        grants: Partitions that the session owns from now on, with their tokens; to be opened.
+        revoked: Partitions to drain and release.
+        lost: Partitions that the session held but does not own; to be dropped.
+        next_ms: As in `Beaten`: the wake-up that led to this sync may have announced a plan.
     """
 
     version: int
@@ -160,15 +160,15 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The partition takes commits under this token only.
+    """The partition now takes commits only under this token.
 
     Attributes:
-        offset: The offset up to which the group has everything done; read after it.
-        done: The number of records up to there, counted from the beginning of the stream.
+        offset: The group has done every record up to this offset; reading starts after it.
+        done: The number of records up to `offset`, counted from the beginning of the stream.
         end: The offset of the last record that was added, 0 before the first.
-        added: The number of records that were ever added.
+        added: The number of records ever added.
         length: The number of records that the stream still holds.
-        first: The offset of the first of these, or None.
+        first: The offset of the first record that it still holds, or None.
     """
 
     offset: int
@@ -184,28 +184,28 @@ class Fenced:
     """The fence belongs to another token or session, so nothing was stored.
 
     Attributes:
-        token: The token at the fence. Report it with the next sync.
+        token: The token at the fence, to be reported with the next sync.
     """
 
     token: int
 
 
 class Commit(enum.Enum):
-    """What a commit under the newest token did."""
+    """The effect of a commit under the newest token."""
 
     STORED = "stored"
     """The offset, the dead letters and the effects of the commands are stored."""
 
     OLD = "old"
-    """The offset was stored before, so nothing was done."""
+    """The offset had been stored before, so nothing was done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The server refused the call for this partition. Those for other partitions are unaffected.
+    """The server refused the call for this partition. Calls for other partitions are unaffected.
 
     Attributes:
-        error: Why.
+        error: The reason.
         ran: For a commit: the number of its commands that ran, all before the one that failed.
     """
 
@@ -228,13 +228,13 @@ class EventKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An entry of the history of a group. Each one changes the version, so it wakes the members.
+    """An entry in the history of a group. Each one changes the version, so it wakes the members.
 
     Attributes:
         kind: What happened.
-        version: The version of the group from then on.
+        version: The new version of the group.
         at_ms: When it happened.
-        session: The session that it happened to or that did it, or None.
+        session: The session that it concerns, or that caused it, or None.
         name: The name of that session, or None.
         partitions: The partitions that were freed or whose targets changed.
     """
@@ -262,19 +262,19 @@ class CallKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """A call of a script. What it takes besides these is the same in all calls of a worker.
+    """A call of a script. All other arguments are the same in all calls of a worker.
 
     Attributes:
         kind: The script.
-        session: The session that asks.
-        sent_ms: When `next_call` returned it: the lease is reckoned from here (R13).
+        session: The calling session.
+        sent_ms: When `next_call` returned it; the lease is counted from here (R13).
         member: For a join.
-        asked_us: For a join: the time of the server that was read just before.
+        asked_us: For a join: the server's time, read just before.
         ticket: For a plan: the order to make it.
         member_version: For a plan.
         targets: For a plan; `Control.planned` adds them.
         weights: For a plan; likewise.
-        number: For a beat and a sync: larger than all before in the session.
+        number: For a beat and a sync: larger than all earlier ones of the session.
         seen: For a sync.
         held: For a sync: the token by partition.
         released: For a release: pairs of a partition and its token.

@@ -1,4 +1,4 @@
-"""`GroupMonitor`: reads what a group does, without contacting a worker or joining."""
+"""`GroupMonitor`: reads the state of a group, without contacting a worker or joining."""
 
 import json
 import time
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MemberMetrics:
-    """A member of a group. Its counts are those of its last beat; 0 before the first.
+    """A member of a group. Its counts come from its last beat; 0 before the first.
 
     Attributes:
         name: Its name.
@@ -33,8 +33,8 @@ class MemberMetrics:
         pid: Its process id.
         capacity: The share of the load that it takes.
         is_leaving: Whether it gives up its partitions.
-        partitions: The partitions that it owns.
-        lease_left_ms: Until its lease ends.
+        partitions: The number of partitions that it owns.
+        lease_left_ms: The time until its lease ends.
         handled: Records whose handler returned.
         dead: Records that were set aside.
         skipped: Records that failed and were skipped.
@@ -42,7 +42,7 @@ class MemberMetrics:
         failed_attempts: Calls of handlers that raised.
         lost: Partitions that it lost.
         fenced: Tokens that were refused.
-        late_heartbeats: Heartbeats that were sent after half of the lease.
+        late_heartbeats: Heartbeats sent after half of the lease had passed.
     """
 
     name: str
@@ -71,15 +71,14 @@ class StreamPartition:
         partition: Its number.
         owner: The name of the worker that owns it, or None.
         token: The newest token that opened it; 0 if none did.
-        done: The offset up to which everything is done.
+        done: The offset up to which every record is done.
         end: The offset of the last record that was added.
-        lag: Records that are in the stream and not done; None if not known.
-        rate: Records per second that its owner handles; None if not known.
-        time_lag_s: Seconds that the lag takes at this rate, infinite at rate 0; None if not known.
+        lag: Records in the stream that are not done; None if unknown.
+        rate: Records per second that its owner handles; None if unknown.
+        time_lag_s: Seconds to work off the lag at this rate, infinite at rate 0; None if unknown.
         dead: Records in the dead letters.
-        is_blocked: Whether its owner waits for another attempt at records whose attempts are used
-            up.
-        is_hot: Whether it lags behind the others, see `SkewDetector`.
+        is_blocked: Whether its owner waits to retry records that have used up their attempts.
+        is_hot: Whether it lags behind the others; see `SkewDetector`.
     """
 
     partition: int
@@ -104,10 +103,10 @@ class GroupMetrics:
         stream: Its stream.
         members: Its members, by name.
         partitions: The partitions of the stream, by number.
-        lag: The sum of the lags that are known.
-        rebalances: Plans in the history that moved a partition.
-        moves: Partitions that these moved.
-        skew: The figures of the lags.
+        lag: The sum of the known lags.
+        rebalances: The number of plans in the history that moved a partition.
+        moves: The number of partitions that these plans moved.
+        skew: The statistics of the lags.
     """
 
     group: str
@@ -121,7 +120,7 @@ class GroupMetrics:
 
 
 class GroupMonitor:
-    """Reads what a group does, and lets members leave. It joins nothing, and no worker notices.
+    """Reads the state of a group, and lets members leave. It does not join, and no worker notices.
 
     Example:
         >>> from batchqueue.groups import GroupMonitor, MemoryStreams
@@ -142,7 +141,7 @@ class GroupMonitor:
         Args:
             group: The group.
             source: The stream.
-            skew: When a partition is hot. Default: None, `SkewDetectionConfig()`.
+            skew: When a partition counts as hot. Default: None, `SkewDetectionConfig()`.
 
         Raises:
             ConfigError: The name of the group is invalid.
@@ -155,11 +154,11 @@ class GroupMonitor:
         self._read_at = float("-inf")
 
     def metrics(self) -> GroupMetrics:
-        """Return what the group does now.
+        """Return the current state of the group.
 
         Raises:
             StreamUnavailableError: The server cannot be reached.
-            CallRefusedError: A key of a partition holds a value of another type.
+            CallRefusedError: A key of a partition holds a value of the wrong type.
         """
         administration = self._administration
         group = administration.group()
@@ -205,22 +204,22 @@ class GroupMonitor:
         )
 
     def history(self, after: int = 0) -> list[Event]:
-        """Return the last events of the group, about a thousand, oldest first.
+        """Return the last events of the group, at most about 1,000, oldest first.
 
         Args:
-            after: Only those whose version is larger. Default: all.
+            after: Return only events whose version is larger. Default: all.
         """
         return self._administration.history(after)
 
     def drain(self, *, name: str | None = None, host: str | None = None) -> list[str]:
-        """Let workers leave: they finish what is in hand, commit, and hand over.
+        """Ask workers to leave: they finish what is in hand, commit, and hand over.
 
         Args:
-            name: The worker of this name.
-            host: All workers of this host.
+            name: The worker with this name.
+            host: All workers on this host.
 
         Returns:
-            The names of the workers that leave.
+            The names of the workers that were asked.
 
         Raises:
             ConfigError: Neither a name nor a host is given, or both.
@@ -237,7 +236,7 @@ class GroupMonitor:
         return [each for session, each in chosen.items() if self._administration.drain(session)]
 
     def delete(self) -> None:
-        """Forget the group: its positions and its dead letters.
+        """Forget the group, including its positions and dead letters.
 
         Raises:
             ConfigError: The group has members.
@@ -262,7 +261,7 @@ class GroupMonitor:
         self.close()
 
     def _hot(self, readings: list[PartitionReading]) -> frozenset[int]:
-        # Two readings in a row count only if there is time for a change between them.
+        # Two readings in a row count only if there was time for a change between them.
         now = time.monotonic()
         if now - self._read_at >= self._skew_config.check_interval_s:
             self._read_at = now
@@ -300,7 +299,7 @@ def _parsed(stats: str) -> dict[str, Any]:
     try:
         parsed = json.loads(stats)
     except ValueError:
-        return {}  # before the first beat, or of another version
+        return {}  # before the first beat, or from another version
     return parsed if isinstance(parsed, dict) else {}
 
 

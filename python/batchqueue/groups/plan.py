@@ -1,4 +1,4 @@
-"""`plan`: which member of a group owns which partition, as a pure function."""
+"""`plan`, a pure function: which member of a group owns which partition."""
 
 import math
 import threading
@@ -13,24 +13,24 @@ from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError
 
 _Held = tuple[float, int]
-"""A partition that a member holds: its weight, its number."""
+"""A partition that a member holds: its weight and its number."""
 
 _FLOOR = 0.1
-"""The least weight of a partition, as a share of the mean."""
+"""The smallest weight of a partition, as a share of the mean."""
 
 _CLOSE = 0.05
-"""Members whose load is this close to the mean, as a share of it, are left alone."""
+"""Members whose load is this close to the mean, as a share of it, count as balanced."""
 
 _SKIP_RATIO = 1.25
-"""The largest load, relative to the least that any plan could reach, that needs no new plan."""
+"""The largest load, relative to the smallest that any plan could reach, that needs no new plan."""
 
 _WORTH = 0.1
-"""What a step must gain, as a share of the weight that changes hands; and a periodic plan, as a
-share of the largest load. Noise of 3 % on equal weights never lowers the largest load as much, and
-seldom makes a step worth it."""
+"""The gain that justifies a step, as a share of the weight that changes hands, or a periodic plan,
+as a share of the largest load. Noise of 3 % on equal weights never lowers the largest load that
+much, and seldom makes a step worth it."""
 
 _LEAST_CAPACITY = 1e-9
-"""A smaller share of the largest capacity counts as this one, so that loads stay finite."""
+"""A smaller share of the largest capacity is raised to this, so that loads stay finite."""
 
 
 def plan(
@@ -42,44 +42,45 @@ def plan(
 ) -> dict[int, str]:
     """Give each partition an owner such that loads are even and few partitions move.
 
-    The load of a member is the weight of its partitions divided by its capacity; the mean is all
-    weight divided by all capacity.
+    The load of a member is the weight of its partitions divided by its capacity; the mean is the
+    total weight divided by the total capacity.
 
     1. A partition whose last owner is a member stays there.
-    2. The others go, heaviest first, to the member that has the least load with them:
+    2. Each other partition, heaviest first, goes to the member whose load with it is smallest:
        longest-processing-time-first (R. L. Graham, "Bounds on Multiprocessing Timing Anomalies",
        SIAM J. Appl. Math. 17, 1969; for unequal capacities, T. Gonzalez, O. H. Ibarra, S. Sahni,
        "Bounds for LPT Schedules on Uniform Processors", SIAM J. Comput. 6, 1977).
     3. Repair: the most loaded member gives a partition to the least loaded, or swaps one, while the
-       larger of the two loads falls by at least a tenth of the weight that changes hands. It ends
-       when all are within 5 % of the mean; with equal weights, when no step is left. A member that
-       no step relieves, for instance because its only partition is heavier than the mean, is set
-       aside, and the others are evened among themselves.
+       larger of the two loads falls by at least a tenth of the weight that changes hands. Repair
+       ends when all are within 5 % of the mean; with equal weights, when no step is left. A member
+       that no step relieves, for instance because its only partition is heavier than the mean, is
+       set aside, and the others are balanced among themselves.
     4. No member stays without a partition while another has two. With more members than
        partitions, the rest stand by.
 
     Equal weights and capacities give each member floor(partitions / members) partitions or one
-    more, with the fewest moves. The same arguments give the same plan in every process, and a plan
-    made again from its own result changes nothing.
+    more, with the fewest moves. The same arguments give the same plan in every process, and
+    planning again from a plan changes nothing.
 
     Ties go to the first name in sorted order, and to the lowest partition. 2,048 partitions and 64
     members take less than 100 ms of processor time, whatever has changed.
 
     Args:
         weights: Weight per partition, in any unit, for instance busy seconds per second. None, NaN,
-            infinite and negative weights are unknown and count as the mean of the known ones. The
-            floor is a tenth of that mean; all weights are equal if none above 0 is known.
+            infinite and negative weights are unknown and count as the mean of the known ones.
+            Smaller weights are raised to a tenth of that mean; all are equal if none above 0 is
+            known.
         last_owner: Name of the last owner per partition, or None. It may have left the group. A
-            partition that only one of `weights` and `last_owner` names gets an owner as well.
-        capacity: Capacity per member, in any unit, above 0. Members that are about to leave must
-            not be in it.
+            partition that only one of `weights` and `last_owner` names also gets an owner.
+        capacity: Capacity per member, in any unit, above 0. Leave out members that are about to
+            leave.
         force: True after members have changed. False for a periodic run: owners stay while every
             partition has a living one and the largest load is at most 1.25 times the mean, or 1.25
-            times the heaviest partition on the largest member; and also if the plan would lower
-            the largest load by less than a tenth.
+            times the heaviest partition on the largest member; they also stay if the plan would
+            lower the largest load by less than a tenth.
 
     Returns:
-        Name of the owner per partition, by ascending partition. Empty without members.
+        Name of the owner per partition, by ascending partition. Empty if there are no members.
 
     Raises:
         ConfigError: A capacity is not a finite number above 0.
@@ -143,7 +144,7 @@ def _estimated(weights: list[float | None]) -> list[float]:
 
 
 class _Shares:
-    """The partitions of each member. A member is its position in the order of names.
+    """The partitions of each member. A member is its position in the sorted names.
 
     Attributes:
         capacity: Per member, relative to the largest.
@@ -159,7 +160,7 @@ class _Shares:
         self.weigh()
 
     def weigh(self) -> None:
-        """Recompute the loads, such that they depend on what is held and not on the way there."""
+        """Recompute the loads, so that they depend only on what is held, not on earlier steps."""
         self.total = [math.fsum(weight for weight, _ in held) for held in self.held]
         self.load = [total / size for total, size in zip(self.total, self.capacity, strict=True)]
 
@@ -168,7 +169,7 @@ class _Shares:
         return max(self.load)
 
     def mean(self, members: Iterable[int]) -> float:
-        """Return the load that each of `members` had if their loads were equal."""
+        """Return the load that each of `members` would have if their loads were equal."""
         chosen = list(members)
         total = math.fsum(self.total[member] for member in chosen)
         return total / math.fsum(self.capacity[member] for member in chosen)
@@ -183,16 +184,16 @@ class _Shares:
         ordered = sorted(orphans, key=lambda orphan: (-orphan[0], orphan[1]))
         for left, orphan in zip(range(len(ordered), 0, -1), ordered, strict=True):
             idle = [member for member in self.members if not self.held[member]]
-            # The last orphans are kept for members that have none: moving others there costs more.
+            # Keep the last orphans for members without any: moving others there costs more.
             choice = idle if left <= len(idle) else self.members
             self._put(orphan, self._lowest(choice, orphan[0]))
 
     def even(self) -> None:
-        """Repair until no step is left: repairing the result again changes nothing.
+        """Repair until no step is left; repairing the result again changes nothing.
 
-        This ends: a step replaces the larger of two loads by smaller ones, so the loads, largest
-        first, fall in lexicographic order. Steps leave no member idle that was not, so idle members
-        are given a partition at most once each.
+        This ends: a step replaces the larger of two loads by smaller ones, so the loads, sorted in
+        descending order, fall lexicographically. No step makes a member idle, so each idle member
+        is given a partition at most once.
         """
         changed = True
         while changed:
@@ -203,7 +204,7 @@ class _Shares:
     def _repair(self) -> bool:
         """Take steps from the most to the least loaded member; return whether there were any."""
         weights = {weight for held in self.held for weight, _ in held}
-        # Without measured loads, numbers of partitions differ by at most one.
+        # Without measured loads, the numbers of partitions differ by at most one.
         close = _CLOSE if len(weights) > 1 else 0.0
         active = list(self.members)
         mean, changed = self.mean(active), False
@@ -227,9 +228,9 @@ class _Shares:
         return changed
 
     def _best_step(self, giver: int, taker: int) -> tuple[_Held, _Held | None] | None:
-        """Return the best partition to give, and the one to take for it if a swap is needed.
+        """Return the best partition to give, and the one to take in return if a swap is needed.
 
-        A move that gains at least half of what is conceivable is preferred to a swap, which takes
+        A move that gains at least half of the conceivable gain is preferred to a swap, which takes
         two handovers.
         """
         have, wanted = self.held[giver], self.held[taker]
@@ -258,7 +259,7 @@ class _Shares:
         return best
 
     def _fill(self) -> bool:
-        """Give idle members a partition of those that have two; return whether there were any."""
+        """Give idle members a partition from members with two; return whether there were any."""
         changed = False
         while True:
             idle = [member for member in self.members if not self.held[member]]
@@ -272,13 +273,13 @@ class _Shares:
             changed = True
 
     def _lowest(self, members: Iterable[int], weight: float) -> int:
-        """Return the member that has the least load with `weight` added."""
+        """Return the member whose load is smallest with `weight` added."""
         return min(
             members, key=lambda member: (self.total[member] + weight) / self.capacity[member]
         )
 
     def _larger(self, giver: int, taker: int, shift: float) -> float:
-        """Return the larger load of the two after `shift` has moved from the giver to the taker."""
+        """Return the larger of the two loads after moving `shift` from the giver to the taker."""
         gave = (self.total[giver] - shift) / self.capacity[giver]
         took = (self.total[taker] + shift) / self.capacity[taker]
         return max(gave, took)
@@ -291,14 +292,14 @@ class _Shares:
     def _move(self, partition: _Held, giver: int, taker: int) -> None:
         held = self.held[giver]
         del held[bisect_left(held, partition)]
-        # Exactly 0 when nothing is left: an idle member must not look loaded by a rounding error.
+        # Exactly 0 when nothing is left: a rounding error must not make an idle member look loaded.
         self.total[giver] = self.total[giver] - partition[0] if held else 0.0
         self.load[giver] = self.total[giver] / self.capacity[giver]
         self._put(partition, taker)
 
 
 _NAMED = 5
-"""Members that a message names; it counts the others."""
+"""The most members that a message names; it counts the others."""
 
 
 class SupportsPlan(Protocol):
@@ -325,9 +326,9 @@ class SupportsPlan(Protocol):
 
 @dataclass(frozen=True)
 class GroupBalancer:
-    """How partitions are spread over the members of a group. The static methods make one.
+    """How partitions are spread over the members of a group. The static methods create balancers.
 
-    Any member may be the one that plans: give the same balancer to all workers of a group.
+    Any member may be the one that plans, so give the same balancer to all workers of a group.
 
     Example:
         >>> from batchqueue.groups.plan import GroupBalancer
@@ -345,8 +346,8 @@ class GroupBalancer:
     def load_weighted() -> "GroupBalancer":
         """Weigh a partition by the time that its handlers are busy, and by its lag.
 
-        The default; see `batchqueue.groups.plan.plan`. Partitions count alike while their load is
-        unknown.
+        This is the default; see `batchqueue.groups.plan.plan`. Partitions count as equal while
+        their load is unknown.
         """
         return GroupBalancer("load_weighted")
 
@@ -358,10 +359,10 @@ class GroupBalancer:
             assign: Takes the weight per partition (busy seconds per second, None if unknown), the
                 name of the last owner per partition (None at first; it may have left), the
                 capacity per living member, and the keyword `force` (False for a periodic run).
-                Returns a dict that holds the name of a living member for each partition, or None to
-                leave all partitions where they are. Another result makes `plan` raise ConfigError.
-                A worker waits for it up to a quarter of its lease, and then spreads the partitions
-                by load.
+                Returns a dict with the name of a living member for each partition, or None to leave
+                all partitions where they are. Any other result makes `plan` raise ConfigError.
+                A worker waits for it for at most a quarter of its lease, and then spreads the
+                partitions by load.
                 A balancer pickles if `assign` does, like any function of a module.
 
         Raises:
@@ -392,7 +393,7 @@ class GroupBalancer:
         Raises:
             ConfigError: `load_weighted` got a capacity that is not a finite number above 0. A
                 custom function raised, left out a partition, or named an unknown one or an owner
-                that is not a living member. The message holds the value, the limit and the remedy.
+                that is not a living member. The message has the value, the limit and the remedy.
         """
         if self.function is None:
             return plan(weights, last_owner, capacity, force=force)
@@ -401,7 +402,7 @@ class GroupBalancer:
         partitions = sorted(weights.keys() | last_owner.keys())
         owners = {partition: last_owner.get(partition) for partition in partitions}
         try:
-            # Copies, so that the function cannot change what its plan is checked against.
+            # Copies, so that the function cannot change the data that its plan is checked against.
             planned = self.function(
                 {partition: weights.get(partition) for partition in partitions},
                 dict(owners),
@@ -417,7 +418,7 @@ class GroupBalancer:
 
 
 class _BoundedFunction:
-    """Calls a function on another thread, and waits for it up to a limit; one thread at a time."""
+    """Calls a function on another thread, one at a time, and waits for it up to a limit."""
 
     def __init__(self, function: SupportsPlan, timeout_s: float) -> None:
         self._function = function
@@ -436,22 +437,22 @@ class _BoundedFunction:
                 result.set_exception(error)
 
         self._result = result
-        # A daemon: a function that hangs must not keep the process alive.
+        # A daemon, because a function that hangs must not keep the process alive.
         threading.Thread(target=call, name="batchqueue-balancer", daemon=True).start()
         try:
             return result.result(self._timeout_s)
         except TimeoutError:
-            if result.done():  # its own error, or a plan that came just now
+            if result.done():  # the function's own error, or a plan that came just now
                 return result.result()
             raise TimeoutError(f"it has not returned after {self._timeout_s:g} s") from None
 
 
 def bounded(balancer: GroupBalancer, timeout_s: float) -> GroupBalancer:
-    """Return a balancer for a thread that others wait for: a function that hangs has failed.
+    """Return a balancer that limits the time of its function: one that hangs has failed.
 
     Args:
         balancer: The balancer.
-        timeout_s: Seconds that its function has.
+        timeout_s: The seconds that its function has.
     """
     if balancer.function is None:
         return balancer
@@ -476,9 +477,9 @@ def _kept(owners: Mapping[int, str | None], capacity: Mapping[str, float]) -> di
 def _checked(
     planned: Any, owners: Mapping[int, str | None], capacity: Mapping[str, float]
 ) -> dict[int, str]:
-    """Return a plan that names each partition once and only living members, or raise.
+    """Return a plan that names each partition once, and only living members; raise otherwise.
 
-    A partition without an owner, or whose owner has left, would never be handled.
+    Without this, a partition whose owner is missing or has left would never be handled.
     """
     if not isinstance(planned, Mapping):
         raise ConfigError(

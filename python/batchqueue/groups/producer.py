@@ -22,21 +22,21 @@ Key = Callable[[Any], KeyValue | None]
 Headers = Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]]
 
 _RUN = 100
-"""Records without a key that go to one partition before the next one gets some."""
+"""Records without a key that go to one partition before it is the next one's turn."""
 
 _BLOCK = 1_000
-"""Records that are added with one call of the server."""
+"""Records added per call to the server."""
 
 
 class Producer:
     """Adds values to a stream. It may be used by several threads.
 
-    The partition of a record is the one that `send` names; else that of its key, which is the same
-    in every process as long as the number of partitions is; else they take turns, a hundred records
-    each. The order of the records of a partition is that in which they were sent.
+    `send` may name the partition of a record. Otherwise it follows from the key, the same in every
+    process for the same number of partitions. Records without a key go to the partitions in turn,
+    100 each. The records of a partition are in the order in which they were sent.
 
     Attributes:
-        partitions: The partitions of the stream.
+        partitions: The number of partitions of the stream.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class Producer:
 
         Args:
             source: The stream.
-            codec: Makes bytes of the values; the name of a codec, or a `Codec`. Default: "bytes".
+            codec: Encodes the values; the name of a codec, or a `Codec`. Default: "bytes".
             key: Returns the key of a value, a str, bytes or int, or None. Default: no keys.
-            max_len: The records that a partition may hold which some group has not done. Default:
-                None, any number.
-            partitions: The partitions of a new stream, which an existing one must have. Default:
-                None, those of the source.
+            max_len: The most records per partition that some group has not done. Default: None, no
+                limit.
+            partitions: The number of partitions of a new stream, which an existing one must match.
+                Default: None, the number of the source.
 
         Raises:
             ConfigError: A setting is invalid, or the stream has another number of partitions.
@@ -88,8 +88,8 @@ class Producer:
         """Add a value, and return its offset.
 
         Args:
-            value: What the codec takes.
-            key: Its key. Default: None, what the function `key` of the producer returns.
+            value: A value that the codec takes.
+            key: Its key. Default: None, the result of the producer's function `key`.
             partition: Its partition, from 0. Default: None, by its key, or in turns.
             headers: Names and values, or pairs of both; a str becomes UTF-8. A record whose header
                 `type` is the tag of a handler goes to that handler.
@@ -110,7 +110,7 @@ class Producer:
     def send_many(
         self, values: Iterable[Any], *, partition: int | None = None, headers: Headers = ()
     ) -> int:
-        """Add values in order, a thousand at a time, and return how many.
+        """Add values in order, 1,000 at a time, and return how many.
 
         Args:
             values: The values; an iterator is read as it is sent.
@@ -118,11 +118,11 @@ class Producer:
             headers: As in `send`, for all of them.
 
         Raises:
-            CodecError: As `send`. The thousands before are added.
-            ConfigError: As `send`.
-            StreamFullError: A partition is full. `accepted` values were added: those of other
-                partitions in the last thousand as well, so check the keys before you repeat it.
-            StreamUnavailableError: As `send`.
+            CodecError: As in `send`. The complete thousands before were added.
+            ConfigError: As in `send`.
+            StreamFullError: A partition is full. `accepted` values were added, including later
+                values of the last thousand in other partitions: check the keys before repeating it.
+            StreamUnavailableError: As in `send`.
         """
         added, rest = 0, iter(values)
         while block := list(islice(rest, _BLOCK)):
@@ -135,7 +135,7 @@ class Producer:
         return added
 
     def close(self) -> None:
-        """Close the connection. Nothing can be sent any more."""
+        """Close the connection. Nothing can be sent afterwards."""
         self._is_closed = True
         self._writer.close()
 

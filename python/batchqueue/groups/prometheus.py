@@ -1,4 +1,4 @@
-"""`GroupCollector`: a group as Prometheus metrics."""
+"""`GroupCollector`: exports a group as Prometheus metrics."""
 
 import math
 from collections.abc import Iterator
@@ -30,10 +30,10 @@ def _counter(name: str, unit: str, what: str, labels: tuple[str, ...] = ()) -> M
 
 
 class GroupMetric(Enum):
-    """The metrics. All have the labels `group` and `stream` before their own.
+    """The metrics. Each starts with the labels `group` and `stream`.
 
-    Those of a partition are read from the stream, so they continue when its owner changes. Those
-    of a worker begin at 0 with each worker.
+    Metrics of a partition are read from the stream, so they continue when its owner changes.
+    Metrics of a worker begin at 0 with each worker.
     """
 
     UP = _gauge("up", "1 or 0", "1 if the group could be read", "each scrape")
@@ -86,11 +86,11 @@ _OUTCOMES = ("handled", "dead", "skipped", "dropped")
 
 
 class GroupCollector(MetricCollector):
-    """A collector for `prometheus_client`, which reads a group at each scrape.
+    """A collector for `prometheus_client` that reads a group at each scrape.
 
-    It works in every process that can reach the server, and no worker is contacted. A group that
-    cannot be read has `batchqueue_group_up` 0, and no other metric in that scrape; the log says
-    why, once. See `GroupMetric` for the names.
+    It works in every process that can reach the server, and does not contact the workers. If a
+    group cannot be read, `batchqueue_group_up` is 0 and its only metric in that scrape; the reason
+    is logged once. See `GroupMetric` for the names.
 
     Example:
         REGISTRY.register(GroupCollector(GroupMonitor("billing", source)))
@@ -129,7 +129,7 @@ class GroupCollector(MetricCollector):
 
 
 def samples_of(metrics: GroupMetrics) -> Iterator[Sample]:
-    """Return the samples of a reading. What is not known has none."""
+    """Return the samples of a reading. Unknown values have none."""
     yield GroupMetric.UP, (), 1
     yield GroupMetric.MEMBERS, (), len(metrics.members)
     yield GroupMetric.MOVES, (), metrics.moves

@@ -1,4 +1,4 @@
-"""`Record`: what a handler gets of a stream; `Codec` makes its value.
+"""`Record`: a record of a stream as handlers get it; a `Codec` decodes its value.
 
 `Assignment` is a partition that a worker owns.
 """
@@ -19,17 +19,17 @@ from batchqueue.groups.errors import CodecError, OffsetError, RecordTooLargeErro
 T = TypeVar("T")
 
 
-# A tuple, because one is made for each record: three times as fast as a frozen dataclass.
+# A tuple, because one is made per record: three times as fast as a frozen dataclass.
 class Record(NamedTuple, Generic[T]):
     """A record of a partition.
 
     Attributes:
-        value: What the codec made of it.
+        value: The value that the codec decoded.
         key: The key that the producer gave it, or None.
         offset: Its position: larger than that of all records before it in the partition. On Redis,
             offsets have gaps.
         timestamp_ms: When it was added to the stream, in milliseconds since 1970.
-        headers: Pairs of a name and a value, in the order of the producer; a name may come twice.
+        headers: Pairs of a name and a value, in the producer's order; a name may occur twice.
     """
 
     value: T
@@ -41,13 +41,13 @@ class Record(NamedTuple, Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A partition that a worker owns, from the moment it was assigned until it is given up.
+    """A partition that a worker owns, from its assignment until it is given up.
 
     Attributes:
         partition: The number of the partition, from 0.
         token: Larger than the token of each earlier assignment of the partition. A sink that
-            remembers the largest and refuses smaller ones stores nothing of a former owner.
-        position: The offset of the last record that was done before; the worker continues after it.
+            remembers the largest token and refuses smaller ones stores nothing from a former owner.
+        position: The offset of the last record done before; the worker continues after it.
         since: When it was assigned, in seconds since 1970.
     """
 
@@ -58,52 +58,52 @@ class Assignment:
 
 
 Decode = Callable[[bytes, int], Any]
-"""Makes a value of the bytes of a record and its offset; raises CodecError."""
+"""Decodes the bytes of a record, given its offset; raises CodecError."""
 
 
 def undecoded(data: bytes, offset: int) -> bytes:
-    """Return the bytes of a record, for those that no codec is to decode."""
+    """Return the bytes of a record unchanged, where no codec should decode them."""
     del offset
     return data
 
 
 class Entries(Protocol):
-    """Records of one partition as the backend has read them, by ascending offset."""
+    """Records of one partition, as the backend has read them, by ascending offset."""
 
     @property
     def first(self) -> int:
-        """The offset of the first one."""
+        """The offset of the first record."""
         ...
 
     @property
     def last(self) -> int:
-        """The offset of the last one."""
+        """The offset of the last record."""
         ...
 
     def records(
         self, decode: Decode, plain: int | None = None
     ) -> tuple[list[Record[Any]], BaseException | None]:
-        """Decode them, up to the first one that cannot be decoded.
+        """Decode them up to the first one that cannot be decoded.
 
         Args:
-            decode: Makes a value of the bytes.
-            plain: Values of at most so many bytes stay bytes. Default: None, all are decoded.
+            decode: Decodes the bytes of a value.
+            plain: Values of at most this many bytes stay bytes. Default: None, all are decoded.
 
         Returns:
-            The records before that one, and its error, a BatchQueueError; None if there is none.
+            The records before that one, and its error, a BatchQueueError; None if all were decoded.
         """
         ...
 
     def entry(self, offset: int) -> tuple[int, bytes, bytes | None, tuple[tuple[str, bytes], ...]]:
-        """Return the fields of the `Entry` with this offset, as it is in the stream."""
+        """Return the fields of the `Entry` with this offset, as the stream has it."""
         ...
 
     def __getitem__(self, places: slice, /) -> "Entries":
-        """Return some of them."""
+        """Return a slice of the records."""
         ...
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of records."""
         ...
 
 
@@ -111,7 +111,7 @@ class Start(enum.Enum):
     """Where a group begins in a partition in which it has no position yet.
 
     The first owner stores the position before it reads, so the choice is made once per group and
-    partition. After that the group continues where it was, whatever a worker is given.
+    partition. After that the group continues from its position, whatever its workers specify.
     """
 
     EARLIEST = "earliest"
@@ -119,9 +119,9 @@ class Start(enum.Enum):
     """
 
     LATEST = "latest"
-    """With the first record that is added after the first owner has opened the partition.
+    """With the first record added after the first owner has opened the partition.
 
-    Older records are not read by this group.
+    This group never reads older records.
     """
 
 
@@ -134,7 +134,7 @@ class Start(enum.Enum):
 SEQUENCE_BITS = 20
 MAX_SEQUENCE = (1 << SEQUENCE_BITS) - 1
 MAX_MILLISECONDS = (1 << 43) - 1
-"""A moment in the year 2248."""
+"""The latest time that fits, in the year 2248."""
 MAX_OFFSET = MAX_MILLISECONDS << SEQUENCE_BITS | MAX_SEQUENCE
 
 # Redis keeps both numbers in 64 bits.
@@ -142,21 +142,21 @@ _LONGEST_ID = 2 * len(str(2**64)) + 1
 
 
 def parse_id(text: bytes | str) -> int:
-    """Return the offset of a record id.
+    """Return the offset for a record id.
 
     >>> parse_id(b"1760000000000-3")
     1845493760000000003
 
     Args:
-        text: An id as Redis writes it, with both of its numbers.
+        text: An id as Redis writes it, with both numbers.
 
     Raises:
-        OffsetError: It is not an id, or one of its numbers is too large for an offset.
+        OffsetError: The text is not an id, or one of its numbers is too large for an offset.
     """
     raw = text.encode("ascii", "replace") if isinstance(text, str) else text
     first, _, second = raw.partition(b"-")
-    # `isdigit` rejects signs, spaces and underscores, which `int` takes. The length comes first:
-    # `int` raises ValueError for thousands of digits.
+    # `isdigit` rejects signs, spaces and underscores, which `int` accepts. The length is checked
+    # first, because `int` raises ValueError for thousands of digits.
     if len(raw) > _LONGEST_ID or not (first.isdigit() and second.isdigit()):
         raise OffsetError(text, "is not of the form ms-seq; give one such as 1760000000000-0")
     milliseconds, sequence = int(first), int(second)
@@ -176,13 +176,13 @@ def parse_id(text: bytes | str) -> int:
 
 
 def format_id(offset: int) -> str:
-    """Return the record id of an offset, as Redis writes it.
+    """Return the record id for an offset, as Redis writes it.
 
     >>> format_id(1845493760000000003)
     '1760000000000-3'
 
     Args:
-        offset: What `parse_id` returned.
+        offset: An offset from `parse_id`.
 
     Raises:
         OffsetError: The offset is negative, or too large for an id.
@@ -192,10 +192,10 @@ def format_id(offset: int) -> str:
     return f"{offset >> SEQUENCE_BITS}-{offset & MAX_SEQUENCE}"
 
 
-# How many partitions a stream gets, and which names streams and groups may have.
+# The number of partitions of a stream, and the names that streams and groups may have.
 
 
-# A Redis cluster has as many hash slots; partitions beyond that would share slots.
+# A Redis cluster has this many hash slots; further partitions would share slots.
 _MAX_PARTITIONS = 16_384
 
 # Braces delimit the hash tag of a Redis key, and the bar separates stream and group inside it.
@@ -205,14 +205,14 @@ _RESERVED = "{}|"
 def partition_count(partition_count: int | None = None, max_workers: int = 1) -> int:
     """Return the number of partitions of a new stream.
 
-    The number of workers that run now does not matter: each worker up to `max_workers` gets at
-    least one partition, without a change of the stream.
+    The current number of workers does not matter: each of up to `max_workers` workers gets at least
+    one partition, without a change of the stream.
 
     Args:
-        partition_count: The number of your choice, 1 to 16,384. Default: None, it follows from
+        partition_count: An explicit number, 1 to 16,384. Default: None, it follows from
             `max_workers`.
-        max_workers: The most workers that will share the stream, at most 16,384. Up to 1 means a
-            single worker, and one partition. Default: 1.
+        max_workers: The most workers that will share the stream, at most 16,384. 1 or less means a
+            single worker and one partition. Default: 1.
 
     Returns:
         `partition_count` if given, else 1 for a single worker, else `max_workers`.
@@ -237,7 +237,7 @@ def partition_count(partition_count: int | None = None, max_workers: int = 1) ->
 
 
 def check_partitions(stream: str, count: int, given: int | None) -> None:
-    """Raise ConfigError if a user gave another number of partitions than the stream has."""
+    """Raise ConfigError if the given number of partitions differs from that of the stream."""
     if given not in (None, count):
         raise ConfigError(
             f'stream "{stream}" has {counted(count, "partition")}, partitions={given} was given: '
@@ -248,7 +248,7 @@ def check_partitions(stream: str, count: int, given: int | None) -> None:
 def group_id(job: str, stage: str) -> str:
     """Return the name of the group that runs a stage of a job: `job`, an underscore, `stage`.
 
-    Two pairs give the same name if only the place of an underscore differs: ("a_b", "c") and
+    Two pairs that differ only in where the underscore is give the same name: ("a_b", "c") and
     ("a", "b_c"). Workers of both would share one group.
 
     Args:
@@ -269,11 +269,11 @@ def check_name(owner: str, name: object) -> str:
     """Return the name of a stream, a group or a worker if it can be part of a key.
 
     Args:
-        owner: What bears the name, for the message, for instance "the stream".
-        name: Must be a str of printable characters, at least one, without spaces, braces and bars.
+        owner: What has the name, for the message, for instance "the stream".
+        name: Must be a nonempty str of printable characters, without spaces, braces and bars.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: The name is invalid.
     """
     if not isinstance(name, str):
         raise ConfigError(f"{owner}'s name is {name!r}, {a_type(name)}; give a str")
@@ -298,29 +298,29 @@ def _check_int(setting: str, value: object, otherwise: str) -> None:
         raise ConfigError(f"{setting} is {value}; give at most {_MAX_PARTITIONS:_}, {otherwise}")
 
 
-# Codecs: how values become the bytes of records, and come back.
+# Codecs convert values to the bytes of records, and back.
 #
-# Streams are untrusted input. So no codec unpickles, a record is measured before it is decoded, and
-# whatever a codec raises arrives as a `CodecError`, which concerns that record alone.
+# Streams are untrusted input, so no codec unpickles, the size of a record is checked before it is
+# decoded, and any error of a codec arrives as a `CodecError`, which concerns that record alone.
 
 
 MAX_RECORD_BYTES = 16 << 20
-"""The bytes that a record may have, unless its codec says otherwise: 16 MiB."""
+"""The most bytes of a record, unless its codec sets another limit: 16 MiB."""
 
 
 @dataclass(frozen=True)
 class Codec:
-    """How values are written as records, and read. It can be pickled if its functions can.
+    """How values are written to records, and read back. It can be pickled if its functions can.
 
     Attributes:
-        encode: Takes a value and returns bytes. What it raises becomes a `CodecError`.
-        decode: Takes bytes and returns a value. What it raises becomes a `CodecError`.
-        name: What errors call it. Default: "custom".
+        encode: Takes a value and returns bytes. Its errors become a `CodecError`.
+        decode: Takes bytes and returns a value. Its errors become a `CodecError`.
+        name: The name in errors. Default: "custom".
         max_record_bytes: The most bytes of a record; a larger one is neither sent nor decoded.
             Default: 16 MiB.
 
     Raises:
-        ConfigError: An attribute cannot be used; the message names it.
+        ConfigError: An attribute is invalid; the message names it.
     """
 
     encode: Callable[[Any], bytes]
@@ -339,15 +339,15 @@ class Codec:
 
     @property
     def plain(self) -> int | None:
-        """The most bytes of a value that decoding leaves as it is; None if it leaves none so."""
+        """The most bytes of a value that decoding leaves unchanged; None if it decodes all."""
         return self.max_record_bytes if self.decode is _decode_bytes else None
 
     def encoded(self, value: Any) -> bytes:
         """Encode a value.
 
         Raises:
-            CodecError: `encode` raised, or returned something else than bytes.
-            RecordTooLargeError: The bytes are too many to be decoded again.
+            CodecError: `encode` raised, or returned something other than bytes.
+            RecordTooLargeError: There are too many bytes to be decoded again.
             MissingPackageError: The package behind the codec is not installed.
         """
         try:
@@ -386,7 +386,7 @@ class Codec:
 
 
 def codec_of(codec: str | Codec) -> Codec:
-    """Return a codec by its name, or the given one.
+    """Return the codec with a name, or the given codec.
 
     >>> codec_of("json").encoded({"id": 1})
     b'{"id":1}'
@@ -399,7 +399,7 @@ def codec_of(codec: str | Codec) -> Codec:
     - "msgpack" has no extension types, not even the one for times. Keys of maps are str or bytes.
       Needs the extra `msgpack`.
     - "arrow" is for a `pyarrow.RecordBatch`: an IPC stream with one batch, which must not be
-      compressed, because a small record could fill the memory then. Needs pyarrow.
+      compressed, because then a small record could fill the memory.
 
     Args:
         codec: A name, or a codec.
@@ -419,7 +419,7 @@ def codec_of(codec: str | Codec) -> Codec:
 
 
 def _reason(error: Exception) -> str:
-    # Not its repr: that of a UnicodeDecodeError contains all bytes of the record.
+    # Not its repr: the repr of a UnicodeDecodeError contains all bytes of the record.
     return shortened(f"{type(error).__name__}: {error}")
 
 
@@ -448,7 +448,7 @@ def _encode_json(value: Any) -> bytes:
 
 
 def _decode_json(data: bytes) -> Any:
-    # Decoded here, because `json.loads` takes UTF-16 and UTF-32 as well, and surrogates.
+    # Decoded here, because `json.loads` also accepts UTF-16, UTF-32 and surrogates.
     return json.loads(data.decode(), parse_constant=_reject_constant)
 
 
@@ -458,15 +458,15 @@ def _reject_constant(name: str) -> NoReturn:
 
 @cache
 def _package(codec: str) -> Any:
-    """The package behind a codec; looked up once, because this is on the way of each record."""
+    """The package behind a codec; looked up once, because this runs for each record."""
     require(*_PACKAGES[codec])
     return import_module(_PACKAGES[codec][0])
 
 
 def _encode_msgpack(value: Any) -> bytes:
     data: bytes = _package("msgpack").packb(value)
-    # It packs extension types, and keys of any kind. Consumers would refuse such a record, and it
-    # would block its partition.
+    # msgpack packs extension types, and keys of any kind. Consumers would refuse such a record, and
+    # it would block its partition.
     _decode_msgpack(data)
     return data
 
@@ -497,13 +497,13 @@ def _decode_arrow(data: bytes) -> Any:
     batches = sum(message.type == "record batch" for message in messages)
     if batches != 1:
         raise ValueError(f"the IPC stream has {batches} record batches, not 1")
-    # Arrow before 1.0 noted a compression elsewhere.
+    # Arrow before 1.0 recorded a compression elsewhere.
     if any(message.metadata_version != pyarrow.ipc.MetadataVersion.V5 for message in messages):
         raise ValueError("the IPC stream is older than version 5, that of Arrow 1.0")
     if any(map(_is_compressed, messages)):
         raise ValueError("the record batch is compressed; write it without compression")
     batch = pyarrow.ipc.open_stream(data).read_next_batch()
-    # Offsets in the record could point outside of its buffers, and end the process when used.
+    # Offsets in the record could point outside its buffers, and crash the process when used.
     batch.validate(full=True)
     return batch
 
@@ -511,9 +511,9 @@ def _decode_arrow(data: bytes) -> Any:
 def _is_compressed(message: Any) -> bool:
     """Return whether a message of an IPC stream has compressed buffers.
 
-    pyarrow does not show it, so this reads the Flatbuffers of Message.fbs, in the format of Arrow:
-    field 2 of a Message is its header. Field 3 of a RecordBatch is the compression, and field 1 of
-    a DictionaryBatch is a RecordBatch.
+    pyarrow does not expose this, so it is read from the Flatbuffers of Message.fbs, in the format
+    of Arrow: field 2 of a Message is its header. Field 3 of a RecordBatch is the compression, and
+    field 1 of a DictionaryBatch is a RecordBatch.
     """
     if message.type == "schema":
         return False
@@ -529,7 +529,7 @@ def _table(buffer: memoryview, place: int) -> int:
 
 
 def _field(buffer: memoryview, table: int, number: int) -> int:
-    """Return where a field of a table is; 0 if the table does not have it."""
+    """Return the position of a field of a table; 0 if the table does not have it."""
     directory = table - int.from_bytes(buffer[table : table + 4], "little", signed=True)
     entry = 4 + 2 * number
     if entry >= int.from_bytes(buffer[directory : directory + 2], "little"):
@@ -540,7 +540,7 @@ def _field(buffer: memoryview, table: int, number: int) -> int:
 
 _PACKAGES = {
     "msgpack": ("msgpack", "the codec msgpack", "msgpack"),
-    # The extra with nothing but pyarrow.
+    # The extra that contains only pyarrow.
     "arrow": ("pyarrow", "the codec arrow", "parquet"),
 }
 _CODECS = {
