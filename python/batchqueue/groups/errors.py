@@ -1,8 +1,8 @@
-"""The errors of partition groups, each with a message made of its fields.
+"""The errors of partition groups. Each builds its message from its fields.
 
-Wrong settings raise `ConfigError`, a missing package `MissingPackageError`, and a worker in a
-forked child `QueueForkedError`, as everywhere in batchqueue. The errors here can be pickled: they
-may reach another process.
+Invalid settings raise `ConfigError`, a missing package `MissingPackageError`, and a worker in a
+forked child `QueueForkedError`, as everywhere in batchqueue. The errors here can be pickled,
+because they may reach another process.
 """
 
 import pickle
@@ -19,7 +19,7 @@ _REFUSED_REMEDY = "repair the key, or fix the command"
 
 
 class _ErrorOfFields(BatchQueueError):
-    """An error whose class is a dataclass: its fields are its arguments, so that it pickles."""
+    """An error whose class is a dataclass: the fields are the arguments, so that it pickles."""
 
     def __post_init__(self) -> None:
         super().__init__(*vars(self).values())
@@ -27,7 +27,7 @@ class _ErrorOfFields(BatchQueueError):
 
 @dataclass(eq=False, repr=False)
 class StaleTokenError(_ErrorOfFields, RuntimeError):
-    """A newer owner of the partition was here first, so the sink refused an older token.
+    """A newer owner of the partition wrote first, so the sink refused an older token.
 
     A worker handles it: it drops the partition, and its records go to the newer owner.
 
@@ -35,8 +35,8 @@ class StaleTokenError(_ErrorOfFields, RuntimeError):
         stream: The stream.
         partition: The partition that the worker lost.
         token: The token that was refused.
-        seen: The newer token that the sink has accepted.
-        owner: The name of the worker that holds the newer token, or None if it is not known.
+        seen: The newer token that the sink had accepted.
+        owner: The name of the worker that holds the newer token, or None if unknown.
     """
 
     stream: str
@@ -55,12 +55,12 @@ class StaleTokenError(_ErrorOfFields, RuntimeError):
 
 @dataclass(eq=False, repr=False)
 class ReplacedError(_ErrorOfFields, RuntimeError):
-    """Another process joined the group under the name of this worker.
+    """Another process joined the group under this worker's name.
 
     Attributes:
         name: The name of both workers.
-        host: The host of the other process, or None if it is not known.
-        pid: The process id of the other process, or None if it is not known.
+        host: The host of the other process, or None if unknown.
+        pid: The process id of the other process, or None if unknown.
     """
 
     name: str
@@ -84,14 +84,14 @@ class ReplacedError(_ErrorOfFields, RuntimeError):
 class CallRefusedError(_ErrorOfFields, RuntimeError):
     """The server refused a call for one partition, for instance a command of `commit_with`.
 
-    A worker handles it: the partition waits, and the call is made again. Under `OnFailure.STOP` a
-    commit that is refused is the cause of a `HandlerFailedError`.
+    A worker handles it: the partition waits, and the call is repeated. Under `OnFailure.STOP` a
+    refused commit is the cause of a `HandlerFailedError`.
 
     Attributes:
         stream: The stream.
         partition: The partition.
-        call: What was refused.
-        reason: What the server said.
+        call: The call that was refused.
+        reason: The reply of the server.
     """
 
     stream: str
@@ -107,17 +107,17 @@ class CallRefusedError(_ErrorOfFields, RuntimeError):
 
 
 class HandlerFailedError(BatchQueueError, RuntimeError):
-    """A handler raised in its last attempt, and its worker stops on a failure.
+    """A handler raised in its last attempt, and the worker is set to stop on failures.
 
-    Also raised if its commit was refused in the last attempt; `cause` is a `CallRefusedError` then.
+    Also raised if the commit was refused in the last attempt; `cause` is then a `CallRefusedError`.
 
     Attributes:
         stream: The stream.
         partition: The partition of the batch.
         first: The offset of the first record that failed.
         last: The offset of the last record that failed.
-        tries: The attempts that the batch had, the first included.
-        cause: What the handler raised last. None after unpickling, if it could not be pickled.
+        tries: The number of attempts at the batch, including the first.
+        cause: The last error of the handler. None after unpickling, if it could not be pickled.
         reason: The text of `cause`, shortened.
     """
 
@@ -157,7 +157,7 @@ class HandlerFailedError(BatchQueueError, RuntimeError):
 
 @dataclass(eq=False, repr=False)
 class UnhandledRecordError(_ErrorOfFields, RuntimeError):
-    """No handler of the worker takes a record. It is treated like one whose handler raised.
+    """No handler of the worker takes a record. It is treated like a record whose handler raised.
 
     Attributes:
         stream: The stream.
@@ -180,7 +180,7 @@ class UnhandledRecordError(_ErrorOfFields, RuntimeError):
 
 @dataclass(eq=False, repr=False)
 class TruncatedError(_ErrorOfFields, RuntimeError):
-    """Records were trimmed from the stream before the group had read them.
+    """Records were trimmed from the stream before the group read them.
 
     Attributes:
         stream: The stream.
@@ -210,8 +210,8 @@ class StreamFullError(_ErrorOfFields, RuntimeError):
     Attributes:
         stream: The stream.
         partition: The partition that is full.
-        max_len: The unread records that a partition may hold.
-        accepted: Records that `send_many` had added before; 0 for `send`.
+        max_len: The most unread records that a partition may hold.
+        accepted: The records that `send_many` had already added; 0 for `send`.
     """
 
     stream: str
@@ -230,13 +230,13 @@ class StreamFullError(_ErrorOfFields, RuntimeError):
 class StreamUnavailableError(_ErrorOfFields, ConnectionError):
     """The server of a stream cannot be reached, or did not answer in time.
 
-    A worker handles it: it waits until the server is back. A producer raises it, and the records of
-    the call may have been added all the same.
+    A worker handles it by waiting until the server is back. A producer raises it, although the
+    records of the call may have been added.
 
     Attributes:
         stream: The stream.
         reason: What failed.
-        partitions: Those of the call that it concerns, if the others can be reached; None for all.
+        partitions: The affected partitions, if the others can be reached; None for all.
     """
 
     stream: str
@@ -249,11 +249,11 @@ class StreamUnavailableError(_ErrorOfFields, ConnectionError):
 
 @dataclass(eq=False, repr=False)
 class OffsetError(_ErrorOfFields, ValueError):
-    """An id of a record cannot be written as an offset, or an offset not as an id.
+    """A record id cannot be written as an offset, or an offset cannot be written as an id.
 
     Attributes:
         value: The id or the offset.
-        problem: What is wrong with it, and what to do.
+        problem: What is wrong with it, and how to fix it.
     """
 
     value: bytes | str | int
@@ -266,13 +266,13 @@ class OffsetError(_ErrorOfFields, ValueError):
 
 @dataclass(eq=False, repr=False)
 class CodecError(_ErrorOfFields, ValueError):
-    """A codec cannot decode a record, or cannot encode a value. Its cause is what the codec raised.
+    """A codec cannot decode a record, or cannot encode a value. Its cause is the codec's error.
 
     Attributes:
         codec: The name of the codec.
         reason: What is wrong.
-        offset: The offset of the record, or None if it is not known; None for a value.
-        encoding: Whether a value was to be encoded.
+        offset: The offset of the record, or None if unknown; None for a value.
+        encoding: Whether the codec was encoding a value.
     """
 
     codec: str
@@ -296,8 +296,8 @@ class RecordTooLargeError(CodecError):
     """A record has more bytes than its codec allows. It was not decoded, or not sent.
 
     Attributes:
-        size: The bytes of the record.
-        limit: The bytes that it may have.
+        size: The size of the record in bytes.
+        limit: The largest allowed size in bytes.
     """
 
     def __init__(
@@ -316,15 +316,15 @@ class RecordTooLargeError(CodecError):
 
 
 def quoted_value(value: object) -> str:
-    """Return the `repr` of a value, shortened: errors may hold whole records."""
+    """Return the `repr` of a value, shortened, because values may hold whole records."""
     try:
         return shortened(repr(value))
-    except Exception:  # of a user's class
+    except Exception:  # a user's class may raise in its repr
         return f"<{type(value).__name__} whose repr raises>"
 
 
 def shortened(text: str) -> str:
-    """Return a text that fits into a message."""
+    """Return a text, shortened to fit into a message."""
     return text if len(text) <= _LONGEST_QUOTE else f"{text[: _LONGEST_QUOTE - 1]}…"
 
 
@@ -340,7 +340,7 @@ def _at(offset: int | None) -> str:
 
 def _can_be_pickled(cause: BaseException | None) -> bool:
     try:
-        # Many exceptions can be dumped and then fail to load: their class wants other arguments.
+        # Many exceptions can be dumped but not loaded, because their class takes other arguments.
         pickle.loads(pickle.dumps(cause))
     except Exception:
         return False

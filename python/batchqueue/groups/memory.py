@@ -68,20 +68,20 @@ __all__ = [
 ]
 
 
-# `GroupScripts`: who should own which partition. The rules are those of `groups/README.md`.
+# `GroupScripts`: which session should own which partition. The rules are in `groups/README.md`.
 
 
 SETTLE_MS = 50
-"""A plan waits this long after the last join or leave: several of them need only one plan."""
+"""The delay of a plan after the last join or leave: several of them need only one plan."""
 
 LONGEST_SETTLE_MS = 500
-"""A plan waits no longer than this after the first join or leave."""
+"""The longest delay of a plan after the first join or leave."""
 
 TICKET_MS = 500
-"""The time that a member has to make a plan before another one may."""
+"""The time that a member has to make a plan before another member may."""
 
 LATE_SHARE = 4
-"""A worker gives a call up after this share of its lease, so a join is late then."""
+"""A worker gives up on a call after this share of its lease, so a later join is refused."""
 
 
 class GroupScripts:
@@ -92,7 +92,7 @@ class GroupScripts:
     """
 
     def __init__(self, clock: Callable[[], int], *, rebalance_ms: int = 30_000) -> None:
-        """Begin without members.
+        """Start without members.
 
         Args:
             clock: Returns microseconds since 1970. It may be set back.
@@ -104,20 +104,20 @@ class GroupScripts:
         self._changed = threading.Condition()
 
     def time(self) -> int:
-        """Return the time of the server in microseconds: the incarnation of a process."""
+        """Return the server's time in microseconds, used as the incarnation of a process."""
         return self._clock()
 
     def join(
         self, session: str, lease_ms: int, member: Member, partitions: int, *, asked_us: int
     ) -> Joined | Replaced | Refusal:
-        """Make a session a member. It takes the name from an older session, which is removed.
+        """Make a session a member. An older session with the same name is removed.
 
         Args:
-            session: The session, unlike any other.
-            lease_ms: The time for which it is a member without a beat.
-            member: What it reports about itself.
-            partitions: The partitions of the stream, if this is the first join of all.
-            asked_us: The time of the server that was read just before.
+            session: The session, unique among all.
+            lease_ms: How long it stays a member without a beat.
+            member: The session's report about itself.
+            partitions: The number of partitions of the stream, if this is its first join.
+            asked_us: The server's time, read just before.
         """
         with self._changed:
             now = self._expire()
@@ -137,13 +137,13 @@ class GroupScripts:
             return Joined(self.state.partitions, self.state.version)
 
     def beat(self, session: str, number: int, lease_ms: int, stats: str = "") -> Beaten | Refusal:
-        """Renew the lease of a member, and make it plan if that is due.
+        """Renew the lease of a member, and hand it a ticket if a plan is due.
 
         Args:
             session: The session.
-            number: Larger than that of each beat and sync it sent before.
-            lease_ms: The time for which it stays a member without another beat.
-            stats: What it reports to the member that plans next, and to monitors.
+            number: Larger than the number of every earlier beat and sync of the session.
+            lease_ms: How long it stays a member without another beat.
+            stats: Its report for the member that plans next, and for monitors.
         """
         with self._changed:
             now, state = self._expire(), self.state
@@ -177,9 +177,9 @@ class GroupScripts:
 
         Args:
             session: The session that planned.
-            member_version: That of its ticket.
-            targets: The session that is to own it, by partition.
-            weights: The weights that it reckoned with, for the next plan.
+            member_version: The member version of its ticket.
+            targets: The assigned session, by partition.
+            weights: The weights that the plan was based on, for the next plan.
         """
         with self._changed:
             now = self._now_ms()
@@ -196,13 +196,13 @@ class GroupScripts:
     def sync(
         self, session: str, number: int, seen: int, held: Mapping[int, int]
     ) -> Synced | Refusal:
-        """Compare what a session holds with what it owns and is to own.
+        """Compare what a session holds with what it owns and is assigned.
 
         Args:
             session: The session.
-            number: Larger than that of each beat and sync it sent before.
-            seen: The largest token that refused a token of the worker, or 0: new ones are larger.
-            held: The tokens of the partitions that it holds, released ones left out.
+            number: Larger than the number of every earlier beat and sync of the session.
+            seen: The largest token that refused a token of the worker, or 0; new tokens are larger.
+            held: The tokens of the partitions that it holds, without released ones.
         """
         with self._changed:
             now, state = self._expire(), self.state
@@ -237,7 +237,7 @@ class GroupScripts:
 
         Args:
             session: The session.
-            released: Pairs of a partition and its token. Commits have been acknowledged.
+            released: Pairs of a partition and its token, whose commits have been acknowledged.
         """
         with self._changed:
             owned = [p for p, token in released if self.state.owners.get(p) == (session, token)]
@@ -245,7 +245,7 @@ class GroupScripts:
             return len(owned)
 
     def resize(self, partitions: int) -> int:
-        """Raise the number of partitions, and return the number from now on."""
+        """Raise the number of partitions, and return the new number."""
         with self._changed:
             if partitions > self.state.partitions:
                 self.state.partitions = partitions
@@ -273,7 +273,7 @@ class GroupScripts:
             return owned
 
     def info(self) -> GroupInfo:
-        """Return who is there, and who owns what."""
+        """Return the members of the group, and the owners of its partitions."""
         with self._changed:
             now, state = self._expire(), self.state
             members = {
@@ -298,15 +298,15 @@ class GroupScripts:
 
         Args:
             version: The version that is known.
-            timeout_s: The longest wait, in the time of the operating system, whatever the clock is.
-            is_over: Whether to wait no longer; asked again after `notify`.
+            timeout_s: The longest wait, in the operating system's time, whatever the clock is.
+            is_over: Whether to stop waiting; called again after `notify`.
         """
         with self._changed:
             self._changed.wait_for(lambda: self.state.version != version or is_over(), timeout_s)
             return self.state.version
 
     def notify(self) -> None:
-        """Let those that wait ask whether to wait no longer."""
+        """Make waiting threads call `is_over` again."""
         with self._changed:
             self._changed.notify_all()
 
@@ -314,7 +314,7 @@ class GroupScripts:
         return self._clock() // 1_000
 
     def _next(self, last: int) -> int:
-        """A number above all earlier ones, also above those that the server has forgotten (R2)."""
+        """A number above all earlier ones, including those that the server has forgotten (R2)."""
         return max(last + 1, self._clock())
 
     def _is_member(self, session: str) -> bool:
@@ -327,7 +327,7 @@ class GroupScripts:
         return there.incarnation >= member.incarnation  # R6
 
     def _refuse(self, session: str, number: int) -> Refusal | None:
-        """Why a beat or sync does nothing; otherwise its number is noted."""
+        """Return why a beat or sync does nothing; otherwise record its number."""
         if not self._is_member(session):
             return Refusal.UNKNOWN
         if self._is_late(session, number):
@@ -347,12 +347,13 @@ class GroupScripts:
         return self.state.targets.get(partition) == session and not leaving
 
     def _is_revoked(self, session: str, partition: int) -> bool:
-        # Without a target it stays: a member whose target died has it until there is a plan.
+        # Without a target it stays: a member whose target died keeps the partition until the next
+        # plan.
         leaving = self.state.members[session].leaving  # R11
         return leaving or self.state.targets.get(partition, session) != session
 
     def _grant(self, session: str, partition: int, seen: int) -> int:
-        """A fresh token, also if the session owns the partition already (R4)."""
+        """A fresh token, even if the session owns the partition already (R4)."""
         token = self.state.token = self._next(max(self.state.token, seen))  # R3
         self.state.owners[partition] = Owner(session, token)
         self.state.last_owner[partition] = self.state.members[session].name
@@ -378,7 +379,7 @@ class GroupScripts:
             if end <= now:
                 self._remove(session, EventKind.DEAD, now)
             else:
-                # Else the dead stay for as long as the clock was set back.
+                # Otherwise the dead would stay for as long as the clock was set back.
                 state.leases[session] = min(end, now + state.lease_ms[session])
         return now
 
@@ -388,7 +389,7 @@ class GroupScripts:
         owned = self._owned(session)
         for partition in owned:
             del state.owners[partition]
-        # What the dead are to own would be without an owner until the next plan.
+        # Partitions assigned to the dead would have no owner until the next plan.
         state.targets = {p: target for p, target in state.targets.items() if target != session}
         for stored in (state.leases, state.lease_ms, state.members, state.stats, state.numbers):
             stored.pop(session, None)
@@ -443,7 +444,7 @@ class GroupScripts:
             due, longest = state.planned_ms + self._rebalance_ms, self._rebalance_ms
         if state.ticket_ms is not None:
             due, longest = max(due, state.ticket_ms + TICKET_MS), max(longest, TICKET_MS)
-        # A longer time only remains after the clock was set back.
+        # A longer time remains only after the clock was set back.
         return max(0, due - now) if due - now <= longest else 0
 
 
@@ -452,14 +453,14 @@ class GroupScripts:
 
 @dataclass
 class FenceState:
-    """Who may commit for a group, and up to where it has everything done.
+    """The session that may commit for a group, and the offset up to which the group has done everything.
 
     Attributes:
         token: The newest token that opened the partition.
         session: The session that holds it.
-        offset: The offset up to which everything is done.
-        done: The number of records up to there, counted from the beginning of the stream.
-        at_ms: When it was stored.
+        offset: The offset up to which every record is done.
+        done: The number of records up to `offset`, counted from the beginning of the stream.
+        at_ms: When it was last stored.
         aside: The offsets above `offset` whose records are in the dead letters.
     """
 
@@ -473,16 +474,16 @@ class FenceState:
 
 @dataclass
 class MemoryPartitionState:
-    """All that a partition stores, in one place (R8). Only `PartitionScripts` changes it.
+    """The complete state of a partition, in one place (R8). Only `PartitionScripts` changes it.
 
     Attributes:
         entries: The records, by ascending offset.
         end: The offset of the last record that was added.
-        added: The number of records that were ever added.
+        added: The number of records ever added.
         fences: The fences, by group: these groups read the partition.
         dead: The dead letters, by group.
-        effects: The commands of commits, in the order of the commits. Memory runs none of them: it
-            keeps them, for tests to read.
+        effects: The commands of commits, in the order of the commits. They are not run, only kept
+            for tests to read.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -503,7 +504,7 @@ class PartitionScripts:
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:
-        """Begin without records.
+        """Start without records.
 
         Args:
             clock: Returns microseconds since 1970.
@@ -526,8 +527,8 @@ class PartitionScripts:
             value: The record.
             key: Its key, or None.
             headers: Its headers.
-            max_len: The records that may be there which some group has not done; without any group,
-                that may be there at all. Default: None, any number.
+            max_len: The most records that some group has not done; without any group, the most
+                records that the partition holds. Default: None, no limit.
         """
         with self._lock:
             if max_len is not None and self._unread() >= max_len:
@@ -549,7 +550,7 @@ class PartitionScripts:
             group: The group.
             token: The token of the grant.
             session: The session that it was granted to.
-            start: Where a group begins that has no position here yet.
+            start: Where a group begins if it has no position here yet.
         """
         with self._lock:
             state = self.state
@@ -577,18 +578,18 @@ class PartitionScripts:
         *,
         commands: Sequence[Command] = (),
     ) -> Commit | Fenced:
-        """Store an offset, with the effects that belong to it.
+        """Store an offset together with its effects.
 
-        Repeat a commit without a reply unchanged: with more commands, those that ran would run
+        Repeat a commit without a reply unchanged: with more commands, those that had run would run
         again.
 
         Args:
             group: The group.
             token: The token under which the session opened the partition.
             session: The session.
-            offset: Everything up to here is done.
-            done: The number of records up to there, counted from the beginning of the stream.
-            commands: What `Batch.commit_with` was given.
+            offset: Every record up to this offset is done.
+            done: The number of records up to `offset`, counted from the beginning of the stream.
+            commands: The commands passed to `Batch.commit_with`.
         """
         with self._lock:
             fence = self.state.fences.get(group)
@@ -604,7 +605,7 @@ class PartitionScripts:
     def set_aside(
         self, group: str, token: int, session: str, letters: Sequence[Entry]
     ) -> int | Fenced:
-        """Store dead letters, and return how many were new. It stores none twice.
+        """Store dead letters, none twice, and return how many were new.
 
         Args:
             group: The group.
@@ -624,7 +625,7 @@ class PartitionScripts:
             return len(new)
 
     def info(self, group: str) -> PartitionInfo:
-        """Return where the group is."""
+        """Return the position of the group in the partition."""
         with self._lock:
             state = self.state
             known = state.fences.get(group)
@@ -643,12 +644,12 @@ class PartitionScripts:
             )
 
     def reset(self, group: str, offset: int, done: int) -> None:
-        """Let a group continue after an offset; its token stays, so a former owner cannot commit.
+        """Let a group continue after an offset. Its token stays, so a former owner cannot commit.
 
         Args:
             group: The group.
             offset: The offset.
-            done: The number of records up to there, counted from the beginning of the stream.
+            done: The number of records up to `offset`, counted from the beginning of the stream.
         """
         with self._lock:
             fence = self.state.fences.setdefault(group, FenceState(0, "", 0, 0, 0))
@@ -656,7 +657,7 @@ class PartitionScripts:
             fence.at_ms, fence.aside = self._clock() // 1_000, set()
 
     def forget(self, group: str) -> None:
-        """Remove a group with its dead letters."""
+        """Remove a group and its dead letters."""
         with self._lock:
             self.state.fences.pop(group, None)
             self.state.dead.pop(group, None)
@@ -671,8 +672,8 @@ class PartitionScripts:
 
         Args:
             group: The group.
-            letters: What `letters` returned, perhaps with other headers. If the oldest are others
-                by now, nothing is done.
+            letters: The result of `letters`, possibly with other headers. If the oldest letters
+                have changed since, nothing is done.
         """
         with self._lock:
             waiting = self.state.dead.get(group, [])
@@ -688,7 +689,7 @@ class PartitionScripts:
         """Remove the records that every group has done, and return how many.
 
         Args:
-            groups: The groups that read the stream. If the partition knows another one, or one of
+            groups: The groups that read the stream. If the partition knows another group, or one of
                 these has not opened it yet, nothing is removed.
         """
         with self._lock:
@@ -704,7 +705,7 @@ class PartitionScripts:
         self, value: bytes, key: bytes | None, headers: tuple[tuple[str, bytes], ...]
     ) -> int:
         state = self.state
-        # As Redis makes ids: the time, and never below the one before.
+        # Like the ids of Redis: the time, and always above the previous one.
         state.end = max(state.end + 1, self._clock() // 1_000 << SEQUENCE_BITS)
         state.added += 1
         state.entries.append(Entry(state.end, value, key, headers))
@@ -726,7 +727,7 @@ class PartitionScripts:
 
 
 HISTORY = 1_000
-"""Events that are kept."""
+"""The number of events that are kept."""
 
 
 class Owner(NamedTuple):
@@ -738,26 +739,26 @@ class Owner(NamedTuple):
 
 @dataclass
 class GroupState:
-    """All that a group stores. Only `GroupScripts` changes it, under its lock.
+    """The complete state of a group. Only `GroupScripts` changes it, under its lock.
 
     Attributes:
-        partitions: The partitions of the stream, 0 before the first join.
-        version: Changes with everything that a member must learn.
+        partitions: The number of partitions of the stream, 0 before the first join.
+        version: Changes with everything that members must learn about.
         member_version: The version of the last change of members or partitions.
         token: The last token that was granted.
         dirty: Whether members have changed since the last plan.
-        since_ms: The first of these changes.
-        plan_at_ms: When the changes have settled.
-        ticket_ms: When a ticket was given out; None if none is out.
+        since_ms: The time of the first of these changes.
+        plan_at_ms: When the changes will have settled.
+        ticket_ms: When a ticket was given out; None if no ticket is out.
         planned_ms: When the last plan was stored.
         leases: The end of the lease, by session.
         lease_ms: The length of the lease, by session.
-        members: What joined, by session; the same sessions as in `leases`.
+        members: The members, by session; the same sessions as in `leases`.
         owners: The owners of partitions.
-        targets: The sessions that are to own the partitions.
+        targets: The assigned session, by partition.
         last_owner: The names of the last owners: a name keeps its partitions across sessions.
-        weights: Those of the last plan: the partitions of a dead member keep theirs.
-        stats: What the members reported last.
+        weights: The weights of the last plan: the partitions of a dead member keep theirs.
+        stats: The last report of each member.
         numbers: The number of the last beat or sync, by session.
         events: The history.
     """
@@ -807,7 +808,7 @@ class MemoryConnection:
         return self._streams.clock.now_us() / 1_000
 
     def partitions(self, given: int | None) -> int:
-        """Return the partitions of the stream."""
+        """Return the number of partitions of the stream."""
         return self._streams.partitions(given)
 
     def perform(self, control: Control, call: Call) -> Reply:
@@ -858,7 +859,7 @@ class MemoryConnection:
         ]
 
     def infos(self, partitions: Sequence[int]) -> list[PartitionInfo | Failed]:
-        """Return where partitions are."""
+        """Return the positions in the partitions."""
         self._check()
         return [self._streams.script(each).info(self._group) for each in partitions]
 
@@ -870,7 +871,7 @@ class MemoryConnection:
         return list(found)
 
     def close(self) -> None:
-        """Let the calls that wait return."""
+        """Make waiting calls return."""
         self._closed = True
         self._streams.notify()
         self._scripts.notify()
@@ -888,7 +889,7 @@ class MemoryWriter:
         self._streams = streams
 
     def partitions(self, given: int | None) -> int:
-        """Return the partitions of the stream."""
+        """Return the number of partitions of the stream."""
         return self._streams.partitions(given)
 
     def add(self, records: Sequence[NewRecord], max_len: int | None) -> list[int | None]:
@@ -903,11 +904,11 @@ class MemoryWriter:
         return offsets
 
     def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing, because there is no connection."""
 
 
 class MemoryAdministration:
-    """See `backend.Administration`."""
+    """A command's or monitor's access to a group in memory; see `backend.Administration`."""
 
     def __init__(self, streams: "MemoryStreams", group: str, scripts: GroupScripts) -> None:
         self._streams = streams
@@ -915,15 +916,15 @@ class MemoryAdministration:
         self._scripts = scripts
 
     def partitions(self) -> int:
-        """Return the partitions of the stream."""
+        """Return the number of partitions of the stream."""
         return self._streams.partition_count
 
     def group(self) -> GroupInfo:
-        """Return who is there, and who owns what."""
+        """Return the members of the group, and the owners of its partitions."""
         return self._scripts.info()
 
     def infos(self, partitions: Sequence[int]) -> list[PartitionInfo]:
-        """Return where partitions are."""
+        """Return the positions in the partitions."""
         return [self._streams.script(each).info(self._group) for each in partitions]
 
     def history(self, after: int) -> list[Event]:
@@ -961,10 +962,10 @@ class MemoryAdministration:
         return sent
 
     def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing, because there is no connection."""
 
 
-# Clocks of groups in memory.
+# The clocks of groups in memory.
 
 
 class Clock(Protocol):
@@ -979,7 +980,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The time of the operating system, which is never set back."""
+    """The time of the operating system, never set back."""
 
     longest_wait_s = float("inf")
 
@@ -992,7 +993,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that a test moves: leases end, and handlers are tried again, when the test says so.
+    """A clock that a test moves, so that the test decides when leases end and handlers are retried.
 
     Example:
         >>> from batchqueue.groups.memory import ManualClock
@@ -1006,7 +1007,7 @@ class ManualClock:
     longest_wait_s = 0.005
 
     def __init__(self, now_us: int = 1_700_000_000_000_000) -> None:
-        """Begin at a moment.
+        """Start at a moment.
 
         Args:
             now_us: Microseconds since 1970. Default: a moment in 2023.
@@ -1020,7 +1021,7 @@ class ManualClock:
             return self._now_us
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward. Threads that wait for it notice within some milliseconds."""
+        """Move the clock forward. Threads that wait for it notice within a few milliseconds."""
         with self._lock:
             self._now_us += round(seconds * 1_000_000)
 
@@ -1030,13 +1031,13 @@ class MemoryStreams:
 
     Give the same object to all workers and producers of the stream. It has everything that a stream
     on Redis has, except that it ends with the process, and that the commands of `commit_with` are
-    kept instead of run.
+    recorded instead of run.
 
     Attributes:
         stream: The name of the stream.
-        partition_count: Its partitions.
+        partition_count: The number of its partitions.
         clock: Its clock.
-        commands: What `Batch.commit_with` was given in committed batches, by partition.
+        commands: The commands of `Batch.commit_with` in committed batches, by partition.
 
     Example:
         >>> from batchqueue.groups import MemoryStreams, Worker
@@ -1056,11 +1057,11 @@ class MemoryStreams:
     """
 
     def __init__(self, stream: str, *, partitions: int = 1, clock: Clock | None = None) -> None:
-        """Begin without records.
+        """Start without records.
 
         Args:
             stream: The name.
-            partitions: The partitions, 1 to 16,384. Default: 1.
+            partitions: The number of partitions, 1 to 16,384. Default: 1.
             clock: A `ManualClock`, for tests. Default: None, the time of the operating system.
 
         Raises:
@@ -1078,12 +1079,12 @@ class MemoryStreams:
 
     @property
     def commands(self) -> dict[int, list[Sequence[bytes | str | int]]]:
-        """What `Batch.commit_with` was given in committed batches, by partition."""
+        """The commands of `Batch.commit_with` in committed batches, by partition."""
         scripts = enumerate(self._scripts)
         return {number: list(each.state.effects) for number, each in scripts if each.state.effects}
 
     def dead_letters(self, group: str) -> dict[int, list[Entry]]:
-        """Return the dead letters of a group, by partition; partitions without any are left out."""
+        """Return the dead letters of a group, by partition, without partitions that have none."""
         scripts = enumerate(self._scripts)
         found = ((number, each.state.dead.get(group, [])) for number, each in scripts)
         return {number: list(letters) for number, letters in found if letters}
@@ -1100,14 +1101,14 @@ class MemoryStreams:
         return Producer(self, codec=codec, key=key, max_len=max_len, partitions=partitions)
 
     def crash(self, name: str) -> None:
-        """Cut a worker off for ever: for the group it is a process that was killed."""
+        """Cut a worker off permanently: to the group, its process was killed."""
         with self._reached:
             self._crashed.add(name)
             self._stalled.discard(name)
             self._reached.notify_all()
 
     def stall(self, name: str) -> None:
-        """Let all calls of a worker time out until `wake`, as if its network had been cut."""
+        """Let all calls of a worker time out until `wake`, as if its network were cut."""
         with self._reached:
             self._stalled.add(name)
 
@@ -1118,27 +1119,27 @@ class MemoryStreams:
             self._reached.notify_all()
 
     def connect(self, group: str, *, lease_ms: int, name: str) -> MemoryConnection:
-        """Connect a worker, which calls this when it starts."""
+        """Connect a worker. The worker calls this when it starts."""
         timeout_s = lease_ms / BEATS_PER_LEASE / 1_000
         return MemoryConnection(self, group, self._group(group), name, timeout_s)
 
     def open_writer(self) -> MemoryWriter:
-        """Connect a producer, which calls this when it is made."""
+        """Connect a producer. The producer calls this when it is created."""
         return MemoryWriter(self)
 
     def open_administration(self, group: str) -> MemoryAdministration:
-        """Connect a monitor, which calls this when it is made."""
+        """Connect a monitor. The monitor calls this when it is created."""
         return MemoryAdministration(self, group, self._group(group))
 
     def partitions(self, given: int | None) -> int:
-        """Return the number of partitions; raise ConfigError if another one is given."""
+        """Return the number of partitions; raise ConfigError if another number is given."""
         check_partitions(self.stream, self.partition_count, given)
         return self.partition_count
 
     def read(
         self, fetches: Sequence[Fetch], wait_ms: int, is_over: Callable[[], bool]
     ) -> list[Fetched]:
-        """Read records of partitions, and wait for one while there is none."""
+        """Read records of partitions, waiting if there are none."""
         end = time.monotonic() + wait_ms / 1_000
         with self._arrived:
             while True:
@@ -1184,7 +1185,7 @@ class MemoryStreams:
             self._arrived.notify_all()
 
     def resize(self, partitions: int) -> int:
-        """Raise the number of partitions, and return the number from now on."""
+        """Raise the number of partitions, and return the new number."""
         partition_count(partitions)
         with self._arrived:
             while len(self._scripts) < partitions:
@@ -1211,7 +1212,7 @@ class MemoryStreams:
         return self._scripts[partition]
 
     def check(self, name: str, timeout_s: float) -> None:
-        """Raise StreamUnavailableError if a worker has crashed, or is stalled for so long."""
+        """Raise StreamUnavailableError if a worker has crashed, or stays stalled for the whole timeout."""
         if not (self._crashed or self._stalled):
             return
         with self._reached:
@@ -1236,18 +1237,18 @@ class MemoryEntries:
 
     @property
     def first(self) -> int:
-        """The offset of the first one."""
+        """The offset of the first record."""
         return self._entries[0].offset
 
     @property
     def last(self) -> int:
-        """The offset of the last one."""
+        """The offset of the last record."""
         return self._entries[-1].offset
 
     def records(
         self, decode: Decode, plain: int | None = None
     ) -> tuple[list[Record[Any]], BaseException | None]:
-        """Decode them, up to the first one that cannot be decoded."""
+        """Decode the records, up to the first one that cannot be decoded."""
         most = -1 if plain is None else plain
         records: list[Record[Any]] = []
         for offset, data, key, headers in self._entries:
@@ -1263,9 +1264,9 @@ class MemoryEntries:
         return self._entries[bisect_left(self._entries, offset, key=lambda entry: entry.offset)]
 
     def __getitem__(self, places: slice) -> "MemoryEntries":
-        """Return some of them."""
+        """Return a slice of the records."""
         return MemoryEntries(self._entries[places])
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of records."""
         return len(self._entries)

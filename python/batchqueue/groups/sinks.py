@@ -1,8 +1,8 @@
-"""`MetricsSink`: a handler that merges records as metrics into a store, each exactly once.
+"""`MetricsSink`, a handler that merges records as metrics into a store, each exactly once.
 
-Its fence is the ledger of the store. Per partition a mark holds the token of the newest owner that
-wrote, and per handler another one the offset of the last record that is stored. They are compared
-and raised in the transaction that stores the metrics: all are committed, or nothing.
+Its fence is the ledger of the store. Each partition has a mark with the token of the newest owner
+that wrote, and each of its handlers one with the offset of the last stored record. Both are
+compared and raised in the transaction that stores the metrics, so all or nothing is committed.
 """
 
 import sqlite3
@@ -32,17 +32,17 @@ class MetricsSink:
     """A handler that merges records as metrics into a store, so that each counts exactly once.
 
     L1 merges the metrics of a batch in memory, before the store is locked; L2 merges these partials
-    with what the store has. The results, the offset of the last record and the token of the
-    partition are stored in one transaction per batch. So a record that comes again, after a crash,
-    a retry or a takeover, is left out; and a worker that has lost its partition stores nothing
-    once its successor has been here: the sink raises `StaleTokenError`, and the worker drops the
+    into the store. The results, the offset of the last record and the token of the
+    partition are stored in one transaction per batch. A record that comes again, after a crash, a
+    retry or a takeover, is therefore left out. A worker that has lost its partition stores nothing
+    once its successor has written: the sink raises `StaleTokenError`, and the worker drops the
     partition.
 
-    It keeps no state between batches. Give it to `Worker.handler`, to `add_handler` for one or more
-    kinds, or return one from `handler_factory`. It pickles if the store and `to_metrics` do.
+    The sink keeps no state between batches. Give it to `Worker.handler`, to `add_handler` for one
+    or more kinds, or return it from `handler_factory`. It pickles if the store and `to_metrics` do.
 
-    A sink id belongs to one group and stream. Others are refused, because their records would count
-    beside those that are stored; so are metrics whose columns have changed.
+    A sink id belongs to one group and stream. Others are refused, because their records would be
+    added to the stored ones. Metrics whose columns have changed are refused too.
 
     Example:
         >>> from batchqueue.aggregation import CountMetrics, metric_type
@@ -68,12 +68,12 @@ class MetricsSink:
         *,
         sink_id: str = "default",
     ) -> None:
-        """Make a sink; the store is opened with the first batch.
+        """Create a sink; the store is opened with the first batch.
 
         Args:
-            store: Where to write, for instance a `SqliteStore`.
-            to_metrics: Gets the value of a record, and returns its metrics, in any number. It is
-                called again for a record that comes again, so the same value must give the same
+            store: The store to write to, for instance a `SqliteStore`.
+            to_metrics: Takes the value of a record, and returns any number of metrics. It is
+                called again for a repeated record, so the same value must give the same
                 metrics: take their time from the value, not from the clock.
             sink_id: The sink to write for; "default" by default. Several sinks may share a store.
 
@@ -98,19 +98,18 @@ class MetricsSink:
         *,
         sink_id: str = "default",
     ) -> Self:
-        """Make a sink for records that are Arrow batches, as with the codec "arrow".
+        """Create a sink for records that are Arrow batches, as with the codec "arrow".
 
-        An `Aggregator` merges the rows of a batch of records in Rust, and only its groups become
-        Python objects.
+        An `Aggregator` merges the rows of a batch of records in Rust; only its groups become Python
+        objects.
 
         Args:
-            store: Where to write.
-            aggregation: What to aggregate. A batch of records may have up to its `max_groups`
-                groups.
-            metrics: Gets a `pyarrow.RecordBatch` with a row for each group, and returns metrics. It
-                is called once for consecutive records with the same schema. L2 combines metrics of
-                the same key across batches, so return what can be combined: a mean as its sum and
-                count, no quantiles.
+            store: The store to write to.
+            aggregation: The aggregation. A batch of records may have up to its `max_groups` groups.
+            metrics: Takes a `pyarrow.RecordBatch` with a row for each group, and returns metrics.
+                It is called once for consecutive records with the same schema. L2 combines metrics
+                of the same key across batches, so return values that can be combined: a mean as its
+                sum and count, no quantiles.
             sink_id: The sink to write for; "default" by default.
 
         Raises:
@@ -151,12 +150,12 @@ class MetricsSink:
             batch: The batch of a worker.
 
         Raises:
-            StaleTokenError: A newer owner of the partition was here. Nothing was changed.
-            ConfigError: The sink id belongs to another group, stream or job, or a metric has
-                changed its columns. Nothing was changed.
+            StaleTokenError: A newer owner of the partition has written. Nothing was changed.
+            ConfigError: The sink id belongs to another group, stream or job, or the columns of a
+                metric have changed. Nothing was changed.
             TypeError: `to_metrics`, or `metrics`, did not return metrics.
             StoreError: The store cannot be written, for instance because its disk is full.
-            StoreUnavailableError: It is busy or down; another attempt may succeed.
+            StoreUnavailableError: The store is busy or down; another attempt may succeed.
         """
         from batchqueue.outputs.ledger import OwnedSink
 
@@ -176,7 +175,7 @@ class MetricsSink:
         sink.write_once(marks.offset, batch.last, unstored)
 
     def _merged(self, records: "Sequence[Record[Any]]") -> "list[Metrics]":
-        """L1: a partial per metric type and key."""
+        """L1: one partial per metric type and key."""
         from batchqueue.aggregation import MergeBuffer
 
         buffer = MergeBuffer()
@@ -192,7 +191,7 @@ class _Marks(NamedTuple):
 
     @classmethod
     def of(cls, batch: "FencedBatch") -> Self:
-        """Return those of the partition and the handler of a batch."""
+        """Return the marks for the partition and the handler of a batch."""
         place = f"{batch.stream}/{batch.partition}"
         # All handlers of an owner have its token; one of them may be ahead of the others.
         return cls(
@@ -202,7 +201,7 @@ class _Marks(NamedTuple):
 
 
 def _pass_fence(transaction: "StoreTransaction", batch: "FencedBatch", mark: str) -> None:
-    """Refuse a former owner, and note the newest one, even if it has nothing new."""
+    """Refuse a former owner, and record the newest one, even if it has nothing new."""
     seen = transaction.last_batch(mark)
     if seen is not None and seen > batch.token:
         raise StaleTokenError(batch.stream, batch.partition, batch.token, seen)
@@ -210,21 +209,21 @@ def _pass_fence(transaction: "StoreTransaction", batch: "FencedBatch", mark: str
         transaction.raise_mark(mark, batch.token)
 
 
-# L1 of a `MetricsSink`: what makes metrics of records, a function or an aggregation of columns.
+# L1 of a `MetricsSink`: turns records into metrics, by a function or by an aggregation of columns.
 #
-# The stores and the aggregations are imported where they are used: they take longer than all of
-# this package.
+# The stores and the aggregations are imported where they are used: importing them takes longer
+# than importing all of this package.
 
 
 @dataclass(frozen=True)
 class ByFunction:
-    """A function makes metrics of each value.
+    """L1 by a function that makes metrics from each value.
 
     Attributes:
         to_metrics: The function.
 
     Raises:
-        ConfigError: It is not callable.
+        ConfigError: The function is not callable.
     """
 
     to_metrics: "Callable[[Any], Iterable[Metrics]]"
@@ -245,10 +244,10 @@ class ByFunction:
 
 @dataclass(frozen=True)
 class ByAggregation:
-    """An aggregator takes values as Arrow rows, and a function makes metrics of its groups.
+    """L1 by an aggregator of Arrow rows, and a function that makes metrics from its groups.
 
     Attributes:
-        aggregation: What to aggregate.
+        aggregation: The aggregation.
         to_metrics: The function.
 
     Raises:
@@ -275,7 +274,8 @@ class ByAggregation:
         """Return the metrics of records."""
         from batchqueue.aggregation import Aggregator
 
-        # An aggregator wants the same types in all rows, which those of another producer may lack.
+        # An aggregator needs the same types in all rows; another producer's rows may have other
+        # types.
         for _, run in groupby(records, key=_schema):
             same = list(run)
             aggregator = Aggregator(self.aggregation)
@@ -307,11 +307,11 @@ def _checked(function: str, made: object, where: str) -> "Iterator[Metrics]":
         yield item
 
 
-# `Fence`: the records of a batch that a database has not stored yet, and no writer but the newest.
+# `Fence`: the records of a batch that a database has not stored yet, for the newest writer only.
 #
 # A row per group, stream and partition, and per handler if there are several, holds the token of
-# the newest owner that wrote and the offset of the last record that is stored. It is locked,
-# compared and written in the transaction that stores the records: both are committed, or neither.
+# the newest owner that wrote and the offset of the last stored record. It is locked, compared and
+# written in the transaction that stores the records: both are committed, or neither.
 
 
 _NOTHING_STORED = -1
@@ -332,7 +332,7 @@ class FencedBatch(Protocol):
 
     @property
     def kind(self) -> str:
-        """What records its handler takes; empty for all of them."""
+        """The records that the handler takes; empty for all."""
         ...
 
     @property
@@ -361,7 +361,7 @@ class Fence:
     """Keeps records from being stored twice, and former owners from storing any.
 
     Attributes:
-        table: The table of positions, perhaps after its schema and a dot.
+        table: The table of positions, optionally qualified with its schema.
     """
 
     table: str
@@ -372,8 +372,8 @@ class Fence:
 
         Args:
             table: The name of its table, "batchqueue_fence" by default; "shop.fence" is a table in
-                the schema `shop`. It is created when it is first used. Several groups and streams
-                may share it.
+                the schema `shop`. It is created on first use. Several groups and streams may share
+                it.
 
         Raises:
             ConfigError: The name of the table is invalid.
@@ -386,11 +386,11 @@ class Fence:
     def new(
         self, connection: "sqlite3.Connection | psycopg.Connection[Any]", batch: FencedBatch
     ) -> list[Record[Any]]:
-        """Return the records of a batch that are not stored yet, and note that they are.
+        """Return the records of a batch that are not stored yet, and mark them as stored.
 
         Store exactly these records in the same transaction, then commit. Call it first in the
-        transaction: it waits for other writers of the partition (on SQLite, of the file), and a
-        statement before it would read what they are about to change.
+        transaction: it waits for other writers of the partition (on SQLite, of the file), and an
+        earlier statement would read data that they are about to change.
 
         Args:
             connection: A connection of `sqlite3` or psycopg 3, in a transaction or about to begin
@@ -402,13 +402,13 @@ class Fence:
 
         Raises:
             StaleTokenError: A newer owner of the partition has stored records. Nothing was changed:
-                let it out of the handler, so that the worker drops the partition.
-            ConfigError: The connection is in autocommit mode, so that there is no transaction, or
-                it is not of a supported kind.
+                do not catch it in the handler, so that the worker drops the partition.
+            ConfigError: The connection is in autocommit mode, so there is no transaction, or it is
+                not of a supported kind.
         """
         database = _database_of(connection)
         statements = _statements(self.table, database)
-        # Each handler of a partition has its own position: one may be ahead of the other.
+        # Each handler of a partition has its own position, because one may be ahead of another.
         reader = f"{batch.group}|{batch.kind}" if batch.kind else batch.group
         row = (reader, batch.stream, batch.partition)
         with closing(database.cursor(connection)) as cursor:
@@ -422,7 +422,7 @@ class Fence:
 
 
 class _Statements(NamedTuple):
-    """The SQL for a table. Values are bound; the name of the table is checked and quoted."""
+    """The SQL for a table. Values are bound; the table name is checked and quoted."""
 
     table: str
     create: str
@@ -435,7 +435,7 @@ _Row = tuple[str, str, int]
 
 
 class _Database(ABC):
-    """How the databases differ."""
+    """The differences between the databases."""
 
     placeholder: ClassVar[str]
     text: ClassVar[str]
@@ -449,7 +449,7 @@ class _Database(ABC):
     @staticmethod
     @abstractmethod
     def lock(cursor: Any, sql: _Statements, row: _Row, token: int) -> tuple[int, int]:
-        """Lock the row, first inserting it with `token` if it is missing; return what it holds."""
+        """Lock the row, inserting it with `token` if it is missing; return its values."""
 
 
 class _Sqlite(_Database):
@@ -459,7 +459,7 @@ class _Sqlite(_Database):
     @staticmethod
     def cursor(connection: Any) -> Any:
         # `autocommit` is new in Python 3.12. Both it and `isolation_level` only say that the module
-        # begins no transaction: the caller may have begun one with BEGIN, which is as good.
+        # begins no transaction: the caller may have begun one with BEGIN, which is just as good.
         autocommit = getattr(connection, "autocommit", False) is True
         if not connection.in_transaction and (autocommit or connection.isolation_level is None):
             raise ConfigError(
@@ -468,18 +468,18 @@ class _Sqlite(_Database):
                 "execute BEGIN IMMEDIATE first"
             )
         cursor = connection.cursor()
-        cursor.row_factory = None  # the caller's may return anything
+        cursor.row_factory = None  # the caller's factory may return anything
         return cursor
 
     @staticmethod
     def lock(cursor: Any, sql: _Statements, row: _Row, token: int) -> tuple[int, int]:
         # An INSERT locks the file even if it inserts nothing. A SELECT before it would take a
-        # snapshot, and then SQLite refuses the lock if another connection has written since.
+        # snapshot, and SQLite would refuse the lock if another connection had written since.
         values = (*row, token, _NOTHING_STORED)
         try:
             cursor.execute(sql.insert, values)
         except sqlite3.OperationalError as error:
-            # Not CREATE TABLE first: for a table that exists, it takes a snapshot as well.
+            # Not CREATE TABLE first: it takes a snapshot as well if the table exists.
             if not str(error).startswith("no such table:"):
                 raise
             cursor.execute(sql.create)
@@ -500,7 +500,7 @@ class _Postgres(_Database):
         from psycopg.pq import TransactionStatus
         from psycopg.rows import tuple_row
 
-        # With autocommit, there still is a transaction inside `with connection.transaction()`.
+        # With autocommit, there is still a transaction inside `with connection.transaction()`.
         idle = connection.info.transaction_status == TransactionStatus.IDLE
         if connection.autocommit and idle:
             raise ConfigError(
@@ -508,13 +508,13 @@ class _Postgres(_Database):
                 "be stored apart; connect with autocommit=False, or use "
                 "`with connection.transaction()`"
             )
-        # Not connection.cursor(): the caller may have chosen other rows and other placeholders.
+        # Not connection.cursor(): the caller may have chosen other row and placeholder styles.
         return Cursor(connection, row_factory=tuple_row)
 
     @staticmethod
     def lock(cursor: Any, sql: _Statements, row: _Row, token: int) -> tuple[int, int]:
         # Checked each time: a statement on a missing table would abort the caller's transaction,
-        # and a table that this transaction created is gone if it is rolled back.
+        # and a table created in a transaction disappears if that is rolled back.
         if not _Postgres._has_table(cursor, sql):
             # Held until the transaction ends: concurrent CREATE TABLE IF NOT EXISTS may fail.
             cursor.execute(
@@ -570,7 +570,8 @@ def _statements(table: str, database: type[_Database]) -> _Statements:
 
 
 def _quoted_table(table: str) -> str:
-    # Imported here: it loads the stores with it, which take longer than all of this package.
+    # Imported here, because it also imports the stores, which takes longer than all of this
+    # package.
     from batchqueue.outputs.layout import quoted
 
     schema, dot, name = table.rpartition(".")

@@ -1,12 +1,12 @@
 """Lag and skew: how far partitions are behind, and which of them are hot.
 
-Two answers that differ. The *report* has the usual figures, of which `skew_ratio` is the largest
-lag divided by the mean. That ratio cannot pass 2.0 with two partitions, and is 4.0 if there is a
-single record in four, so the *decision* is made otherwise: a partition is hot when it is far behind
-in records, in time as far as that is known, and in comparison with the others, twice in a row.
+The report and the decision differ. The *report* has the usual statistics, of which `skew_ratio` is
+the largest lag divided by the mean. That ratio cannot exceed 2.0 with two partitions, and is 4.0
+for a single record in four partitions, so the *decision* uses other criteria: a partition is hot
+when it is far behind in records, in time if known, and relative to the others, twice in a row.
 
-Everything here is pure: the caller reads the lags, logs and acts. A lag that is not known is None,
-and left out of every figure; it never counts as 0.
+Everything here is pure: the caller reads the lags, logs and acts. An unknown lag is None and left
+out of every figure; it never counts as 0.
 """
 
 import math
@@ -21,21 +21,21 @@ _CALM_RATIO = 0.7
 """A hot partition is calm again below this share of a limit."""
 
 _NAMED = 10
-"""Hot partitions that a warning names; the others are counted."""
+"""The most hot partitions that a warning names; the others are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SkewDetectionConfig:
-    """When partitions count as skewed.
+    """The limits above which partitions count as skewed.
 
     Attributes:
-        enabled: Whether partitions are found hot. Reports are made in any case. Default: True.
+        enabled: Whether to detect hot partitions. Reports are made in any case. Default: True.
         check_interval_s: Seconds between two readings. Default: 10.
-        skew_threshold: How many times the mean, in the report, or the median of the others, in the
-            decision, the lag of a partition must exceed. Default: 2.
-        min_records: The least lag of a hot partition, in records. Default: 1000.
-        min_seconds: The least lag of a hot partition, in seconds at its drain rate, where that is
-            known. Default: 10.
+        skew_threshold: The multiple that the lag of a partition must exceed: of the mean in the
+            report, of the median of the others in the decision. Default: 2.
+        min_records: The smallest lag of a hot partition, in records. Default: 1000.
+        min_seconds: The smallest lag of a hot partition, in seconds at its drain rate, if known.
+            Default: 10.
 
     Raises:
         ConfigError: A number is out of range; the message names the setting and its limit.
@@ -64,10 +64,11 @@ class PartitionReading:
 
     Attributes:
         partition: Its number.
-        lag: Records that are in the partition and not done; None if not known.
-        rate_per_s: Records that are done per second; None if not known.
+        lag: The number of records that are not done; None if unknown.
+        rate_per_s: Records done per second; None if unknown.
         owner: The name of the worker that owns it, or None.
-        seconds: Seconds that it is behind; None if they follow from the rate, or are not known.
+        seconds: The time that it is behind, in seconds; None if it follows from the rate, or is
+            unknown.
     """
 
     partition: int
@@ -78,7 +79,7 @@ class PartitionReading:
 
     @property
     def time_lag_s(self) -> float | None:
-        """Seconds that it is behind, infinite at rate 0; None if not known."""
+        """The time that it is behind in seconds, infinite at rate 0; None if unknown."""
         if self.seconds is not None:
             return self.seconds
         if self.lag is None or (self.lag > 0 and self.rate_per_s is None):
@@ -90,15 +91,15 @@ class PartitionReading:
 
 @dataclass(frozen=True)
 class SkewReport:
-    """The figures of one reading, over the partitions whose lag is known.
+    """The statistics of one reading, over the partitions with a known lag.
 
     Attributes:
-        partition_lags: Lag per partition, in records; None if not known.
+        partition_lags: Lag per partition, in records; None if unknown.
         avg_lag: Mean lag; None if no lag is known.
         max_lag: Largest lag; None if no lag is known.
         min_lag: Smallest lag; None if no lag is known.
-        std: Standard deviation of the lags, of the whole population; None if no lag is known.
-        skew_ratio: `max_lag / avg_lag`; 0.0 if `avg_lag` is 0 or not known.
+        std: Population standard deviation of the lags; None if no lag is known.
+        skew_ratio: `max_lag / avg_lag`; 0.0 if `avg_lag` is 0 or unknown.
         skew_threshold: The threshold of `seed_skewed`.
         seed_skewed: Whether `skew_ratio` is above the threshold.
         skewed_partitions: Partitions whose lag is above the threshold times `avg_lag`.
@@ -116,17 +117,16 @@ class SkewReport:
 
 
 def partition_lag(latest: int | None, committed: int | None, low: int = 0) -> int | None:
-    """Return how many records are not done; None if that is not known.
+    """Return how many records are not done; None if unknown.
 
     Args:
-        latest: The number of records that were ever added, or the next offset to be written.
+        latest: The number of records ever added, or the next offset to be written.
         committed: The number of records that are done, or the next offset to be read; None if the
             group has not committed.
-        low: The lowest that still exists. What was trimmed is not part of the lag. Default: 0.
+        low: The lowest position that still exists. Trimmed records do not count. Default: 0.
 
-    Returns:
-        `latest - max(committed, low)`. None if `latest` is None, or below the committed position:
-        one of the two was read too late, or went back.
+    `latest - max(committed, low)`. None if `latest` is None, or below the committed position:
+    then one of the two was read too late, or went back.
     """
     if latest is None:
         return None
@@ -137,11 +137,11 @@ def partition_lag(latest: int | None, committed: int | None, low: int = 0) -> in
 def skew_report(
     readings: Iterable[PartitionReading], config: SkewDetectionConfig | None = None
 ) -> SkewReport:
-    """Return the figures of a reading.
+    """Return the statistics of a reading.
 
     Args:
         readings: The partitions of a stream, each once.
-        config: Its `skew_threshold` counts. Default: None, a threshold of 2.0.
+        config: Provides `skew_threshold`. Default: None, a threshold of 2.0.
 
     Example:
         >>> readings = [PartitionReading(partition=p, lag=lag) for p, lag in enumerate([1000, 100])]
@@ -172,18 +172,18 @@ def skew_report(
 
 
 class SkewDetector:
-    """Decides from one reading to the next which partitions are hot.
+    """Decides after each reading which partitions are hot.
 
     A partition is hot when, in two readings in a row, its lag is at least `min_records`, takes at
     least `min_seconds` at its drain rate, and is above `skew_threshold` times the median lag of the
-    other partitions. Where the seconds are not known, the other two decide. It is calm again when
-    one of the three is below 0.7 of its limit. While the lag is not known, a hot partition stays
-    hot, and another must begin its two readings again.
+    other partitions. If the seconds are unknown, the other two decide. It is calm again when one of
+    the three is below 0.7 of its limit. While the lag is unknown, a hot partition stays hot, and
+    any other one has to start its two readings over.
 
-    It is used by one thread at a time.
+    Not thread-safe.
 
     Attributes:
-        hot: The partitions that are hot after the last reading.
+        hot: The hot partitions of the last reading.
 
     Example:
         >>> detector = SkewDetector()
@@ -196,7 +196,7 @@ class SkewDetector:
     """
 
     def __init__(self, config: SkewDetectionConfig | None = None) -> None:
-        """Begin without hot partitions.
+        """Start without hot partitions.
 
         Args:
             config: The limits. Default: None, those of `SkewDetectionConfig()`.
@@ -206,7 +206,7 @@ class SkewDetector:
         self._above: frozenset[int] = frozenset()  # not hot, and above all limits once
 
     def update(self, readings: Sequence[PartitionReading]) -> frozenset[int]:
-        """Take a reading of all partitions, and return the hot ones.
+        """Evaluate a reading of all partitions, and return the hot ones.
 
         A partition that is missing from the reading is forgotten.
         """
@@ -228,7 +228,7 @@ class SkewDetector:
     def _shares(
         self, reading: PartitionReading, lags: list[int]
     ) -> tuple[float | None, float | None, float | None]:
-        """The lag as a share of each limit: in records, in seconds, beside the others."""
+        """The lag as a share of each limit: in records, in seconds, and relative to the others."""
         if reading.lag is None:
             return None, None, None
         others, time_lag = _median_of_others(lags, reading.lag), reading.time_lag_s
@@ -241,12 +241,12 @@ class SkewDetector:
 
 
 def skew_warning(stream: str, report: SkewReport, hot: Sequence[PartitionReading]) -> str:
-    """Return the line for the log when partitions have become hot.
+    """Return the log line for partitions that have become hot.
 
     Args:
         stream: The name of the stream.
-        report: The figures of the reading.
-        hot: The readings of the hot partitions. Those furthest behind are named.
+        report: The statistics of the reading.
+        hot: The readings of the hot partitions. The line names those furthest behind.
     """
     average = "unknown" if report.avg_lag is None else f"{report.avg_lag:.1f}"
     largest = "unknown" if report.max_lag is None else report.max_lag
@@ -277,12 +277,12 @@ def _described(reading: PartitionReading) -> str:
 def _is_above_all(records: float | None, seconds: float | None, beside: float | None) -> bool:
     if records is None or beside is None:
         return False
-    # Seconds that are not known decide nothing: many sources know their rows alone.
+    # Unknown seconds decide nothing: many sources know only their rows.
     return records >= 1 and beside > 1 and (seconds is None or seconds >= 1)
 
 
 def _median_of_others(lags: list[int], lag: int) -> float | None:
-    """The median of sorted lags without one that equals `lag`; None if there are no others."""
+    """The median of sorted lags, excluding one equal to `lag`; None if there are no others."""
     count = len(lags) - 1
     if count == 0:
         return None
