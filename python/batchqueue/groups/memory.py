@@ -453,7 +453,7 @@ class GroupScripts:
 
 @dataclass
 class FenceState:
-    """The session that may commit for a group, and the offset up to which the group has done everything.
+    """The session that may commit for a group, and the offset up to which everything is done.
 
     Attributes:
         token: The newest token that opened the partition.
@@ -1212,7 +1212,7 @@ class MemoryStreams:
         return self._scripts[partition]
 
     def check(self, name: str, timeout_s: float) -> None:
-        """Raise StreamUnavailableError if a worker has crashed, or stays stalled for the whole timeout."""
+        """Raise StreamUnavailableError if a worker crashed, or is stalled for the whole timeout."""
         if not (self._crashed or self._stalled):
             return
         with self._reached:

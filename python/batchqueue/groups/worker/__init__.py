@@ -1,4 +1,4 @@
-"""A worker: its threads, and the way of a record through them.
+"""A worker: its threads, and the path of a record through them.
 
 | file | holds |
 |---|---|

@@ -20,13 +20,13 @@ _log = BackgroundLog("batchqueue")
 
 
 class Task(enum.Enum):
-    """What is to be done with a partition."""
+    """A task for a partition."""
 
     ASSIGN = "assign"
-    """Make its lanes and its handler, call `on_assign`, and run it."""
+    """Create its lanes and its handler, call `on_assign`, and run it."""
 
     REVOKE = "revoke"
-    """Call `on_revoke` and close its handler: nothing of it runs any more."""
+    """Call `on_revoke` and close its handler, once nothing of the partition runs any more."""
 
     LOST = "lost"
     """Call `on_lost`."""
@@ -36,9 +36,9 @@ class Task(enum.Enum):
 
 
 class Handover:
-    """Does one task after the other: what a callback does is over before the next one is called.
+    """Runs tasks one after the other: a callback has returned before the next one is called.
 
-    A callback that takes long delays the partitions that come and go after it, and no others.
+    A slow callback delays only the partitions that come and go after it.
     """
 
     def __init__(self, membership: "Membership") -> None:
@@ -49,22 +49,22 @@ class Handover:
         self._began_ms: float | None = None
 
     def stuck_ms(self, now_ms: float) -> float:
-        """Return for how long the thread has been busy with one task; 0 if it waits for one."""
+        """Return how long the thread has been busy with its task; 0 if it waits for one."""
         began = self._began_ms
         return 0.0 if began is None else now_ms - began
 
     def put(self, task: Task, held: HeldPartition) -> None:
-        """Have a task done. Under the lock."""
+        """Queue a task. Under the lock."""
         self._tasks.append((task, held))
         self._due.notify()
 
     def stop(self) -> None:
-        """End the thread when nothing is left to do. Under the lock."""
+        """End the thread once no tasks are left. Under the lock."""
         self._is_stopping = True
         self._due.notify()
 
     def run(self) -> None:
-        """Do tasks until `stop`; the body of the thread."""
+        """Run tasks until `stop`; the body of the thread."""
         while True:
             with self._membership.lock:
                 while not self._tasks:
@@ -81,7 +81,7 @@ class Handover:
             self._began_ms = None
 
     def _next(self) -> tuple[Task, list[HeldPartition]]:
-        """The first task, with the partitions that have it one after the other."""
+        """Return the first task, with the consecutive partitions that have it."""
         task, first = self._tasks.popleft()
         partitions = [first]
         while self._tasks and self._tasks[0][0] is task:
@@ -125,7 +125,7 @@ class Handover:
             member.taken(ready)
 
     def _prepares(self, held: HeldPartition) -> bool:
-        """Make the lanes and the handler of a partition; False if that has to be tried again."""
+        """Create the lanes and the handler of a partition; False if that has to be tried again."""
         member = self._membership
         try:
             if member.routes.factory is not None and held.handler is None:
@@ -135,7 +135,7 @@ class Handover:
                 )
             member.prepare(held)
         except Exception as error:
-            if isinstance(error, ConfigError):  # another attempt would fail as well
+            if isinstance(error, ConfigError):  # a retry would fail as well
                 with member.lock:
                     member.fail(error)
             self._try_again([held], error)
@@ -143,7 +143,7 @@ class Handover:
         return True
 
     def _try_again(self, partitions: list[HeldPartition], error: Exception) -> None:
-        """Assign partitions once more, later."""
+        """Schedule another attempt to assign partitions."""
         member = self._membership
         _log.error(
             "%s: partitions %s cannot be taken, and it is tried again: %s",

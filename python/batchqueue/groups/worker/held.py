@@ -1,7 +1,7 @@
 """`HeldPartition`: a partition from its grant until it is released or lost.
 
-Two states say where it is: its `Life`, and its `Revocation` if it is to be given up in calm. Only
-the `Membership` takes a step, and one that is not in `STEPS` is an error.
+It has two states: its `Life`, and its `Revocation` if it is to be given up in an orderly way. Only
+the `Membership` takes a step; a step that is not in `STEPS` is an error.
 
 ```text
            to_open           opened            announced           taken
@@ -14,11 +14,11 @@ the `Membership` takes a step, and one that is not in `STEPS` is an error.
 ```
 
 Any life ends as *over*. A partition may be lost in each state. It is released immediately if its
-revocation begins before `on_assign` was called, and otherwise when it was handed over, and all that
-is done is committed. `on_assign` may still run when the revocation begins: the partition is taken,
-or declined, and nothing of it is read. After a call of `on_assign`, also one that raised, the user
-hears of the end once: by `on_revoke`, or, if the partition was lost before that was called, by
-`on_lost`.
+revocation begins before `on_assign` was called; otherwise once it was handed over and everything
+done is committed. `on_assign` may still run when the revocation begins: the partition is then taken
+or declined, and none of its records is read. After a call of `on_assign`, even one that raised, the
+user is notified of the end once: by `on_revoke`, or by `on_lost` if the partition was lost before
+`on_revoke` was called.
 """
 
 import enum
@@ -36,47 +36,47 @@ from batchqueue.queues.handlers import HandlerOpening
 
 
 class Life(enum.Enum):
-    """How far a partition has come."""
+    """The progress of a partition towards being handled."""
 
     GRANTED = "granted"
-    """It is to be opened."""
+    """It has to be opened."""
 
     OPENING = "opening"
     """A call to open it is under way."""
 
     OPEN = "open"
-    """Its handler is to be made, and then `on_assign` is called."""
+    """Its handler has to be made; then `on_assign` is called."""
 
     POSTPONED = "postponed"
-    """The factory of its handler raised, and is called again later."""
+    """The factory of its handler raised, and will be called again later."""
 
     ANNOUNCED = "announced"
-    """`on_assign` is called."""
+    """`on_assign` is being called."""
 
     DECLINED = "declined"
-    """`on_assign` raised, and is called again later."""
+    """`on_assign` raised, and will be called again later."""
 
     TAKEN = "taken"
     """`on_assign` has returned: its records are read and handled, unless it is being given up."""
 
     OVER = "over"
-    """It was released or lost: whatever still runs is ignored."""
+    """It was released or lost; anything still running is ignored."""
 
 
 class Revocation(enum.Enum):
-    """How far a partition that is to be given up in calm has come."""
+    """The progress of an orderly end."""
 
     NONE = "none"
     """It is kept."""
 
     DRAINING = "draining"
-    """What has started may end."""
+    """Work that has started may finish."""
 
     REVOKING = "revoking"
-    """Nothing of it runs any more, and `on_revoke` is called."""
+    """Nothing of it runs any more, and `on_revoke` is being called."""
 
     HANDED_OVER = "handed over"
-    """`on_revoke` has returned: it is released when the last commit is acknowledged."""
+    """`on_revoke` has returned; it is released once the last commit is acknowledged."""
 
 
 State = Life | Revocation
@@ -99,29 +99,29 @@ STEPS: Mapping[State, frozenset[State]] = {
 
 
 class ReadState(enum.Enum):
-    """What the reader knows of a partition."""
+    """What the reader knows about a partition."""
 
     BEHIND = "behind"
-    """It may have more."""
+    """It may have more records."""
 
     CAUGHT_UP = "caught up"
     """The last read found nothing."""
 
     FULL = "full"
-    """Its credits are used up: it is read again when half of them are free."""
+    """Its credits are used up; it is read again when half of them are free."""
 
 
 class Committing(enum.Enum):
-    """What becomes of records that are done."""
+    """What happens to records that are done."""
 
     CALM = "calm"
     """They are committed."""
 
     REFUSED = "refused"
-    """The server has refused their commit, which is made again later."""
+    """The server has refused their commit, which will be repeated later."""
 
     GIVEN_UP = "given up"
-    """It was refused while the partition was drained: they come again after the release."""
+    """The commit was refused while the partition was drained: they come again after the release."""
 
 
 class Effect(NamedTuple):
@@ -129,7 +129,7 @@ class Effect(NamedTuple):
 
     Attributes:
         first: The offset of the first record of the batch.
-        last: The offset of the last one.
+        last: The offset of the last record of the batch.
         command: The command.
     """
 
@@ -146,20 +146,21 @@ class HeldPartition:
         partition: Its number.
         token: The token of the grant.
         session: The session that it was granted to.
-        life: How far it has come.
-        revocation: How far its end has come.
-        reading: What the reader knows of it.
-        committing: What becomes of records that are done.
-        assignment: What the user sees of it; None until it is open.
-        tracker: What is done of it; None until it is open.
-        done_before: The records that were done when it was opened.
+        life: Its progress towards being handled.
+        revocation: Its progress towards its end.
+        reading: What the reader knows about it.
+        committing: What happens to records that are done.
+        assignment: The assignment that the user sees; None until it is open.
+        tracker: Tracks which records are done; None until it is open.
+        done_before: The number of records done when it was opened.
         record_bytes: The mean size of the records of the last read; None before the first.
         handler: The handler that a factory made for it, or None.
         postponements: How often its factory or `on_assign` has raised.
-        committed: The records of this assignment whose commit was acknowledged.
+        committed: The number of records of this assignment whose commit was acknowledged.
         commit: The commit that was sent and has no reply yet.
-        refused: The attempts at a call that the server refused, or None: the partition waits.
-        again: Makes the calls that were refused again, each once.
+        refused: The attempts at a call that the server refused, or None. The partition waits
+            meanwhile.
+        again: Functions that repeat the refused calls, each called once.
     """
 
     partition: int
@@ -183,10 +184,10 @@ class HeldPartition:
     _effects: list[Effect] = field(default_factory=list)
 
     def step(self, state: State) -> None:
-        """Enter a state. Only the membership calls it.
+        """Enter a state. Only the membership calls this.
 
         Raises:
-            AssertionError: It does not follow the state before.
+            AssertionError: The state may not follow the current one.
         """
         before: State = self.life if isinstance(state, Life) else self.revocation
         if state not in STEPS[before]:
@@ -198,12 +199,12 @@ class HeldPartition:
 
     @property
     def is_over(self) -> bool:
-        """Whether it was released or lost: whatever still runs is ignored."""
+        """Whether it was released or lost; anything still running is ignored."""
         return self.life is Life.OVER
 
     @property
     def is_draining(self) -> bool:
-        """Whether it is to be given up: what has started may end."""
+        """Whether it is to be given up; work that has started may finish."""
         return self.revocation is not Revocation.NONE
 
     @property
@@ -213,16 +214,16 @@ class HeldPartition:
 
     @property
     def is_known(self) -> bool:
-        """Whether the user has heard of it, and not of its end."""
+        """Whether the user has been notified of it, and not yet of its end."""
         is_announced = self.life in (Life.ANNOUNCED, Life.DECLINED, Life.TAKEN)
         return is_announced and self.revocation in (Revocation.NONE, Revocation.DRAINING)
 
     def run_with_commit(self, first: int, last: int, commands: Sequence[Command]) -> None:
-        """Run commands of a batch with the commit that covers it."""
+        """Run commands of a batch with the commit that covers the batch."""
         self._effects += [Effect(first, last, command) for command in commands]
 
     def next_commit(self) -> CommitRequest | None:
-        """Return what to commit now; None if that waits, or everything that is done is committed.
+        """Return what to commit now; None if the commit waits, or all done records are committed.
 
         A commit without a reply is returned unchanged until `acknowledge` (R17).
         """
@@ -245,7 +246,7 @@ class HeldPartition:
         return self.commit
 
     def acknowledge(self) -> None:
-        """Take the reply of the commit that was sent."""
+        """Handle the reply to the commit that was sent."""
         assert self.commit is not None
         assert self.tracker is not None
         offset = self.commit.offset
@@ -255,14 +256,14 @@ class HeldPartition:
         self.commit = None
 
     def refuse(self, ran: int) -> tuple[int, int]:
-        """Take the reply of a commit that was refused: the next one may have more records.
+        """Handle the refusal of a commit. The next commit may cover more records.
 
         Args:
-            ran: How many of its commands ran. They are not sent again.
+            ran: How many of its commands ran; they are not sent again.
 
         Returns:
-            The offsets of the batch whose command failed; without a command, the one that was to be
-            committed.
+            The offsets of the batch whose command failed; without a command, the offset that was to
+            be committed, twice.
         """
         assert self.commit is not None
         offset, self.commit = self.commit.offset, None
@@ -273,14 +274,14 @@ class HeldPartition:
 
     @property
     def unfinished(self) -> int:
-        """Records in hand, or done and not committed: they come again if it is given up now."""
+        """Records in hand, or done and not committed; they come again if it is given up now."""
         if self.tracker is None:
             return 0
         return self.tracker.counts.in_hand + self.tracker.mark.records - self.committed
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing of it is in hand."""
+        """Whether none of its records is in hand."""
         return self.tracker is None or self.tracker.counts.in_hand == 0
 
     @property
@@ -297,21 +298,21 @@ class HeldPartition:
 
 
 _REPEATED_LOG_MS = 60_000.0
-"""The time between two lines of a kind."""
+"""The time between two log lines of a kind."""
 
 
 class Notes:
-    """Counts of one worker. All of it is used under the lock of the membership.
+    """The counts of one worker. All of it is used under the lock of the membership.
 
     Attributes:
         started_ms: When the worker was started, by its own clock.
-        started_at: The same in seconds since 1970.
-        ended: The counts of partitions that it does not hold any more.
+        started_at: The same moment in seconds since 1970.
+        ended: The counts of partitions that it no longer holds.
         assigned: Partitions that were assigned.
         lost: Partitions that were lost.
-        fenced: Tokens that were refused.
-        failed: Attempts that raised.
-        late_beats: Heartbeats that were sent after half of the lease.
+        fenced: The number of refused tokens.
+        failed: The number of attempts that raised.
+        late_beats: Heartbeats sent after half of the lease had passed.
         lost_records: Records that were trimmed before they were read.
         unfinished: Records in hand when a partition was given up at the end, by partition.
     """
@@ -328,18 +329,18 @@ class Notes:
         self._logged: dict[str, tuple[float, int]] = {}
 
     def touch(self) -> None:
-        """Note that records were fetched or ended, or a partition was assigned."""
+        """Record that records were fetched or ended, or that a partition was assigned."""
         self._active_at = time.monotonic()
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the last `touch`, whatever the clock of the worker is."""
+        """Seconds since the last `touch`, by the system's clock, not the worker's."""
         return time.monotonic() - self._active_at
 
     def may_log(self, key: str) -> int | None:
         """Return how many lines of a kind were left out before this one; None to leave it out.
 
-        There is a line of each kind per minute.
+        At most one line of each kind is logged per minute.
         """
         now_ms = self._now_ms()
         last_ms, left_out = self._logged.get(key, (float("-inf"), 0))

@@ -1,14 +1,14 @@
-"""Lanes: the way of records from the reader to their handlers, on the drain threads.
+"""Lanes, the path of records from the reader to their handlers on the drain threads.
 
 Each partition has a lane that decodes, and one for each handler. A lane is a type of the local
 queue, so the queue gives it to one drain thread at a time and moves it between threads by its load.
-What is queued there is a *turn*: the order to do one piece of the lane's work, a chunk to decode or
-one call of a handler. A lane has at most one turn, in the queue or running; its work waits here,
+The item in the queue is a *turn*: the order to do one piece of the lane's work, a chunk to decode
+or one call of a handler. A lane has at most one turn, queued or running; its work waits here,
 bounded by the credits of the partition. So no drain thread ever waits: a lane that has to wait,
 because its last attempt failed or its partition is paused, simply has no turn.
 
-Lanes belong to the number of a partition, not to an assignment. A partition that is lost and comes
-back while a handler still runs has its new records behind that call.
+Lanes belong to the number of a partition, not to an assignment. If a partition is lost and comes
+back while a handler still runs, its new records wait behind that call.
 """
 
 from abc import ABC, abstractmethod
@@ -43,7 +43,7 @@ _log = BackgroundLog("batchqueue")
 
 
 class Turn:
-    """An item of the local queue. Each lane has its own class."""
+    """An item of the local queue. Each lane has its own class of turns."""
 
     __slots__ = ("lane",)
 
@@ -52,7 +52,7 @@ class Turn:
 
 
 class Desk:
-    """The handler of turns. Lanes that share one are entered by one thread at a time."""
+    """The handler of turns. Lanes that share a desk are entered by one thread at a time."""
 
     def consume(self, turns: list[Turn]) -> None:
         """Run the lanes."""
@@ -61,7 +61,7 @@ class Desk:
 
 
 class ClosingDesk(Desk):
-    """A desk that calls `on_close` of its handler, when the local queue has ended."""
+    """A desk that calls `on_close` of its handler when the local queue has ended."""
 
     def __init__(self, on_close: Callable[[], Any]) -> None:
         self.on_close = on_close
@@ -73,17 +73,17 @@ class Lane(ABC):
     Attributes:
         turn: Its turn.
         is_scheduled: Whether the turn is in the local queue or running.
-        entered_ms: When it called the user's code, in which it still is; None outside.
+        entered_ms: When it entered the user's code; None outside of it.
     """
 
     def __init__(self, membership: "Membership", partition: int, name: str) -> None:
-        """Begin without a turn.
+        """Create a lane without a turn.
 
         Args:
-            membership: What it belongs to.
+            membership: The membership that it belongs to.
             partition: The number of the partition.
-            name: What works there. The local queue knows it by the class of the turns, whose name
-                is in its lines of the log.
+            name: The name of the code that works there. It is in the class name of the turns, by
+                which the local queue knows the lane and names it in the log.
         """
         self.membership = membership
         self.partition = partition
@@ -94,38 +94,38 @@ class Lane(ABC):
 
     @property
     def is_inside(self) -> bool:
-        """Whether it is calling the user's code. Under the lock."""
+        """Whether it is inside the user's code. Under the lock."""
         return self.entered_ms is not None
 
     def stuck_ms(self, now_ms: float) -> float:
-        """Return for how long it has been in the user's code; 0 outside. Under the lock."""
+        """Return how long it has been inside the user's code; 0 outside. Under the lock."""
         return 0.0 if self.entered_ms is None else now_ms - self.entered_ms
 
     def schedule(self) -> None:
-        """Have a turn, if there is none and the worker is not ending. Under the lock."""
+        """Queue a turn, unless there is one or the worker is ending. Under the lock."""
         if not (self.is_scheduled or self.membership.is_stopping):
             self.is_scheduled = True
             self.membership.queue.produce(self.turn)
 
     def run(self) -> None:
-        """Do one piece of work, and have another turn if there is more."""
+        """Do one piece of work, and queue another turn if there is more."""
         member = self.membership
         try:
             self.work()
-        except BaseException as error:  # not of a handler: of a codec, or of this code
+        except BaseException as error:  # from a codec or from this code, not from a handler
             _log.exception("worker %s cannot continue", member.control.name)
             with member.lock:
                 self.is_scheduled, self.entered_ms = False, None
                 member.fail(error)
                 if (held := member.held.get(self.partition)) is not None:
-                    member.fenced(held, 0)  # what it was at has no end; the others drain
+                    member.fenced(held, 0)  # its current work never ends; the others drain
             return
         with member.lock:
             self.is_scheduled = False
             self.wake()
 
     def wake(self) -> None:
-        """Have a turn if there is work. Under the lock."""
+        """Queue a turn if there is work. Under the lock."""
         if self.has_work():
             self.schedule()
 
@@ -145,7 +145,7 @@ class Part:
     Attributes:
         held: The partition.
         chunk: The chunk.
-        entries: What the backend has read: these records, and perhaps others.
+        entries: What the backend has read: these records, and possibly others.
         records: The records.
     """
 
@@ -157,16 +157,16 @@ class Part:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """Records of one assignment that a handler gets together, and what is left to do of them."""
+    """Records of one assignment that a handler gets together, and what is left to do with them."""
 
     held: HeldPartition
     parts: list[Part]
     attempts: Attempts
     is_waiting: bool = False
-    """Whether a record is on its way to the dead letters: nothing is called before (R18)."""
+    """Whether a record is being stored as a dead letter: nothing is called until then (R18)."""
 
     def batch(self, piece: RunPiece, member: "Membership", kind: str) -> Batch:
-        """Make the batch of a piece."""
+        """Return the batch for a piece."""
         assignment = self.held.assignment
         assert assignment is not None
         records: list[Record[Any]] = []
@@ -176,16 +176,16 @@ class Run:
         return Batch(group, stream, assignment, records, attempt=piece.tries, kind=kind)
 
     def entry(self, piece: RunPiece) -> Entry:
-        """Return the first record of a piece as it is in the stream."""
+        """Return the first record of a piece as the stream has it."""
         part, begin, _ = next(self._pieces(piece))
         return Entry(*part.entries.entry(part.records[begin].offset))
 
     def counts(self, piece: RunPiece) -> list[tuple[Chunk, int]]:
-        """Return how many records of which chunks a piece has."""
+        """Return the number of records that a piece has of each chunk."""
         return [(part.chunk, end - begin) for part, begin, end in self._pieces(piece)]
 
     def _pieces(self, piece: RunPiece) -> Iterator[tuple[Part, int, int]]:
-        """Yield the parts that a piece has records of, and the places of these in the part."""
+        """Yield the parts that contribute to a piece, and the range of records within each part."""
         before = 0
         for part in self.parts:
             begin, end = max(piece.begin - before, 0), piece.end - before
@@ -199,10 +199,10 @@ class HandlerLane(Lane):
     """Calls one handler with the records of one partition."""
 
     def __init__(self, membership: "Membership", partition: int, route: Route | None) -> None:
-        """Begin without work.
+        """Create a lane without work.
 
         Args:
-            membership: What it belongs to.
+            membership: The membership that it belongs to.
             partition: The number of the partition.
             route: The handler; None for records that cannot be handled.
         """
@@ -215,7 +215,7 @@ class HandlerLane(Lane):
         self._waits_for_lease = False
 
     def put(self, part: Part) -> None:
-        """Take records. Under the lock."""
+        """Add records. Under the lock."""
         self._parts.append(part)
         self.wake()
 
@@ -245,16 +245,16 @@ class HandlerLane(Lane):
         return name
 
     def is_of(self, held: HeldPartition) -> bool:
-        """Whether a call for a partition is under way or left to do. Under the lock."""
+        """Whether a call for a partition is under way or pending. Under the lock."""
         return self._run is not None and self._run.held is held
 
     def is_blocked(self, held: HeldPartition) -> bool:
-        """Whether it tries records of a partition that have failed for good. Under the lock."""
+        """Whether it retries records of a partition whose attempts are used up. Under the lock."""
         run = self._run
         return run is not None and run.held is held and run.attempts.is_blocked
 
     def interrupt(self, held: HeldPartition) -> None:
-        """Leave what waits for another attempt to the next owner. Under the lock."""
+        """Leave records that wait for another attempt to the next owner. Under the lock."""
         run = self._run
         if run is None or run.held is not held or self.is_inside or run.is_waiting:
             return
@@ -282,7 +282,7 @@ class HandlerLane(Lane):
         with member.lock:
             self.entered_ms = None
             member.load.end(self, len(piece), member.now_ms())
-            if run.held.is_over:  # lost meanwhile: whatever it returned is ignored
+            if run.held.is_over:  # lost meanwhile: its result is ignored
                 self._run = None
                 member.left(run.held)
             elif failure is None:
@@ -302,7 +302,7 @@ class HandlerLane(Lane):
         check_handled(consume(batch))
 
     def _next_run(self) -> Run | None:
-        """What to call the handler with; None if that has to wait."""
+        """Return the records to call the handler with; None if they have to wait."""
         member, run = self.membership, self._run
         if run is not None and run.held.is_over:
             run = self._run = None
@@ -315,7 +315,7 @@ class HandlerLane(Lane):
         return run if self._may_work(run.held) else None
 
     def _claim(self) -> Run | None:
-        """Take parts of one assignment that wait, up to the most records of a batch."""
+        """Claim waiting parts of one assignment, up to the most records of a batch."""
         member = self.membership
         parts: list[Part] = []
         count = 0
@@ -349,7 +349,7 @@ class HandlerLane(Lane):
     def _failed(self, run: Run, piece: RunPiece, batch: Batch, failure: CallFailure) -> None:
         member, held, error = self.membership, run.held, failure.error
         if isinstance(error, StaleTokenError):  # R9
-            run.is_waiting = True  # until the partition comes again with a larger token
+            run.is_waiting = True  # until the partition comes back with a larger token
             refused_by_sink(member, held, error)
             return
         verdict, pause_ms = run.attempts.failed(error)
@@ -383,7 +383,7 @@ class HandlerLane(Lane):
         self.resume()
 
     def _cannot_set_aside(self, run: Run, piece: RunPiece) -> None:
-        """Leave a record that the server does not take to the next owner."""
+        """Leave a record that the server refuses to store to the next owner."""
         run.is_waiting = False
         run.attempts.pieces.appendleft(piece)
         self._give_back(run)
@@ -415,12 +415,12 @@ class HandlerLane(Lane):
         self.membership.check_drained(run.held)
 
     def _may_work(self, held: HeldPartition) -> bool:
-        # While the lease is in doubt, turns would only follow each other.
+        # While the lease is in doubt, turns would only repeat without progress.
         self._waits_for_lease = not self.membership.may_work(held)
         return not self._waits_for_lease
 
     def resume(self) -> None:
-        """Have a turn if there is work, although the lease was in doubt. Under the lock."""
+        """Queue a turn if there is work, even though the lease was in doubt. Under the lock."""
         self._waits_for_lease = False
         self.wake()
 
@@ -433,11 +433,11 @@ class HandlerLane(Lane):
 
 
 class PartitionLanes:
-    """The lanes of one partition number, made when the worker gets it for the first time.
+    """The lanes of one partition number, created when the worker first gets the partition.
 
     Attributes:
         decoding: The lane that decodes.
-        by_route: Those of the handlers; that of None has records which cannot be handled.
+        by_route: The lanes of the handlers; that of None has records that cannot be handled.
     """
 
     def __init__(self, membership: "Membership", partition: int) -> None:
@@ -468,10 +468,10 @@ class PartitionLanes:
 def desks_of(routes: Routes) -> dict[Route, Desk]:
     """Return a desk for each handler that all partitions share.
 
-    Two methods of one object share a desk: at most one thread may be inside of it.
+    Two methods of one object share a desk: at most one thread may be inside the object.
     """
     shared = [route for route in routes.all if route.consume is not None]
-    # A method of an object has no `on_close`; the object itself may be the handler of others.
+    # A method of an object has no `on_close`; the object itself may be another handler.
     closing = {id(each.protected): each.on_close for each in shared if each.on_close is not None}
     desks: dict[int, Desk] = {}
     for route in shared:
@@ -482,14 +482,14 @@ def desks_of(routes: Routes) -> dict[Route, Desk]:
 
 
 _DECODED_TOGETHER = 1_024
-"""Records that are decoded before they are handed out. Those after a bad one are decoded again."""
+"""Records decoded before they are handed out. Those after a bad one are decoded again."""
 
 
 class DecodingLane(Lane):
     """Decodes chunks, and hands their records to the lanes of their handlers.
 
-    After a record that cannot be decoded, or that no handler takes, it hands out nothing before
-    that record has ended: a sink that checks offsets would be past it (R18).
+    After a record that cannot be decoded, or that no handler takes, it hands out nothing until
+    that record has ended: otherwise a sink that checks offsets would be past it (R18).
     """
 
     def __init__(self, membership: "Membership", partition: int) -> None:
@@ -502,7 +502,7 @@ class DecodingLane(Lane):
         self._chunks = deque(each for each in self._chunks if each[0] is not held)
 
     def put(self, held: HeldPartition, chunk: Chunk, entries: Entries) -> None:
-        """Take a chunk and its entries. Under the lock."""
+        """Add a chunk and its entries. Under the lock."""
         self._chunks.append((held, chunk, entries))
         self.wake()
 
@@ -540,7 +540,7 @@ class DecodingLane(Lane):
         parts: dict[Route | None, Part],
         rest: Entries | None,
     ) -> None:
-        """Give parts to their lanes; what cannot be handled, and what follows, gets own chunks."""
+        """Give parts to their lanes; records that cannot be handled, and the rest, get own chunks."""
         tracker, bad = held.tracker, parts.get(None)
         assert tracker is not None
         if bad is not None:
@@ -560,15 +560,15 @@ class DecodingLane(Lane):
     def _parts(
         self, held: HeldPartition, chunk: Chunk, entries: Entries
     ) -> tuple[dict[Route | None, Part], Entries | None]:
-        """The records of each route, None for those that cannot be handled; and what is left.
+        """Return the records by route, None for those that cannot be handled, and the rest.
 
-        It ends after the first records that cannot be handled.
+        Decoding stops after the first records that cannot be handled.
         """
         codec, routes = self.membership.codec, self.membership.routes
         parts: dict[Route | None, Part] = defaultdict(lambda: Part(held, chunk, entries, []))
         place, count = 0, len(entries)
         while place < count:
-            # After a record that cannot be handled, the first good one ends it.
+            # After records that cannot be handled, the first good one ends the loop.
             several = 1 if None in parts else _DECODED_TOGETHER
             records, error = entries[place : place + several].records(codec.decoded, codec.plain)
             if routes.only is not None and None not in parts:
@@ -600,11 +600,11 @@ def _checked(chunk: Chunk | None) -> Chunk:
     return chunk
 
 
-# What the log says when a handler raised, and what `run` raises. Under the lock.
+# The log lines when a handler raised, and the error that `run` raises. Under the lock.
 
 
 _REFUSED = RetryPolicy(attempts=None, backoff_ms=100, max_backoff_ms=5_000)
-"""When a partition that its sink refuses again gets another token."""
+"""The delays before a partition whose sink refuses it again gets another token."""
 
 _BECOMES = {
     Verdict.AGAIN: "it is tried again",
@@ -638,7 +638,7 @@ def note_failure(member: "Membership", batch: Batch, verdict: Verdict, text: str
 
 
 def stop_with(member: "Membership", batch: Batch, failure: CallFailure) -> None:
-    """Leave the group because a handler failed for good."""
+    """Leave the group because a handler has failed for good."""
     if not isinstance(failure.error, Exception):
         member.fail(failure.error)
         return
@@ -655,7 +655,7 @@ def stop_with(member: "Membership", batch: Batch, failure: CallFailure) -> None:
 
 
 def refused_by_sink(member: "Membership", held: HeldPartition, error: StaleTokenError) -> None:
-    """A sink has seen a newer token: get a larger one, later if that has not helped before."""
+    """Get a larger token after a sink saw a newer one; later if that has not helped before."""
     refusals = member.refusals.get(held.partition, 0)
     member.refusals[held.partition] = refusals + 1
     if refusals == 0:

@@ -1,8 +1,8 @@
-"""What the partitions of a worker cost, and what the member that plans makes of it.
+"""The cost of a worker's partitions, and how the planning member uses it.
 
 The weight of a partition is the time that its handlers are busy, in seconds per second, plus the
-time that its lag would take them if they were to catch up within a minute; and a hundredth of a
-second for all else, so that partitions with little to do count alike.
+time that its lag would take them if they had to catch up within a minute, plus a hundredth of a
+second for everything else, so that partitions with little to do count alike.
 """
 
 import json
@@ -14,26 +14,26 @@ from typing import NamedTuple
 from batchqueue.groups.messages import Ticket
 
 _MEMORY_S = 30.0
-"""After this time, what was measured before counts 1/e."""
+"""After this time, earlier measurements count 1/e."""
 
 _SHORTEST_S = 0.1
 
 _KNOWN_AFTER_S = 5.0
-"""Before, the last plan knows better: a partition that has just moved has been idle for a while."""
+"""Until then, the last plan knows better: a partition that has just moved was idle for a while."""
 
 _CATCH_UP_S = 60.0
 
 _LEAST = 0.01
-"""Busy seconds per second that each partition counts for: below, what is measured is noise."""
+"""Busy seconds per second that each partition counts for; smaller measurements are noise."""
 
 
 class Load(NamedTuple):
-    """What a partition costs, a moving average.
+    """The cost of a partition, as a moving average.
 
     Attributes:
         busy: Seconds per second that its handlers are busy.
         rate: Records per second.
-        seconds: For how long it was measured.
+        seconds: How long it was measured, in seconds.
     """
 
     busy: float
@@ -42,23 +42,23 @@ class Load(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """Whether it was measured for long enough to be planned with."""
+        """Whether it was measured for long enough to plan with."""
         return self.seconds >= _KNOWN_AFTER_S
 
     def weight(self, lag: int | None) -> float:
-        """Return the weight of a partition that lags by so many records."""
+        """Return the weight of a partition with this lag in records."""
         seconds_per_record = self.busy / self.rate if self.rate > 0 else 0.0
         return _LEAST + self.busy + (lag or 0) * seconds_per_record / _CATCH_UP_S
 
     def averaged(self, busy_s: float, records: int, seconds: float) -> "Load":
         """Return the average after another measurement.
 
-        At first it is the mean of all that was measured.
+        At first it is the mean of all measurements.
 
         Args:
-            busy_s: For how long handlers were busy.
-            records: The records that they have had.
-            seconds: The time that was measured.
+            busy_s: How long handlers were busy, in seconds.
+            records: The number of records that they got.
+            seconds: The measured time in seconds.
         """
         total = self.seconds + seconds
         share = max(1 - math.exp(-seconds / _MEMORY_S), seconds / total)
@@ -72,8 +72,8 @@ class Load(NamedTuple):
 class LoadMeter:
     """The load per partition: a moving average with exponential weights.
 
-    A call counts while it runs, so that a slow handler weighs something before its first call has
-    returned. All of it is used under the lock of the membership.
+    A call counts while it runs, so that a slow handler has weight before its first call returns.
+    All of it is used under the lock of the membership.
     """
 
     def __init__(self) -> None:
@@ -85,21 +85,21 @@ class LoadMeter:
         self._since_ms = -math.inf
 
     def begin(self, call: object, partition: int, now_ms: float) -> None:
-        """Note that a handler is called.
+        """Record that a handler is called.
 
         Args:
-            call: Which call: no other one that runs is equal to it.
+            call: Identifies the call among all that run.
             partition: The partition whose records it gets.
             now_ms: The time.
         """
         self._calls[call] = partition, now_ms
 
     def end(self, call: object, records: int, now_ms: float) -> None:
-        """Note that a call has returned.
+        """Record that a call has returned.
 
         Args:
-            call: Which call.
-            records: The records that it got.
+            call: Identifies the call, as for `begin`.
+            records: The number of records that it got.
             now_ms: The time.
         """
         partition, since_ms = self._calls.pop(call)
@@ -107,10 +107,10 @@ class LoadMeter:
         self._records[partition] += records
 
     def measure(self, partitions: Iterable[int], now_ms: float) -> Mapping[int, Load]:
-        """Return the load of partitions, without those that are new since the last measurement.
+        """Return the load of partitions, except those new since the last measurement.
 
         Args:
-            partitions: Those that the worker holds; it forgets the others.
+            partitions: The partitions that the worker holds; all others are forgotten.
             now_ms: The time.
         """
         seconds = (now_ms - self._since_ms) / 1_000
@@ -138,10 +138,10 @@ class LoadMeter:
 
 
 def weigh(ticket: Ticket) -> dict[int, float | None]:
-    """Return the weights of partitions, from what the members have reported.
+    """Return the weights of partitions, from the reports of the members.
 
     A partition that no member reports, or has measured for long enough, keeps the weight of the
-    last plan. What cannot be read is left out: a worker of another version may have written it.
+    last plan. Unreadable reports are skipped: a worker of another version may have written them.
     """
     weights: dict[int, float | None] = dict(ticket.weights)
     for stats in ticket.stats.values():

@@ -37,21 +37,22 @@ _log = BackgroundLog("batchqueue")
 
 
 _READ_WAIT_MS = 50
-"""How long a read waits for records. A partition that comes meanwhile is read after it."""
+"""How long a read waits for records. A partition added meanwhile is read only afterwards."""
 
 _PARTITIONS_PER_MS = 10
-"""The same with thousands of partitions, each of which costs microseconds per read."""
+"""The number of partitions that lengthens this wait by a millisecond: each read costs microseconds
+per partition."""
 
 _BUSY_WAIT_MS = 2
-"""The same while another partition is full: it is read after it as well."""
+"""How long a read waits while another partition is full, which is also read only afterwards."""
 
 _LISTEN_S = 0.5
 _STUCK_S = 1.0
 _LAGS_MS = 1_000
-"""The time between two readings of lags; with thousands of partitions two milliseconds for each."""
+"""The time between two readings of lags; with thousands of partitions 2 ms for each."""
 
 _PAUSE_S = 0.05
-"""The time between two calls of a server that cannot be reached."""
+"""The pause after a call to a server that cannot be reached."""
 
 
 def guarded(member: Membership, loop: Callable[[], None]) -> None:
@@ -63,7 +64,7 @@ def guarded(member: Membership, loop: Callable[[], None]) -> None:
 
 
 def control_loop(member: Membership) -> None:
-    """Make the calls of the control side, until it has ended."""
+    """Make the calls of the control side until it has ended."""
     control, connection = member.control, member.connection
     last_beat_ms = float("inf")
     while True:
@@ -104,7 +105,7 @@ def control_loop(member: Membership) -> None:
 
 
 def listen_loop(member: Membership) -> None:
-    """Report changes of the group to the control side, and read the lags now and then."""
+    """Report changes of the group to the control side, and read the lags periodically."""
     version, lags_at_ms = 0, 0.0
     while not member.is_stopping:
         try:
@@ -129,7 +130,7 @@ def read_loop(member: Membership) -> None:
             if member.is_stopping:
                 return
             chosen = to_fetch(member)
-            # A partition that is full may have room again in a moment.
+            # A full partition may have room again in a moment.
             is_busy = any(
                 held.is_running and held.reading is ReadState.FULL for held in member.held.values()
             )
@@ -181,7 +182,7 @@ def _read_lags(member: Membership) -> None:
     with member.lock:
         member.lags = {}
         for held, info in zip(holdings, infos, strict=True):
-            if isinstance(info, Failed):  # opening or reading it fails as well, and says so
+            if isinstance(info, Failed):  # opening or reading it fails as well, and reports it
                 member.lags[held.partition] = None
                 continue
             member.lags[held.partition] = info.lag
@@ -198,7 +199,7 @@ def _note_plan_error(member: Membership) -> None:
 
 
 def _note_stuck(member: Membership) -> None:
-    """Log what a handover waits for."""
+    """Log what a handover is waiting for."""
     now, notes = member.now_ms(), member.notes
     for held in member.held.values():
         for lane in member.lanes_of(held) if held.is_draining else ():
@@ -215,7 +216,7 @@ def _note_stuck(member: Membership) -> None:
 
 
 def _note_beat(member: Membership, since_ms: float) -> None:
-    """Count and log a beat that comes late."""
+    """Count and log a late beat."""
     lease_ms = member.settings.lease_ms
     if since_ms > lease_ms / 2:
         member.notes.late_beats += 1

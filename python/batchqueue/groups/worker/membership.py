@@ -1,4 +1,4 @@
-"""`Membership`: what the threads of a worker share, and how it obeys the control side.
+"""`Membership`: the state that a worker's threads share, and how it obeys the control side.
 
 Everything here is used under `lock`, unless a method says otherwise. No thread holds the lock while
 it calls user code, a server, or anything else that may wait.
@@ -62,18 +62,18 @@ from batchqueue.queues.queue import BatchQueue
 _log = BackgroundLog("batchqueue")
 
 _POSTPONED = RetryPolicy(attempts=None, backoff_ms=1_000, max_backoff_ms=30_000)
-"""When a partition whose `on_assign` or factory raised is taken again."""
+"""The delays before a partition whose `on_assign` or factory raised is tried again."""
 
 _FIRST_READ = 10
-"""Records of the first read of a partition: their size is not known yet."""
+"""Records in the first read of a partition, whose record size is not known yet."""
 
 
 Aside = tuple[HeldPartition, Entry, Callable[[], None], Callable[[], None]]
-"""A dead letter to be stored, and what to call then, or if it is given up."""
+"""A dead letter to store, and what to call when it is stored or if it is given up."""
 
 
 class Membership:
-    """One worker in its group, from its start to its end.
+    """A worker in its group, from its start to its end.
 
     Attributes:
         settings: The settings of the worker.
@@ -82,21 +82,21 @@ class Membership:
         connection: The connection to the group and the partitions.
         control: The control side.
         queue: The local queue.
-        load: What the partitions cost.
-        skew: Which of them lag behind the others.
-        notes: What happened, for metrics and summaries.
+        load: The cost of the partitions.
+        skew: Detects partitions that lag behind the others.
+        notes: The counts for metrics and summaries.
         handover: The thread that calls the user's callbacks.
-        held: What it holds, by partition.
+        held: The partitions that it holds.
         lanes: The lanes, by partition; they stay when a partition goes.
-        lags: Records that are not done, by partition, as they were last read; None if unknown.
-        error: What stopped the worker, or None.
-        is_stopping: Whether its threads are to end.
-        paused: What the user has paused, also while it is lost for a moment.
-        refusals: How often the sink of a partition has refused its token in a row.
-        dirty: What has something to commit.
-        to_open: What has to be opened.
-        to_set_aside: Dead letters to be stored, and what to call then.
-        lock: Guards all of it.
+        lags: The last known lags, by partition; None if unknown.
+        error: The error that stopped the worker, or None.
+        is_stopping: Whether its threads have to end.
+        paused: The partitions that the user has paused, kept even while one is lost for a moment.
+        refusals: How often in a row the sink of a partition has refused its token.
+        dirty: The partitions with something to commit.
+        to_open: The partitions to open.
+        to_set_aside: Dead letters to store, and what to call afterwards.
+        lock: Guards everything here.
         control_due: The control thread has something to do.
         reader_due: The reader may have something to read.
         commits_due: The committer has something to open or to commit.
@@ -160,10 +160,10 @@ class Membership:
         """Whether this thread is in a handler or a callback of this worker. Without the lock."""
         return getattr(self._calls, "is_inside", False)
 
-    # What the control side orders.
+    # Called for orders of the control side.
 
     def obey(self, orders: list[Order]) -> None:
-        """Do what the control side orders."""
+        """Carry out the orders of the control side."""
         for order in orders:
             if order.kind is OrderKind.OPEN:
                 held = HeldPartition(order.partition, order.token, order.session)
@@ -184,12 +184,12 @@ class Membership:
         return self._timers[0][0] if self._timers else float("inf")
 
     def run_timers(self, now_ms: float) -> None:
-        """Call what is due."""
+        """Call the functions that are due."""
         while self._timers and self._timers[0][0] <= now_ms:
             heapq.heappop(self._timers)[2]()
 
     def call_at(self, due_ms: float, function: Callable[[], object]) -> None:
-        """Call a function, under the lock, when a time has come."""
+        """Call a function, under the lock, at a given time."""
         heapq.heappush(self._timers, (due_ms, next(self._timer_number), function))
         self.control_due.notify()
 
@@ -200,10 +200,10 @@ class Membership:
             condition.notify_all()
         self.handover.stop()
 
-    # What the committer reports.
+    # Called by the committer.
 
     def committed(self, held: HeldPartition) -> None:
-        """Take the reply to a commit."""
+        """Handle the reply to a commit."""
         if not held.is_over:
             held.acknowledge()
             accepted(self, held)
@@ -212,14 +212,14 @@ class Membership:
             self.check_drained(held)
 
     def fenced(self, held: HeldPartition, seen: int) -> None:
-        """A token was refused, or the connection to the partition ended (then `seen` is 0)."""
+        """Handle a refused token, or a lost connection to a partition (then `seen` is 0)."""
         self.notes.fenced += seen > 0
         self.control.fenced(held.partition, held.token, seen)
         self.obey(self.control.orders())
         self.control_due.notify()
 
     def disconnected(self, error: StreamUnavailableError) -> None:
-        """The connection to partitions ended, so they come with fresh tokens (R14)."""
+        """Handle a lost connection to partitions, which come back with fresh tokens (R14)."""
         if self.is_stopping:
             return
         if self.notes.may_log("disconnected") is not None:
@@ -229,10 +229,10 @@ class Membership:
             if error.partitions is None or held.partition in error.partitions:
                 self.fenced(held, 0)
 
-    # What the handover reports.
+    # Called by the handover.
 
     def prepare(self, held: HeldPartition) -> None:
-        """Make the lanes of a partition that the worker gets for the first time. Without the lock.
+        """Create the lanes of a partition that the worker gets for the first time. Without lock.
 
         Only the handover thread calls it.
         """
@@ -244,15 +244,15 @@ class Membership:
             self.lanes[held.partition] = lanes
 
     def lanes_of(self, held: HeldPartition) -> list[HandlerLane]:
-        """Return the lanes of the handlers of a partition, as soon as it has some."""
+        """Return the lanes of the handlers of a partition; none before it has lanes."""
         return self.lanes[held.partition].all if held.partition in self.lanes else []
 
     def still_wanted(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
-        """End those that are to be given up before they were taken, and return those left."""
+        """End partitions to be given up before they were taken, and return the others."""
         for held in partitions:
             if held.is_over or not held.is_draining:
                 continue
-            if held.life is Life.ANNOUNCED:  # the user hears of its end as well
+            if held.life is Life.ANNOUNCED:  # the user is notified of its end as well
                 held.step(Life.DECLINED)
                 self.check_drained(held)
             else:
@@ -260,7 +260,7 @@ class Membership:
         return [held for held in partitions if not (held.is_over or held.is_draining)]
 
     def announced(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
-        """`on_assign` is about to be called: return for which of these partitions."""
+        """Return the partitions to call `on_assign` for, and mark them as announced."""
         wanted = self.still_wanted(partitions)
         for held in wanted:
             if held.life is Life.OPEN:  # else it was announced before, and declined
@@ -268,7 +268,7 @@ class Membership:
         return wanted
 
     def postponed(self, partitions: Sequence[HeldPartition]) -> None:
-        """A factory or `on_assign` has raised: it is called again later."""
+        """Schedule another call of a factory or of `on_assign`, which has raised."""
         for held in self.still_wanted(partitions):
             held.step(Life.DECLINED if held.life is Life.ANNOUNCED else Life.POSTPONED)
             held.postponements += 1
@@ -276,7 +276,7 @@ class Membership:
             self.call_at(due_ms, partial(self._assign_again, held))
 
     def taken(self, partitions: Sequence[HeldPartition]) -> None:
-        """`on_assign` has returned."""
+        """Run partitions whose `on_assign` has returned."""
         for held in partitions:
             if held.is_over:
                 continue
@@ -289,13 +289,13 @@ class Membership:
             self.check_drained(held)
 
     def handed_over(self, partitions: Sequence[HeldPartition]) -> None:
-        """`on_revoke` has returned."""
+        """Release partitions whose `on_revoke` has returned."""
         for held in partitions:
             if not held.is_over:
                 held.step(Revocation.HANDED_OVER)
                 self.check_drained(held)
 
-    # What drain threads report.
+    # Called by drain threads.
 
     def may_work(self, held: HeldPartition) -> bool:
         """Return whether a handler may be called, or records fetched, for a partition."""
@@ -306,12 +306,12 @@ class Membership:
         return may
 
     def is_held_up(self, held: HeldPartition) -> bool:
-        """Return whether nothing of a partition starts: it is paused, or a call was refused."""
+        """Return whether a partition is held up: it is paused, or a call was refused."""
         waits = held.partition in self.paused or held.refused is not None
         return waits and not held.is_draining
 
     def proceed(self) -> None:
-        """Continue what had to wait because the lease seemed over: a late reply has renewed it."""
+        """Resume what waited because the lease seemed over: a late reply has renewed it."""
         if not self._is_in_doubt:
             return
         self._is_in_doubt = False
@@ -323,7 +323,7 @@ class Membership:
         self.reader_due.notify()
 
     def settled(self, held: HeldPartition, advanced: bool) -> None:
-        """Records have ended."""
+        """Handle the end of records."""
         self.notes.touch()
         self.refusals.pop(held.partition, None)
         if advanced:
@@ -335,7 +335,7 @@ class Membership:
             self.reader_due.notify()
 
     def left(self, held: HeldPartition) -> None:
-        """The last call for a partition that was lost has returned."""
+        """Handle the return of the last call for a partition that was lost."""
         if not self.is_inside(held):
             self.handover.put(Task.CLOSE, held)
 
@@ -344,7 +344,7 @@ class Membership:
         return any(lane.is_inside and lane.is_of(held) for lane in self.lanes_of(held))
 
     def check_drained(self, held: HeldPartition) -> None:
-        """Take the next step of giving up a partition, if it is due."""
+        """Take the next step towards giving up a partition, if it is due."""
         if held.life not in (Life.DECLINED, Life.TAKEN) or not held.is_idle:
             return
         if held.revocation is Revocation.DRAINING:
@@ -364,7 +364,8 @@ class Membership:
     ) -> None:
         """Store a dead letter, and then call a function, unless the partition is gone.
 
-        Call the other one if the server refuses it and the partition is to be given up.
+        If the server refuses the letter and the partition is to be given up, call the other
+        function.
         """
         self.to_set_aside.append((held, letter, then, give_up))
         self.commits_due.notify()
@@ -379,9 +380,9 @@ class Membership:
         self.over.notify_all()
 
     def abort(self, error: BaseException) -> None:
-        """Give up everything because a thread has failed: without it the worker is blind.
+        """Give up everything because a thread has failed, as the worker cannot run without it.
 
-        Without the lock, where the error is handled.
+        Call this without the lock, while the error is being handled.
         """
         with self.lock:
             if self.is_stopping:
@@ -392,11 +393,11 @@ class Membership:
             self.obey(self.control.orders())
             self.stop_threads()
 
-    # What the user asks.
+    # Called by the user.
 
     @property
     def counts(self) -> RecordCounts:
-        """What became of all records so far."""
+        """The counts of all records so far."""
         trackers = [held.tracker for held in self.held.values() if held.tracker is not None]
         return sum((tracker.counts for tracker in trackers), self.notes.ended)
 
@@ -411,7 +412,7 @@ class Membership:
         return True
 
     def resume(self, held: HeldPartition) -> None:
-        """Continue a partition that was held up."""
+        """Resume a partition that was held up."""
         for lane in self.lanes_of(held):
             lane.resume()
         self.reader_due.notify()
@@ -429,13 +430,13 @@ class Membership:
                 lane.interrupt(held)
                 lane.resume()
         if held.life in (Life.GRANTED, Life.POSTPONED):
-            self.release(held)  # nothing is under way that ends as a step
+            self.release(held)  # nothing runs whose end would lead to the next step
         else:
             call_again(held)
             self.check_drained(held)
 
     def release(self, held: HeldPartition) -> None:
-        """Give up a partition of which nothing is left to do."""
+        """Release a partition with nothing left to do."""
         self.control.drained(held.partition, held.token)
         self.paused.discard(held.partition)
         self.handover.put(Task.CLOSE, held)
@@ -477,11 +478,11 @@ class Membership:
             self.handover.put(Task.ASSIGN, held)
 
 
-# What is read, and how much of each partition. Under the lock.
+# The reader's choice of partitions and record counts. Under the lock.
 
 
 def to_fetch(member: Membership) -> list[tuple[HeldPartition, Fetch]]:
-    """Return the partitions to read now, and how much of each."""
+    """Return the partitions to read now, and how many records of each."""
     found = []
     for held in member.held.values():
         tracker = held.tracker
@@ -500,7 +501,7 @@ def to_fetch(member: Membership) -> list[tuple[HeldPartition, Fetch]]:
 
 
 def _fitting(held: HeldPartition) -> int:
-    """How many records fit into the bytes that are left, if they are as large as the last ones."""
+    """Return how many records of the recent size fit into the remaining bytes."""
     if held.record_bytes is None or held.tracker is None:
         return _FIRST_READ
     return max(1, int(held.tracker.room.bytes / held.record_bytes))
@@ -511,7 +512,7 @@ def take(
     partitions: Mapping[int, HeldPartition],
     found: Sequence[Fetched | Unreadable],
 ) -> None:
-    """Take what was found in partitions that were read."""
+    """Take over the records that were read."""
     for held in partitions.values():
         held.reading = ReadState.CAUGHT_UP
     for each in found:
@@ -539,7 +540,7 @@ def _take(member: Membership, held: HeldPartition, fetched: Fetched) -> None:
 
 
 def check_gap(member: Membership, held: HeldPartition, info: PartitionInfo) -> None:
-    """Notice records of a partition that were trimmed before they were read."""
+    """Detect records of a partition that were trimmed before they were read."""
     tracker = held.tracker
     if tracker is None or held.is_over or info.added is None:
         return
@@ -551,11 +552,11 @@ def check_gap(member: Membership, held: HeldPartition, info: PartitionInfo) -> N
     if not info.has_deletions:
         skips(member, held, tracker.position, lost)
     elif is_at_end:
-        held.done_before += lost  # deleted, not trimmed: the lag is right again from here on
+        held.done_before += lost  # deleted, not trimmed: from here on the lag is right again
 
 
 def skips(member: Membership, held: HeldPartition, offset: int, lost: int) -> bool:
-    """Note that records are missing; return whether to continue without them."""
+    """Record that records are missing; return whether to continue without them."""
     error = TruncatedError(member.stream, held.partition, offset, lost)
     if member.settings.on_gap is OnGap.FAIL:
         member.fail(error)
@@ -566,7 +567,7 @@ def skips(member: Membership, held: HeldPartition, offset: int, lost: int) -> bo
     return True
 
 
-# Partitions that were granted are opened under their tokens. Under the lock.
+# Opening of granted partitions under their tokens. Under the lock.
 
 
 def to_open(member: Membership) -> list[tuple[HeldPartition, Opening]]:
@@ -579,7 +580,7 @@ def to_open(member: Membership) -> list[tuple[HeldPartition, Opening]]:
 
 
 def opened(member: Membership, held: HeldPartition, reply: Opened | Fenced | Failed) -> None:
-    """Take the reply to an opening."""
+    """Handle the reply to an opening."""
     if held.is_over:
         return
     if isinstance(reply, Fenced):
@@ -610,10 +611,10 @@ def _assign(member: Membership, held: HeldPartition, reply: Opened) -> None:
     member.handover.put(Task.ASSIGN, held)
 
 
-# What becomes of a partition for which the server refuses a call. Under the lock.
+# What happens to a partition for which the server refuses a call. Under the lock.
 #
-# The partition waits, as one whose handler has failed does: nothing of it is read or handled until
-# the call, made again with the pauses of the worker's `RetryPolicy`, has succeeded. The others
+# The partition waits, like one whose handler has failed: nothing of it is read or handled until
+# the call, repeated with the delays of the worker's `RetryPolicy`, has succeeded. Other partitions
 # continue. A partition that is to be given up has one more attempt.
 
 
@@ -624,13 +625,13 @@ def wait_after(
     again: Callable[[], None],
     on_failure: OnFailure = OnFailure.BLOCK,
 ) -> Verdict:
-    """Let a partition wait, and make its call again later.
+    """Make a partition wait, and repeat its call later.
 
     Args:
         member: The membership.
         held: The partition.
-        failure: What the server replied.
-        again: Makes the call again.
+        failure: The reply of the server.
+        again: Repeats the call.
         on_failure: What happens after the last attempt: BLOCK or STOP.
     """
     if held.refused is None:
@@ -645,7 +646,7 @@ def wait_after(
 
 
 def call_again(held: HeldPartition) -> None:
-    """Make the calls that were refused again."""
+    """Repeat the calls that were refused."""
     calls, held.again = held.again, []
     if not held.is_over:
         for call in calls:
@@ -653,17 +654,17 @@ def call_again(held: HeldPartition) -> None:
 
 
 def accepted(member: Membership, held: HeldPartition) -> None:
-    """Let a partition continue after a call that was not refused, unless another one waits."""
+    """Let a partition continue after a successful call, unless another refused call waits."""
     if held.refused is not None and not held.again:
         held.refused = None
         member.resume(held)
 
 
 def commit_refused(member: Membership, held: HeldPartition, failure: Failed) -> None:
-    """Take the reply to a commit that was refused.
+    """Handle the refusal of a commit.
 
     Commands that ran are not sent again. Under `OnFailure.STOP` the worker stops after the last
-    attempt; otherwise the partition waits whatever `on_failure` says, because its records cannot
+    attempt. Otherwise the partition waits, whatever `on_failure` says, because its records cannot
     be set aside or skipped: their handler has returned, and some of their commands have run.
     """
     first, last = held.refuse(failure.ran)
@@ -697,7 +698,7 @@ def _commit_again(member: Membership, held: HeldPartition) -> None:
 
 def _cannot_read(member: Membership, held: HeldPartition, failure: Failed) -> None:
     if not (held.is_over or held.is_draining):
-        # It begins anew: when it can be opened, it can be read as well.
+        # It starts over: once it can be opened, it can be read as well.
         wait_after(member, held, failure, partial(_begin_anew, member, held))
 
 
@@ -724,24 +725,24 @@ def _note(member: Membership, held: HeldPartition, error: Exception) -> None:
 
 
 class SkewWatch:
-    """Reads the lags now and then, and warns when a partition has become hot.
+    """Reads the lags periodically, and warns when a partition has become hot.
 
     All of it is used under the lock of the membership.
     """
 
     def __init__(self, config: SkewDetectionConfig) -> None:
-        """Begin without hot partitions."""
+        """Start without hot partitions."""
         self._config = config
         self._detector = SkewDetector(self._config)
         self._next_ms = float("-inf")
 
     @property
     def hot(self) -> frozenset[int]:
-        """The partitions that are hot after the last reading."""
+        """The hot partitions of the last reading."""
         return self._detector.hot
 
     def watch(self, member: Membership) -> None:
-        """Take a reading, if it is time for one."""
+        """Take a reading if one is due."""
         now = member.now_ms()
         if now < self._next_ms:
             return

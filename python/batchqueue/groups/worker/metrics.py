@@ -10,25 +10,25 @@ from batchqueue.groups.worker.load import Load
 from batchqueue.groups.worker.membership import Membership
 from batchqueue.groups.worker.tracker import RecordCounts
 
-# What a worker says about itself: `WorkerSummary` at its end, `WorkerMetrics` at any time.
+# A worker's own reports: `WorkerSummary` at its end, `WorkerMetrics` at any time.
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSummary:
-    """What a worker did, from its start to its end.
+    """The counts of a worker from its start to its end.
 
     Attributes:
         fetched: Records that were read.
         handled: Records whose handler returned.
         dead: Records that were set aside.
         skipped: Records that failed and were skipped.
-        dropped: Records that were read and left to another owner.
-        lost_records: Records that were trimmed from the stream before they were read.
-        assigned: Partitions that were assigned, each time counted.
+        dropped: Records that were read but left to another owner.
+        lost_records: Records trimmed from the stream before they were read.
+        assigned: Assignments of partitions; each counts.
         lost: Partitions that another worker took over because this one was too late.
-        unfinished: Records that come again, by partition: in hand when the grace was over, or
-            handled, and their commit was refused.
-        seconds: The time from start to end.
+        unfinished: Records that come again, by partition: in hand when the grace period ended, or
+            handled but with a refused commit.
+        seconds: The time from start to end in seconds.
     """
 
     fetched: int = 0
@@ -50,20 +50,20 @@ class WorkerPartitionMetrics:
     Attributes:
         partition: Its number.
         token: The token of the assignment.
-        phase: Where it is between its grant and its end.
-        done: The offset up to which everything is done; None before it is open.
+        phase: Its state between its grant and its end.
+        done: The offset up to which every record is done; None before it is open.
         in_hand: Records that were read and have not ended.
         handled: Records whose handler returned, under this assignment.
         dead: Records that were set aside.
         skipped: Records that failed and were skipped.
-        lag: Records that are in the stream and not done, as of the last second; None if unknown.
+        lag: Records in the stream that are not done, as of the last second; None if unknown.
         busy: Seconds per second that its handlers are busy, a moving average over 30 s; None at
             first.
-        rate: Records per second that are handled, likewise.
+        rate: Records handled per second, likewise averaged.
         is_paused: Whether the user has paused it.
-        is_blocked: Whether it waits for another attempt at records, or at a call that the server
-            refuses, and the attempts are used up.
-        stuck_s: For how long a handler, or the codec, has been in its call.
+        is_blocked: Whether it waits to retry records, or a call that the server refuses, after all
+            attempts are used up.
+        stuck_s: How long its handler, or the codec, has been in its call, in seconds.
     """
 
     partition: int
@@ -84,14 +84,14 @@ class WorkerPartitionMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerMetrics:
-    """A worker at one moment. The counts are since its start.
+    """A worker at one moment. Counts are since its start.
 
     Attributes:
         group: Its group.
         stream: Its stream.
         name: Its name.
         seat: Whether it is a member.
-        partitions: What it holds, by partition.
+        partitions: The partitions that it holds, by number.
         fetched: As in `WorkerSummary`.
         handled: As in `WorkerSummary`.
         dead: As in `WorkerSummary`.
@@ -103,14 +103,14 @@ class WorkerMetrics:
         assigned: As in `WorkerSummary`.
         lost: As in `WorkerSummary`.
         fenced: Tokens that a partition or a sink refused.
-        late_heartbeats: Heartbeats that were sent after half of the lease.
-        blocked_partitions: Partitions that are blocked, see `WorkerPartitionMetrics`.
-        stuck_handlers: For how many seconds a handler has been in its call, by partition, from one
-            second up.
-        hot_partitions: Partitions that lag behind the others, see `SkewDetectionConfig`.
-        log_stuck_s: For how many seconds the log has been taking a line; 0.0 if it is not. Lines of
-            runs and workers wait meanwhile, and nothing else does.
-        log_lines_dropped: Lines that were dropped, in this process, because 1,000 waited.
+        late_heartbeats: Heartbeats sent after half of the lease had passed.
+        blocked_partitions: Partitions that are blocked; see `WorkerPartitionMetrics`.
+        stuck_handlers: Seconds that a handler has been in its call, by partition, if at least
+            one second.
+        hot_partitions: Partitions that lag behind the others; see `SkewDetectionConfig`.
+        log_stuck_s: Seconds that the log has been writing a line; 0.0 if it is not. Meanwhile only
+            the log lines of runs and workers wait.
+        log_lines_dropped: Lines dropped in this process because 1,000 were waiting.
     """
 
     group: str
@@ -141,7 +141,7 @@ _STUCK_S = 1.0
 
 
 def metrics_of(member: Membership) -> WorkerMetrics:
-    """Return what a worker does now."""
+    """Return the current metrics of a worker."""
     with member.lock:
         counts, notes = member.counts, member.notes
         loads = member.load.measure(list(member.held), member.now_ms())
@@ -175,7 +175,7 @@ def metrics_of(member: Membership) -> WorkerMetrics:
 
 
 def summary_of(member: Membership) -> WorkerSummary:
-    """Return what a worker has done."""
+    """Return the summary of a worker."""
     with member.lock:
         counts, notes = member.counts, member.notes
         return WorkerSummary(
@@ -189,7 +189,7 @@ def summary_of(member: Membership) -> WorkerSummary:
 
 
 def stats_of(member: Membership) -> str:
-    """Return what a beat says: JSON for the member that plans, and for `GroupMonitor`."""
+    """Return the statistics for a beat: JSON for the planning member, and for `GroupMonitor`."""
     with member.lock:
         loads = member.load.measure(list(member.held), member.now_ms())
         counts, notes = member.counts, member.notes

@@ -13,14 +13,14 @@ from batchqueue.groups.record import Assignment, Record
 from batchqueue.queues.callbacks import check_result
 from batchqueue.queues.handlers import HandlerMethods, HandlerOpening, blocking_methods
 
-# `Batch`: what a handler gets.
+# `Batch`: the records passed to a handler.
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Batch:
     """Records of one partition, in the order of their offsets.
 
-    A batch is made for one attempt: another attempt at the same records gets another batch.
+    Each attempt gets its own batch, even for the same records.
 
     Attributes:
         group: The group of the worker.
@@ -28,7 +28,7 @@ class Batch:
         assignment: The assignment of the partition.
         records: The records, at least one.
         kind: The first class or tag that its handler takes; empty for a handler of all records.
-        attempt: 1 in the first attempt at these records.
+        attempt: The number of this attempt at the records, from 1.
     """
 
     group: str
@@ -47,7 +47,7 @@ class Batch:
 
     @property
     def token(self) -> int:
-        """The token of the assignment: a sink should refuse those below the largest it has seen."""
+        """The token of the assignment. A sink should refuse any below the largest it has seen."""
         return self.assignment.token
 
     @property
@@ -69,16 +69,16 @@ class Batch:
 
     @property
     def commands(self) -> tuple[Command, ...]:
-        """What `commit_with` was given."""
+        """The commands passed to `commit_with`."""
         return tuple(self._commands)
 
     def commit_with(self, *commands: Sequence[bytes | str | int]) -> None:
         """Let the server run commands in the script that stores the offset of this batch.
 
-        They run if this attempt returns, in order, and not at all if the partition was lost. On
-        Redis their keys must be in the slot of the partition: make them with `key`. A command that
-        fails there ends the script after those before it, and the partition waits until the rest
-        has run; under `OnFailure.STOP` the worker stops after the last attempt.
+        They run in order if this attempt returns, and not at all if the partition was lost. On
+        Redis their keys must be in the slot of the partition: make them with `key`. If a command
+        fails there, the script ends after the preceding ones, and the partition waits until the
+        rest has run; under `OnFailure.STOP` the worker stops after the last attempt.
 
         Args:
             commands: Each a sequence of its name and its arguments.
@@ -135,19 +135,19 @@ TAG_HEADER = "type"
 
 
 class Route:
-    """A handler.
+    """A handler and the records that it takes.
 
     Attributes:
-        handler: What was registered; None if each partition has its own handler.
-        kind: The name of the first class or tag that it takes, unlike that of any other handler;
-            empty for all records without another handler.
-        consume: What to call with a batch, or None.
-        protected: What at most one thread may be inside of.
-        on_close: What to call at the end, or None.
+        handler: The registered handler; None if each partition has its own.
+        kind: The name of the first class or tag that it takes, unique among the handlers; empty for
+            all records without another handler.
+        consume: The function to call with a batch, or None.
+        protected: The object that at most one thread may be inside.
+        on_close: The function to call at the end, or None.
     """
 
     def __init__(self, handler: Any, kind: type | str = "") -> None:
-        """Take a handler.
+        """Create the route of a handler.
 
         Args:
             handler: An object with `consume`, or a function; None if a factory makes one for each
@@ -155,10 +155,10 @@ class Route:
             kind: The first class or tag that it takes.
 
         Raises:
-            ConfigError: It is neither, or a coroutine function.
+            ConfigError: The handler is neither, or is a coroutine function.
         """
         self.handler = self.protected = handler
-        # A class and a tag of the same name are two kinds.
+        # A class and a tag with the same name are two kinds.
         name = f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else f"tag {kind}"
         self.kind = name if kind else ""
         self.consume: Callable[[Any], Any] | None = None
@@ -181,15 +181,16 @@ class Routes:
     def __init__(self) -> None:
         self.factory: Factory | None = None
         self._by_type: dict[int | str, Route] = {}
-        """By the tag, or by the identity of a class: its metaclass may say what equals it."""
-        self._types: list[type] = []  # which keeps their identities
+        """By the tag, or by the identity of a class: its metaclass may redefine equality."""
+        self._types: list[type] = []  # keeps the classes alive, and so their identities
         self._other: Route | None = None
 
     def add(self, item_type: type | str, handler: Any) -> None:
         """Send the records of a class, or with a tag, to a handler.
 
         Raises:
-            ConfigError: It is neither a class nor a str, it has a handler, or this one is invalid.
+            ConfigError: The type is neither a class nor a str, or has a handler, or this one is
+                invalid.
         """
         if not isinstance(item_type, (type, str)):
             raise ConfigError(
@@ -204,7 +205,7 @@ class Routes:
             self._types.append(item_type)
 
     def set_other(self, handler: Any) -> None:
-        """Send all records without another handler to this one.
+        """Send all records without another handler to this handler.
 
         Raises:
             ConfigError: There is one already, or this is not a handler.
@@ -213,10 +214,10 @@ class Routes:
         self._other = Route(handler)
 
     def set_factory(self, factory: Any) -> None:
-        """Make a handler for each partition, for all records without another handler.
+        """Create a handler for each partition, for all records without another handler.
 
         Raises:
-            ConfigError: There is a handler for them already, or it is not callable.
+            ConfigError: There is a handler for them already, or the factory is not callable.
         """
         self._check_other()
         if not callable(factory):
@@ -224,7 +225,7 @@ class Routes:
                 f"handler_factory got {factory!r}; give a function that takes an Assignment and "
                 "returns a handler"
             )
-        made: Any = factory  # what it returns is checked when it is called
+        made: Any = factory  # its result is checked when it is called
         self.factory = made
         self._other = Route(None)
 
@@ -268,17 +269,17 @@ class Routes:
             )
 
     def _route(self, handler: Any, kind: type | str) -> Route:
-        # One route per handler, so that it gets the records of all its kinds in order.
+        # One route per handler, so that the handler gets the records of all its kinds in order.
         same = (each for each in self._by_type.values() if _is_same(each.handler, handler))
         return next(same, Route(handler, kind))
 
 
 def called_methods(handler: Any) -> HandlerMethods:
-    """Find what a worker calls on a handler.
+    """Return the methods that a worker calls on a handler.
 
     Raises:
         ConfigError: It is not a handler, a method is a coroutine function, or it has a method that
-            is not called.
+            a worker does not call.
     """
     methods = blocking_methods(handler)
     for name in ("on_idle", "on_error"):
@@ -290,11 +291,11 @@ def called_methods(handler: Any) -> HandlerMethods:
 
 
 def check_handled(result: object) -> None:
-    """Raise if a handler returned what means that it has not handled its batch.
+    """Raise if the result of a handler means that it has not handled its batch.
 
     Raises:
-        BatchFailed: It returned one instead of raising it. The whole batch has failed.
-        ConfigError: It returned something that nothing runs.
+        BatchFailed: The handler returned it instead of raising it. The whole batch has failed.
+        ConfigError: The handler returned something that nothing runs.
         BaseException: The error of a failed future.
     """
     if isinstance(result, BatchFailed):
@@ -303,7 +304,7 @@ def check_handled(result: object) -> None:
 
 
 def _is_same(first: Any, second: Any) -> bool:
-    # A bound method is a new object each time it is looked up.
+    # Each lookup of a bound method creates a new object.
     return first is second or (isinstance(first, MethodType) and first == second)
 
 
@@ -313,54 +314,54 @@ def instance(handler: Any) -> Any:
 
 
 PREFIX = "dead-"
-"""What the names of the headers that a dead letter adds begin with."""
+"""The prefix of the headers that a dead letter adds."""
 
 
 def described(error: BaseException) -> str:
     """Return the class and the text of an error, shortened."""
     try:
         return shortened(f"{type(error).__name__}: {error}")
-    except Exception:  # of a user's class
+    except Exception:  # a user's class may raise
         return f"{type(error).__name__}, whose text cannot be made"
 
 
 class Described:
-    """An error in a line of the log: its text is made when the line is written."""
+    """An error in a log line; its text is made when the line is written."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
 
     def __str__(self) -> str:
-        """Return what `described` returns."""
+        """Return the text from `described`."""
         return described(self._error)
 
 
 class CallFailure(NamedTuple):
-    """What a handler raised. Its texts are made by the program's code, so without the lock."""
+    """An error that a handler raised. The user's code makes its texts, so without the lock."""
 
     error: BaseException
     text: str
-    """What `described` returns."""
+    """The text from `described`."""
     reason: str
-    """What `HandlerFailedError` says of it."""
+    """The reason in `HandlerFailedError`."""
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
-        """Return the failure of a call that has raised. Without the lock."""
+        """Return the failure of a call that raised. Without the lock."""
         return cls(error, described(error), quoted_value(error))
 
 
 def dead_letter(entry: Entry, batch: Batch, error: str) -> Entry:
-    """Return a record as it goes to the dead letters of its group.
+    """Return a record in the form that goes to the dead letters of its group.
 
     It keeps its offset, value, key and headers. Headers are added, as text in UTF-8: `dead-stream`,
-    `dead-partition`, `dead-offset`, `dead-token`, `dead-tries` and `dead-error`. Those of an
-    earlier life of the record, before it was sent back, are left out.
+    `dead-partition`, `dead-offset`, `dead-token`, `dead-tries` and `dead-error`. Those from before
+    the record was last sent back are left out.
 
     Args:
         entry: The record.
         batch: The batch of its last attempt.
-        error: The text of what the handler raised in it.
+        error: The text of the error that the handler raised on it.
     """
     about = {
         "stream": batch.stream,

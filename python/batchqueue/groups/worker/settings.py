@@ -1,4 +1,4 @@
-"""`WorkerSettings`: the settings of a worker; `Attempts`: what they make of failures."""
+"""`WorkerSettings`, the settings of a worker; `Attempts`, how they treat failures."""
 
 import enum
 from collections import deque
@@ -15,18 +15,18 @@ from batchqueue.groups.record import Assignment, Codec, Start, check_name, codec
 from batchqueue.groups.skew import SkewDetectionConfig
 from batchqueue.queues.config import RetryPolicy, longest_wait_ms, wait_ms
 
-# `OnFailure`: what becomes of records whose handler raised in their last attempt.
+# `OnFailure`: what happens to records whose handler raised in their last attempt.
 
 
 class OnFailure(enum.Enum):
     """What happens to records whose handler raised in every attempt of the `RetryPolicy`.
 
-    A record that does not decode is treated in the same way, alone. Other partitions continue in
+    A record that cannot be decoded is treated in the same way, alone. Other partitions continue in
     any case.
     """
 
     BLOCK = "block"
-    """The batch is tried again, `max_backoff_ms` apart, until it succeeds. The default.
+    """The batch is retried every `max_backoff_ms` until it succeeds. The default.
 
     Its partition waits, and no record is skipped. The log and `blocked_partitions` name the
     partition.
@@ -35,7 +35,7 @@ class OnFailure(enum.Enum):
     DEAD_LETTER = "dead_letter"
     """The bad records are set aside in the group's dead letters, and the partition continues.
 
-    The batch is halved until the bad records stand alone. A half that succeeded is not called
+    The batch is halved until the bad records stand alone. A half that succeeded is not handled
     again. A dead letter is stored together with the position that covers it, so neither is lost
     without the other.
     """
@@ -50,7 +50,7 @@ class OnFailure(enum.Enum):
     STOP = "stop"
     """The worker leaves the group, and `run` raises HandlerFailedError.
 
-    The position stays before the batch, so that the next owner of the partition begins with it.
+    The position stays before the batch, so the next owner of the partition begins with it.
     """
 
 
@@ -61,7 +61,7 @@ _LEAST_LEASE_MS, _LONGEST_LEASE_MS = 500, 60_000
 
 
 class OnGap(enum.Enum):
-    """What happens when records were trimmed from the stream before the group had read them."""
+    """What happens when records were trimmed from the stream before the group read them."""
 
     FAIL = "fail"
     """The worker leaves the group, and `run` raises TruncatedError. The default."""
@@ -72,7 +72,7 @@ class OnGap(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
-    """The settings of a worker. `Worker` says what they mean."""
+    """The settings of a worker; `Worker` describes them."""
 
     group: str
     name: str | None = None
@@ -108,7 +108,7 @@ class WorkerSettings:
 
     @property
     def attempts(self) -> RetryPolicy:
-        """How a batch whose handler raised is tried again."""
+        """The retry policy of a batch whose handler raised."""
         return self.retry or RetryPolicy()
 
     def _check_kinds(self) -> None:
@@ -136,22 +136,21 @@ class WorkerSettings:
         check_finite("capacity", self.capacity, 1e-6, ", for instance 1.0")
 
 
-# What a failure makes of records, under these settings. It is pure: no lock, clock, or input and
-# output.
+# How failures treat records under these settings. Pure: no locks, clock, input or output.
 
 
 _LEAST_PAUSE_MS = 10
-"""A blocked piece waits at least this long, whatever its policy says: it is tried for ever."""
+"""The shortest delay of a blocked piece, whatever its policy says: it is retried forever."""
 
 
 class Verdict(enum.Enum):
-    """What becomes of a piece whose handler raised."""
+    """What happens to a piece whose handler raised."""
 
     AGAIN = "again"
-    """It is tried again after a wait."""
+    """It is retried after a delay."""
 
     BLOCKED = "blocked"
-    """Its attempts are used up, and it is tried again after the longest wait."""
+    """Its attempts are used up; it is retried after the longest delay."""
 
     HALVED = "halved"
     """Each half is tried once, immediately."""
@@ -168,13 +167,13 @@ class Verdict(enum.Enum):
 
 @dataclass(slots=True)
 class RunPiece:
-    """Records that one call gets.
+    """The records of one call.
 
     Attributes:
-        begin: The place of the first record.
-        end: The place after the last one.
-        tries: The attempts so far.
-        is_half: Whether it came from halving: it has one attempt.
+        begin: The index of the first record.
+        end: The index after the last record.
+        tries: The number of attempts so far.
+        is_half: Whether it came from halving; it then has one attempt.
     """
 
     begin: int
@@ -191,17 +190,17 @@ class Attempts:
     """The pieces of a run of records, from the first one that is left.
 
     Attributes:
-        pieces: What is left to do, in order.
-        is_blocked: Whether the attempts of the first piece are used up, and it is tried again.
+        pieces: The pieces that are left, in order.
+        is_blocked: Whether the attempts of the first piece are used up, and it is retried.
     """
 
     def __init__(self, count: int, retry: RetryPolicy, on_failure: OnFailure) -> None:
-        """Begin with all records in one piece.
+        """Start with all records in one piece.
 
         Args:
             count: The number of records.
-            retry: How often, and when, a piece is tried again.
-            on_failure: What becomes of it then.
+            retry: How often, and when, a piece is retried.
+            on_failure: What happens to it after the last attempt.
         """
         self.pieces = deque([RunPiece(0, count)])
         self.is_blocked = False
@@ -209,24 +208,24 @@ class Attempts:
         self._on_failure = on_failure
 
     def begin(self) -> RunPiece:
-        """Return the first piece, for an attempt at it."""
+        """Return the first piece, to be attempted next."""
         piece = self.pieces[0]
         piece.tries += 1
         return piece
 
     def succeeded(self) -> None:
-        """Take the first piece off."""
+        """Remove the first piece, which succeeded."""
         self.pieces.popleft()
         self.is_blocked = False
 
     def failed(self, error: BaseException) -> tuple[Verdict, float]:
-        """Return what becomes of the first piece, and how long to wait before it is tried again.
+        """Return what happens to the first piece, and the delay before it is retried.
 
         Args:
-            error: What its handler raised.
+            error: The error of its handler.
 
         Returns:
-            The verdict, and milliseconds. A piece that is dead or skipped is taken off.
+            The verdict, and milliseconds. A piece that is dead or skipped is removed.
         """
         piece, retry = self.pieces[0], self._retry
         is_used_up = retry.attempts is not None and piece.tries >= retry.attempts

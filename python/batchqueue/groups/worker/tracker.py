@@ -1,4 +1,4 @@
-"""What became of the records of a partition, and the mark up to which all of them are done.
+"""The state of the records of a partition, and the mark up to which all of them are done.
 
 The reader hands out *chunks*, runs of records in the order of their offsets. A record of a chunk
 waits, then it runs, from the start of its handler until its last attempt has ended: handled, dead
@@ -6,13 +6,12 @@ waits, then it runs, from the start of its handler until its last attempt has en
 *mark* is the last offset of the unbroken run of done chunks. Only the mark is ever committed.
 
 Chunks may be done out of order, and one chunk in parts: with one handler per class, records of one
-class may be between two attempts while later records of another class are handled. So the credits
-count all records above the mark, ended or not. That bounds what comes again after a crash, and the
-memory, even if one class is blocked for ever.
+class may be between two attempts while later records of another class are handled. The credits
+therefore count all records above the mark, ended or not. That bounds what comes again after a
+crash, and the memory, even if one class is blocked forever.
 
-A tracker has no lock, clock or input and output. Reader, drain threads, committer and control
-thread share it: each call must be made under the lock of its partition. It counts records, and
-holds none.
+A tracker has no lock, clock, input or output. Reader, drain threads, committer and control thread
+share it: each call must be made under the lock of its partition. It counts records, and holds none.
 """
 
 from collections import deque
@@ -24,14 +23,14 @@ from batchqueue.base.words import counted
 
 
 class Mark(NamedTuple):
-    """The offset up to which everything is done, and the records of this assignment up to there."""
+    """The offset up to which every record is done, and the records of this assignment up to it."""
 
     offset: int
     records: int
 
 
 class Room(NamedTuple):
-    """What the reader may fetch. Both are 0 if one of them is."""
+    """How much the reader may fetch. Both are 0 if one of them is."""
 
     records: int
     bytes: int
@@ -39,7 +38,7 @@ class Room(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordCounts:
-    """How many records were fetched, and what became of them. Counts of several trackers add up.
+    """The number of records that were fetched, and of each outcome. Counts of trackers add up.
 
     Attributes:
         fetched: Records that the reader added.
@@ -70,13 +69,13 @@ class Chunk:
 
     Attributes:
         tracker: The tracker of the assignment under which it was fetched.
-        number: Its place among the chunks of the tracker, from 0.
-        count: Its records.
+        number: Its index among the chunks of the tracker, from 0.
+        count: The number of its records.
         first: The offset of its first record.
         last: The offset of its last record.
-        size: Its bytes.
+        size: The size of its records in bytes.
         waiting: Records that have not been started.
-        running: Records that were started and have not ended.
+        running: Records that have started and not ended.
         started: Whether any record was started.
         broken: Whether a record was dropped, so that the mark never passes this chunk.
     """
@@ -96,16 +95,16 @@ class Chunk:
 class PartitionTracker:
     """The records of one partition under one assignment; the next assignment gets a new tracker.
 
-    `revoke` lets what has started end, and `end` is the last call: a result that arrives after it
+    `revoke` lets records that have started finish, and `end` is the last call: a later result
     changes nothing. Calls take constant time, amortised over the chunks, except the first
-    `give_back`. Numbers that cannot be right, such as more ended records than run, raise
+    `give_back`. Counts that cannot be right, such as more ended records than running ones, raise
     ValueError and change nothing.
 
     Attributes:
-        prefetch: Records that may be above the mark. The worker may change it at any time, for
+        prefetch: The most records above the mark. The worker may change it at any time, for
             instance double it while the partition is hot.
-        prefetch_bytes: The same in bytes.
-        mark: The position up to which everything is done.
+        prefetch_bytes: The most bytes above the mark.
+        mark: The position up to which every record is done.
         position: The offset of the last record that was fetched; the reader continues after it.
 
     Example:
@@ -122,19 +121,19 @@ class PartitionTracker:
     def __init__(
         self, position: int, *, prefetch: int = 10_000, prefetch_bytes: int = 16 << 20
     ) -> None:
-        """Begin after the last record that was done before.
+        """Start after the last record that was already done.
 
         Args:
             position: The offset of that record; -1 if offsets begin at 0 and none is done.
-            prefetch: Records that may be above the mark, at least 1. Default: 10,000.
-            prefetch_bytes: Bytes that may be above the mark, at least 1. Default: 16 MiB.
+            prefetch: The most records above the mark, at least 1. Default: 10,000.
+            prefetch_bytes: The most bytes above the mark, at least 1. Default: 16 MiB.
         """
         self.prefetch = prefetch
         self.prefetch_bytes = prefetch_bytes
         self.mark = Mark(position, 0)
         self.position = position
         self._committed = position
-        self._chunks: deque[Chunk] = deque()  # those above the mark
+        self._chunks: deque[Chunk] = deque()  # the chunks above the mark
         self._open_records = self._open_bytes = 0  # of `_chunks`
         self._added = 0
         self._first_broken: int | None = None
@@ -143,15 +142,15 @@ class PartitionTracker:
 
     @property
     def counts(self) -> RecordCounts:
-        """What became of the records so far."""
+        """The counts of the records so far."""
         return RecordCounts(self._fetched, self._handled, self._dead, self._skipped, self._dropped)
 
     @property
     def room(self) -> Room:
-        """What the reader may fetch now; nothing after `revoke`.
+        """Return how much the reader may fetch now; nothing after `revoke`.
 
-        A reply with more is taken all the same: its size is not known before it arrives, and a
-        record larger than `prefetch_bytes` must pass.
+        A larger reply is accepted: its size is unknown before it arrives, and a record larger than
+        `prefetch_bytes` must pass.
         """
         records = self.prefetch - self._open_records
         size = self.prefetch_bytes - self._open_bytes
@@ -159,7 +158,7 @@ class PartitionTracker:
 
     @property
     def fill(self) -> float:
-        """The share of the credits that is used, in records or bytes, whichever is more.
+        """The share of the credits in use, in records or bytes, whichever is larger.
 
         A reader that pauses the partition at 1 and resumes it at 0.5 does not flap.
         """
@@ -172,16 +171,16 @@ class PartitionTracker:
         return all_ended and not self._ended and self._committed == self.mark.offset
 
     def add(self, count: int, first: int, last: int, size: int) -> Chunk | None:
-        """Take what the reader fetched, and return the chunk to hand out.
+        """Add the records that the reader fetched, and return their chunk to hand out.
 
-        Returns None if the partition is revoked: the records count as dropped; after `end` they are
+        Returns None if the partition is revoked: the records count as dropped. After `end` they are
         not counted.
 
         Args:
-            count: How many records, at least one.
+            count: The number of records, at least one.
             first: The offset of the first record, above `position`.
             last: The offset of the last record.
-            size: Their bytes.
+            size: The size of the records in bytes.
         """
         if count < 1 or not self.position < first <= last:
             raise ValueError(
@@ -205,13 +204,13 @@ class PartitionTracker:
     def split(self, chunk: Chunk, count: int, last: int, first: int) -> Chunk | None:
         """Split a chunk, so that the mark can pass its first records without the others.
 
-        Returns the chunk with the others; None if the chunk was dropped.
+        Returns the chunk with the other records; None if the chunk was dropped.
 
         Args:
-            chunk: What `add` or `split` returned. None of its records was started.
-            count: How many records it keeps, at least one and not all.
+            chunk: A chunk from `add` or `split`. None of its records was started.
+            count: The number of records that it keeps, at least one and not all.
             last: The offset of the last record that it keeps.
-            first: The offset of the next one.
+            first: The offset of the record after that.
         """
         if self._is_stale(chunk) or chunk.waiting == 0:
             return None
@@ -237,11 +236,11 @@ class PartitionTracker:
         """Claim waiting records of a chunk, immediately before their handler is called.
 
         Returns False if none of them waits any more, because they were dropped or the assignment is
-        over: the handler must not be called.
+        over. The handler must then not be called.
 
         Args:
-            chunk: What `add` returned.
-            count: How many of its records. Default: None, all that wait.
+            chunk: A chunk from `add`.
+            count: The number of its records to claim. Default: None, all that wait.
         """
         if self._is_stale(chunk) or chunk.waiting == 0:
             return False
@@ -259,9 +258,9 @@ class PartitionTracker:
         """Count how running records of a chunk ended, and return whether the mark has advanced.
 
         Args:
-            chunk: The chunk. One of another assignment is ignored.
+            chunk: The chunk. A chunk of another assignment is ignored.
             handled: Records whose handler returned.
-            dead: Records that are safe in the dead letters.
+            dead: Records that are stored as dead letters.
             skipped: Records that failed and are skipped.
         """
         if self._is_stale(chunk):
@@ -275,12 +274,12 @@ class PartitionTracker:
     def give_back(self, chunk: Chunk, count: int) -> None:
         """Leave running records whose attempts were interrupted to the next owner.
 
-        This revokes the partition as well, and drops all that waits in this chunk and after it. The
-        next owner begins with this chunk, so later records would come twice and out of order.
+        This also revokes the partition, and drops all records that wait in this chunk and after it.
+        The next owner begins with this chunk, so later records would come twice and out of order.
 
         Args:
-            chunk: The chunk. One of another assignment is ignored.
-            count: How many of its running records.
+            chunk: The chunk. A chunk of another assignment is ignored.
+            count: The number of its running records.
         """
         if self._is_stale(chunk):
             return
@@ -291,7 +290,7 @@ class PartitionTracker:
         chunk.broken = True
         self.revoke()
         if self._first_broken is not None and self._first_broken <= chunk.number:
-            return  # nothing after that one waits any more
+            return  # nothing after that chunk waits any more
         self._first_broken = chunk.number
         for later in reversed(self._chunks):
             if later.number < chunk.number:
@@ -299,11 +298,11 @@ class PartitionTracker:
             self._drop_waiting(later)
 
     def revoke(self) -> int:
-        """Stop handing out: what has started may end. Returns how many records were dropped.
+        """Stop handing out; started records may finish. Returns how many records were dropped.
 
         Chunks are dropped from the last one back to the last one that has started. A chunk before
-        that is kept even if it waits: without it, the mark could not pass the one that has started,
-        whose records would come twice.
+        that is kept even if it waits: without it, the mark could not pass the started chunk, whose
+        records would come twice.
         """
         before = self._dropped
         self._revoked = True
@@ -317,8 +316,8 @@ class PartitionTracker:
     def end(self) -> int:
         """End the assignment: released, lost, or given up when time ran out.
 
-        What is in hand is dropped, also if its handler still runs, and nothing is left to commit.
-        The counts do not change any more. Returns how many records were dropped.
+        Records in hand are dropped, even if their handler still runs, and nothing is left to
+        commit. The counts no longer change. Returns how many records were dropped.
         """
         dropped = self.counts.in_hand
         self._revoked = self._ended = True
@@ -334,7 +333,7 @@ class PartitionTracker:
         return None if self._ended or self.mark.offset == self._committed else self.mark
 
     def acknowledge(self, offset: int) -> None:
-        """Note that the commit of an offset was acknowledged. A late one changes nothing."""
+        """Record that the commit of an offset was acknowledged. A late reply changes nothing."""
         if offset > self.mark.offset:
             raise ValueError(f"offset {offset} was committed, and {self.mark.offset} is the mark")
         self._committed = max(self._committed, offset)

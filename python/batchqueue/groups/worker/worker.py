@@ -1,4 +1,4 @@
-"""`Worker`: handles the records of the partitions that its group gives it."""
+"""`Worker`: handles the records of the partitions that its group assigns to it."""
 
 import atexit
 import math
@@ -51,7 +51,7 @@ F = TypeVar("F", bound=Factory)
 
 
 class Worker:
-    """Handles the records of the partitions that its group gives it.
+    """Handles the records of the partitions that its group assigns to it.
 
     The workers of a group share the partitions of a stream; each partition has one owner at a time.
     Start as many as you like, in any processes and on any hosts: each takes its share when it
@@ -59,11 +59,12 @@ class Worker:
     `lease_ms`. A partition whose owner does not change never pauses.
 
     The records of a partition are handled in order. A handler is called by one thread at a time;
-    `handler_factory` makes one per partition, which run in parallel. A handler that is slow, fails
-    or hangs holds up the partitions that it serves, and no others.
+    `handler_factory` creates one per partition, which run in parallel. A handler that is slow,
+    fails or hangs holds up only the partitions that it serves.
 
-    Delivery is at least once: what a worker had in hand and had not committed when it crashed comes
-    again. With a `Fence`, a `MetricsSink` or `Batch.commit_with`, each record takes effect once.
+    Delivery is at least once: records that a worker had in hand and not committed when it crashed
+    are delivered again. With a `Fence`, a `MetricsSink` or `Batch.commit_with`, each takes effect
+    once.
 
     Example:
         >>> from batchqueue.groups import MemoryStreams, Worker
@@ -103,41 +104,42 @@ class Worker:
         on_revoke: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
-        """Prepare a worker; `run` or `start` lets it join.
+        """Prepare a worker; `run` or `start` makes it join.
 
         Args:
             group: The group. All of its workers should have the same handlers and settings.
             source: The stream: `RedisStreams` or `MemoryStreams`.
-            codec: Makes values of records: "bytes", "utf8", "json", "msgpack", "arrow" or a
-                `Codec`. Default: "bytes".
-            name: A seat: a worker that joins under a name immediately replaces the one that
-                has it, and gets its partitions. Default: None, a name that no other worker has.
-            threads: Drain threads. Default: one per core.
+            codec: Decodes records: "bytes", "utf8", "json", "msgpack", "arrow" or a `Codec`.
+                Default: "bytes".
+            name: A name in the group: a worker that joins under a name immediately replaces the
+                current worker of that name, and gets its partitions. Default: None, a unique name.
+            threads: The number of drain threads. Default: one per core.
             capacity: The share of the load that it takes, relative to the other workers. Default:
                 1.0.
-            lease_ms: The others take over when nothing has been heard of it for this long, 500 to
+            lease_ms: The others take over when the worker has been silent for this long, 500 to
                 60,000 ms. Default: 5 s.
-            grace: Seconds that leaving waits until what is in hand is handled. Default: 30 s.
-            prefetch: Records per partition that are read and not done. Default: 10,000.
-            prefetch_bytes: The same in bytes. Default: 16 MiB.
-            max_batch_items: The most records that one call of a handler gets. Default: 10,000.
-            retry: How often, and when, a batch whose handler raised is tried again. Default:
+            grace: How long leaving waits for records in hand, in seconds. Default: 30 s.
+            prefetch: The most records per partition that are read and not done. Default: 10,000.
+            prefetch_bytes: The most bytes per partition that are read and not done. Default: 16
+                MiB.
+            max_batch_items: The most records in one call of a handler. Default: 10,000.
+            retry: How often, and when, a batch whose handler raised is retried. Default:
                 `RetryPolicy()`: three attempts, 100 and 200 ms apart.
             on_failure: What happens after the last attempt. Default: `OnFailure.BLOCK`, the
-                partition waits, and the batch is tried again.
+                partition waits, and the batch is retried.
             on_gap: What happens when records were trimmed before they were read: "fail" or "skip".
                 Default: "fail".
-            start: Where a group begins that is new to a partition. Default: `Start.EARLIEST`.
+            start: Where a group begins in a partition that is new to it. Default: `Start.EARLIEST`.
             balancer: How partitions are spread; give all workers of a group the same. Default:
                 `GroupBalancer.load_weighted()`.
-            skew: When a partition counts as hot: a warning names it, and it is read ahead up to
-                twice `prefetch` and `prefetch_bytes`. Lags are read once a second at most. Default:
+            skew: When a partition counts as hot: a warning names it, and up to twice `prefetch` and
+                `prefetch_bytes` are read ahead. Lags are read at most once a second. Default:
                 `SkewDetectionConfig()`.
-            on_assign: Is called with a list of `Assignment` before any of their records. If it
-                raises, it is called again later, and the partitions wait.
-            on_revoke: Is called when partitions are given up in calm, after their last handler has
-                returned. What is done is committed even if it raises.
-            on_lost: Is called when partitions are gone: another worker may own them already.
+            on_assign: Called with a list of `Assignment` before any of their records are handled.
+                If it raises, it is called again later, and the partitions wait.
+            on_revoke: Called when partitions are given up in an orderly way, after their last
+                handler has returned. Records that are done are committed even if it raises.
+            on_lost: Called when partitions are gone; another worker may already own them.
 
         Raises:
             ConfigError: A setting is invalid; the message names it, its limit and the remedy.
@@ -185,13 +187,13 @@ class Worker:
     def handler(self, handler: Any) -> Any:
         """Let a function, an object with `consume`, or an instance of a class handle all records.
 
-        It is called with a `Batch`, by one thread at a time. Records for which `add_handler` names
-        another one do not come here. This may be used as a decorator.
+        It is called with a `Batch`, by one thread at a time. Records that `add_handler` assigns to
+        another handler do not come here. This may be used as a decorator.
 
         Raises:
-            ConfigError: It is not a handler, or a coroutine function; it has `on_idle` or
-                `on_error`, which a worker does not call; there is one already; or the worker has
-                been started.
+            ConfigError: It is not a handler, or is a coroutine function; it has `on_idle` or
+                `on_error`, which a worker does not call; there is a handler for all records
+                already; or the worker has been started.
         """
         self._check_not_started()
         self._routes.set_other(instance(handler))
@@ -200,24 +202,24 @@ class Worker:
     def add_handler(self, item_type: type | str, handler: Any) -> None:
         """Let a handler take the records of one kind.
 
-        Each handler gets the records of its kinds in order; between handlers there is no order.
+        Each handler gets the records of its kinds in order; there is no order between handlers.
 
         Args:
-            item_type: The exact class of the decoded values; or a tag: the value of the header
+            item_type: The exact class of the decoded values, or a tag: the value of the header
                 `type` of the records.
-            handler: As for `handler`. The same one may take several kinds.
+            handler: As for `handler`. The same handler may take several kinds.
 
         Raises:
-            ConfigError: As `handler`, or the kind has a handler.
+            ConfigError: As for `handler`, or the kind has a handler.
         """
         self._check_not_started()
         self._routes.add(item_type, instance(handler))
 
     def handler_factory(self, factory: F) -> F:
-        """Let each partition have its own handler, so that partitions run in parallel.
+        """Create a separate handler for each partition, so that partitions run in parallel.
 
         Args:
-            factory: Gets the `Assignment` and returns a handler. It is called when a partition is
+            factory: Takes the `Assignment` and returns a handler. It is called when a partition is
                 assigned, `on_open` of the handler with the first batch, and `on_close` when the
                 partition is given up or lost.
 
@@ -234,7 +236,7 @@ class Worker:
     ) -> WorkerSummary:
         """Work until SIGTERM or Ctrl-C, then leave: finish what is in hand, commit, hand over.
 
-        The signals are handled if this is the main thread. A second one gives up what is in hand.
+        Signals are handled if this is the main thread. A second signal gives up what is in hand.
 
         Args:
             max_seconds: Leave after this many seconds. Default: None, no limit.
@@ -245,8 +247,8 @@ class Worker:
             ConfigError: A setting is invalid, the stream has another number of partitions, or the
                 worker has no handler.
             HandlerFailedError: A handler, or its commit, failed for good under `OnFailure.STOP`.
-            ReplacedError: Another process joined under the name.
-            StreamUnavailableError: The server cannot be reached at the start. Later the worker
+            ReplacedError: Another process joined under this worker's name.
+            StreamUnavailableError: The server cannot be reached at the start. Later, the worker
                 waits until it is back.
             TruncatedError: Records were trimmed before they were read.
         """
@@ -276,11 +278,11 @@ class Worker:
         return until_idle is not None and is_idle(member, until_idle)
 
     def start(self) -> None:
-        """Join the group, in background threads, and return.
+        """Join the group in background threads, and return.
 
         Raises:
-            ConfigError: As `run`.
-            StreamUnavailableError: As `run`.
+            ConfigError: As for `run`.
+            StreamUnavailableError: As for `run`.
             QueueClosedError: The worker has left.
             QueueForkedError: The worker was made before a fork.
         """
@@ -301,19 +303,20 @@ class Worker:
         self._leaving = Leaving(member, start_threads(member), leave_at_exit(self))
 
     def leave(self, grace: float | None = None, *, _give_up: Flag | None = None) -> WorkerSummary:
-        """Give the partitions back and end: what is in hand is handled and committed before.
+        """Give the partitions back and end; records in hand are handled and committed first.
 
-        Called by a handler or a callback of this worker it does not wait: the worker leaves when
-        that has returned. Ctrl-C gives up what is in hand, and is raised when the worker has ended.
+        When called by a handler or a callback of this worker, it does not wait: the worker leaves
+        when that has returned. Ctrl-C gives up what is in hand, and is raised when the worker has
+        ended.
 
         Args:
-            grace: Seconds after which the rest is given up, reported as `unfinished`, and comes
+            grace: Seconds after which the rest is given up, reported as `unfinished`, and handled
                 again elsewhere. Default: None, the `grace` of the worker.
 
         Raises:
-            HandlerFailedError: As `run`.
-            ReplacedError: As `run`.
-            TruncatedError: As `run`.
+            HandlerFailedError: As for `run`.
+            ReplacedError: As for `run`.
+            TruncatedError: As for `run`.
             QueueForkedError: The worker was made before a fork.
         """
         self._check_process()
@@ -324,7 +327,7 @@ class Worker:
         return self._leaving.leave(grace, _give_up or Flag())
 
     def assigned(self) -> dict[int, Assignment]:
-        """Return the partitions that it handles now."""
+        """Return the current assignments, by partition."""
         member = self._member
         if member is None:
             return {}
@@ -336,7 +339,7 @@ class Worker:
             }
 
     def pause(self, partition: int) -> None:
-        """Hand out no more records of a partition; it stays assigned. See `resume`.
+        """Stop handing out records of a partition; it stays assigned. See `resume`.
 
         Raises:
             ConfigError: The partition is not assigned.
@@ -344,7 +347,7 @@ class Worker:
         self._pause(partition, is_paused=True)
 
     def resume(self, partition: int) -> None:
-        """End the pause of a partition. A partition that was given up forgets its pause.
+        """End the pause of a partition. Giving a partition up also ends its pause.
 
         Raises:
             ConfigError: The partition is not assigned.
@@ -352,7 +355,7 @@ class Worker:
         self._pause(partition, is_paused=False)
 
     def metrics(self) -> WorkerMetrics:
-        """Return what it does now. Works until it is garbage.
+        """Return the current metrics. Available until the worker is garbage.
 
         Raises:
             QueueClosedError: The worker has not been started.
@@ -368,12 +371,12 @@ class Worker:
         return self._started().queue.stats()
 
     def __enter__(self) -> Self:
-        """Start."""
+        """Start the worker."""
         self.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Leave."""
+        """Leave the group."""
         if os.getpid() == self._pid:
             self.leave()
 
@@ -407,16 +410,16 @@ class Worker:
 
 
 _MANY = 1 << 16
-"""More partitions per drain thread than a worker has lanes: each lane gets its own."""
+"""More partitions per drain thread than a worker has lanes, so that each lane gets its own."""
 
 _SPARE_THREADS = 256
-"""Started only while all drain threads are inside of handlers, and ended when idle."""
+"""Started only while all drain threads are inside handlers, and ended when idle."""
 
 
 def open_membership(
     settings: WorkerSettings, source: StreamSource, routes: Routes, name: str
 ) -> Membership:
-    """Connect, and make all that the threads of a worker share.
+    """Connect, and create all that the threads of a worker share.
 
     Args:
         settings: The settings of the worker.
@@ -453,7 +456,7 @@ def open_membership(
             partitions=PartitionPolicy.adaptive(_MANY),
             buffer_size=16,
             balancer=DrainBalancer.load_weighted(),
-            # A handler that hangs holds a thread: each partition may have one.
+            # A handler that hangs holds a thread; each partition may have one.
             spare_threads=_SPARE_THREADS,
             shutdown_timeout=LAST_SHUTDOWN_S,
         ),
@@ -496,15 +499,15 @@ _log = BackgroundLog("batchqueue")
 
 
 LAST_SHUTDOWN_S = 5.0
-"""How long the local queue may take to end when nothing is in hand."""
+"""How long the local queue may take to end when no records are in hand."""
 
 
 class Leaving:
-    """The end of a worker. Several threads may ask for it: one does it, and the others wait.
+    """The end of a worker. Several threads may request it: one performs it, and the others wait.
 
     Attributes:
-        leaver: The thread that does it, or None.
-        is_over: Whether it is done.
+        leaver: The thread that performs it, or None.
+        is_over: Whether it is complete.
     """
 
     def __init__(
@@ -524,15 +527,15 @@ class Leaving:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is done."""
+        """Whether it is complete."""
         return self._done.is_set()
 
     def leave(self, grace: float, give_up: Flag) -> WorkerSummary:
-        """Leave the group, and return what the worker has done; raise why it stopped, if it did.
+        """Leave the group, and return the summary; raise the error that stopped the worker, if any.
 
         Args:
-            grace: Seconds for what is in hand. The shortest of all callers counts.
-            give_up: Set to end the grace.
+            grace: Seconds for records in hand. The shortest of all callers counts.
+            give_up: Set to end the grace period.
         """
         member = self._member
         if member.is_called_by_handler:
@@ -581,7 +584,7 @@ class Leaving:
                 dict(unfinished),
             )
         member.connection.close()
-        # Whatever still runs there is ignored, so a handler that hangs is not waited for.
+        # Anything still running there is ignored, so a handler that hangs is not waited for.
         member.queue.shutdown(0 if unfinished else LAST_SHUTDOWN_S)
         if not member.lanes:  # else the local queue has closed the handlers
             for route in member.routes.all:
@@ -598,7 +601,7 @@ class Leaving:
     def _wait(self, end: Callable[[], float], give_up: Flag) -> None:
         """Wait until the control side has ended, the time is over, or `give_up` is set.
 
-        Ctrl-C ends the wait too, and is raised when the worker has ended.
+        Ctrl-C also ends the wait, and is raised when the worker has ended.
         """
         member = self._member
         try:
@@ -614,7 +617,7 @@ class Leaving:
 
 
 def is_idle(member: Membership, seconds: float) -> bool:
-    """Whether all that it holds was read to the end, and nothing came for some seconds."""
+    """Return whether everything held was read to the end, and nothing came for some seconds."""
     with member.lock:
         notes = member.notes
         if not member.control.is_settled:
@@ -630,11 +633,11 @@ def is_idle(member: Membership, seconds: float) -> bool:
         return not busy and notes.idle_s >= seconds
 
 
-# What a worker has to do at the end of the interpreter.
+# Shutdown of a worker when the interpreter exits.
 
 
 def leave_at_exit(worker: "Worker") -> Callable[[], None]:
-    """Leave when the interpreter ends, unless the worker is garbage then; return what does it."""
+    """Leave when the interpreter exits, unless the worker is garbage; return the exit function."""
     known = weakref.ref(worker)
 
     def leave() -> None:
