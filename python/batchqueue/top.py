@@ -22,14 +22,14 @@ from batchqueue.queues.queue import live_stats
 __all__ = ["serve_top"]
 
 
-# Where the sockets of a user's processes are.
+# The location of the sockets of a user's processes.
 
 
 def socket_folder() -> Path:
-    """Return the folder of the sockets, which is created on demand for its user alone.
+    """Return the folder of the sockets; it is created on demand, private to its user.
 
-    It is `batchqueue` in the user's runtime directory, `XDG_RUNTIME_DIR`; without one, it is
-    `batchqueue-UID` in the folder of temporary files.
+    It is `batchqueue` in the user's runtime directory, `XDG_RUNTIME_DIR`, or `batchqueue-UID` in
+    the directory for temporary files if there is none.
 
     Raises:
         ConfigError: Another user could write there.
@@ -63,34 +63,34 @@ def socket_of(process: int) -> Path:
 
 
 def processes() -> list[int]:
-    """Return the processes that have a socket, running or not, by number."""
+    """Return the numbers of the processes that have a socket, running or not, in order."""
     names = (path.stem for path in socket_folder().glob("*.sock"))
     return sorted(int(name) for name in names if name.isdigit())
 
 
-# A process answers `batchqueue top`: only when asked to, and only its own user.
+# Answers to `batchqueue top`: only after `serve_top`, and only to the same user.
 
 
 _log = BackgroundLog("batchqueue")
 _lock = threading.Lock()
-_open: dict[int, socket.socket] = {}  # by process: one, or after a fork none of this process
+_open: dict[int, socket.socket] = {}  # by process: this one's, or after a fork nothing
 
 REPLY_S = 5.0
-"""How long a reader may take for a reply, in seconds."""
+"""The time limit for a reader to take a reply, in seconds."""
 
 
 def serve_top() -> Path:
     """Let `batchqueue top` show the queues of this process.
 
-    Opens a Unix socket with the mode 0600 in the user's runtime directory, which is removed at the
-    exit of the process. A daemon thread answers with the statistics of every live queue, and reads
-    nothing. A second call does nothing. A forked child does not answer until it calls this itself.
+    Opens a Unix socket with the mode 0600 in the user's runtime directory, which is removed when
+    the process exits. A daemon thread answers with the statistics of every live queue, and reads
+    nothing. A second call does nothing. A forked child does not answer until it calls this as well.
 
     Returns:
         The path of the socket.
 
     Raises:
-        ConfigError: The socket cannot be opened, or another user could write into its folder.
+        ConfigError: The socket cannot be opened, or another user could write to its folder.
     """
     _core.forget_parent()
     process = os.getpid()
@@ -99,13 +99,13 @@ def serve_top() -> Path:
         if process in _open:
             return path
         server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # A reader removes a socket that refuses it, so it gets its name when it is ready.
+        # A reader removes a socket that refuses it, so the socket is named only when it is ready.
         unready = path.with_suffix(".new")
         try:
-            # A process of this number that was killed may have left one.
+            # A killed process with this number may have left a socket.
             unready.unlink(missing_ok=True)
             server.bind(str(unready))
-            # The folder admits no other user meanwhile.
+            # The folder is private, so no other user can connect before this.
             unready.chmod(0o600)
             server.listen()
             unready.rename(path)
@@ -133,14 +133,14 @@ def _answer(server: socket.socket) -> None:
             try:
                 text = reply()
             except Exception:
-                # The next reader gets an answer again.
+                # Keep answering later readers.
                 _log.exception("batchqueue top: the queues cannot be read")
                 continue
             reader.sendall(text)
 
 
 def reply() -> bytes:
-    """Return what a reader gets: the process and its queues, as JSON."""
+    """Return the reply to a reader: the process and its queues, as JSON."""
     queues = [stats.to_dict() for _, stats in live_stats()]
     command = " ".join(sys.orig_argv[1:])
     return json.dumps({"process": os.getpid(), "command": command, "queues": queues}).encode()
@@ -152,7 +152,7 @@ def _remove(path: Path, process: int) -> None:
 
 
 def _forget() -> None:
-    """In a forked child: the sockets are the parent's."""
+    """In a forked child, close the parent's sockets."""
     _lock.release()
     for server in _open.values():
         server.close()
@@ -162,7 +162,7 @@ def _forget() -> None:
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_forget)
 
 
-# Asks the processes of this user for their queues.
+# Requests to the user's processes for their queues.
 
 
 @dataclass(frozen=True)
@@ -171,9 +171,9 @@ class ProcessReading:
 
     Attributes:
         process: Its number.
-        command: How it was started.
-        queues: Of each queue what `BatchQueueStats.to_dict` returns.
-        read_at_s: When it was read, by the monotonic clock.
+        command: The command line that started it.
+        queues: For each queue, the result of `BatchQueueStats.to_dict`.
+        read_at_s: When it was read, on the monotonic clock.
     """
 
     process: int
@@ -183,7 +183,7 @@ class ProcessReading:
 
 
 def read_process(process: int) -> ProcessReading | None:
-    """Ask one process. Returns None if it has ended, and removes the socket that it left."""
+    """Ask one process. Returns None if it has ended, and removes its stale socket."""
     path = socket_of(process)
     parts = []
     try:
@@ -202,12 +202,12 @@ def read_process(process: int) -> ProcessReading | None:
     try:
         found = json.loads(b"".join(parts))
     except ValueError:
-        return None  # it ended while it answered
+        return None  # it ended while answering
     return ProcessReading(found["process"], found["command"], found["queues"], time.monotonic())
 
 
 def read_all(only: int | None = None) -> list[ProcessReading]:
-    """Ask all processes that have a socket, or one of them."""
+    """Ask all processes that have a socket, or only one of them."""
     asked = processes() if only is None else [only]
     readings = [read_process(process) for process in asked]
     return [reading for reading in readings if reading is not None]

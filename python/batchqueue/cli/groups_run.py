@@ -93,7 +93,7 @@ RUN = Command(
 
 
 _FINAL = (HandlerFailedError, ReplacedError, TruncatedError)
-"""Errors that need the user: another process would only get them again."""
+"""Errors that need the user: another process would only fail with them again."""
 
 
 def _work(arguments: argparse.Namespace, reports: "list[Report]") -> int:
@@ -114,7 +114,7 @@ def _work(arguments: argparse.Namespace, reports: "list[Report]") -> int:
     except ConfigError:
         raise
     except BatchQueueError as error:
-        # The summary of a worker that failed; what it did counts as well.
+        # The summary of a failed worker, whose work counts as well.
         summary = worker.leave()
         _print_end(worker, summary)
         reports.append(report_of(summary, is_final=isinstance(error, _FINAL)))
@@ -125,7 +125,7 @@ def _work(arguments: argparse.Namespace, reports: "list[Report]") -> int:
 
 
 def report_of(summary: WorkerSummary, *, is_final: bool) -> "Report":
-    """Return what the supervisor needs of a summary."""
+    """Return the part of a summary that the supervisor needs."""
     return Report(
         handled=summary.handled,
         dead=summary.dead,
@@ -136,7 +136,7 @@ def report_of(summary: WorkerSummary, *, is_final: bool) -> "Report":
 
 
 def counts(report: "Report") -> str:
-    """Return the counts as text; those that are 0 and need no attention are left out."""
+    """Return the counts as text, without those that are 0 and need no attention."""
     others = (
         (report.dead, "dead letter"),
         (report.skipped, "skipped record"),
@@ -154,7 +154,7 @@ def _print_end(worker: Worker, summary: WorkerSummary) -> None:
 
 
 NUMBER_VARIABLE = "BATCHQUEUE_WORKER"
-"""The variable of the environment that holds the number of a process, from 1."""
+"""The environment variable that holds the number of a process, from 1."""
 
 
 _POLL_S = 0.05
@@ -163,20 +163,20 @@ _POLL_S = 0.05
 class Supervisor:
     """Runs processes until all have ended.
 
-    A process that dies is started again, after a wait that doubles. One that ends, whether well or
-    because of an error that needs the user, is not; the others continue. If a process is used in an
-    invalid way, all are, so they are ended.
+    A process that dies is restarted after a delay, which doubles. A process that ends, normally or
+    with an error that needs the user, is not restarted; the others continue. If one process reports
+    invalid use, all would, so all are ended.
     """
 
     def __init__(
         self, count: int, arguments: Callable[[float | None], Sequence[str]], seconds: float | None
     ) -> None:
-        """Start nothing yet.
+        """Prepare the processes, without starting them.
 
         Args:
             count: The number of processes.
-            arguments: Returns the arguments of a process, given the seconds that are left to it.
-            seconds: The time for all processes and their successors; None for no limit.
+            arguments: Returns the arguments of a process, given the seconds that it has left.
+            seconds: The time limit for all processes and their successors; None for no limit.
         """
         self._children = [ChildProcess(number) for number in range(1, count + 1)]
         self._arguments = arguments
@@ -187,7 +187,7 @@ class Supervisor:
         self._total = Report()
 
     def run(self) -> int:
-        """Run them, and return the exit code: 0 if the last end of each one was good."""
+        """Run the processes, and return the exit code: 0 if the last end of each was good."""
         with self._noting_signals():
             for child in self._children:
                 self._start(child)
@@ -273,7 +273,7 @@ class ChildProcess:
     Attributes:
         number: Its number, from 1.
         popen: The process; None before its first start.
-        restart_at: When it is started again, by the monotonic clock; None if it is not to be.
+        restart_at: When it is restarted, by the monotonic clock; None if it will not be.
         report: The last report.
         code: The last exit code, negative for a signal; None while it runs.
     """
@@ -294,17 +294,17 @@ class ChildProcess:
         return self.popen is not None and self.code is None
 
     def start(self, arguments: Sequence[str], environment: dict[str, str]) -> None:
-        """Start it.
+        """Start the process.
 
         Args:
-            arguments: Those of `batchqueue groups run`.
-            environment: The variables of its environment.
+            arguments: The arguments of `batchqueue groups run`.
+            environment: The environment variables of the process.
         """
         self._link, other = socket.socketpair()
         with other:
-            # -P: a file in the current directory cannot take the place of this package. The
-            # process group: Ctrl-C in a terminal would reach the process twice, and the second
-            # signal gives up what is in hand.
+            # -P: a file in the current directory cannot replace this package. A separate
+            # process group: Ctrl-C in a terminal would reach the process twice, and the
+            # second signal gives up what is in hand.
             self.popen = subprocess.Popen(
                 [
                     *(sys.executable, "-P", "-m", "batchqueue", "groups", "run"),
@@ -319,7 +319,7 @@ class ChildProcess:
         self.code, self.restart_at, self._started_at = None, None, time.monotonic()
 
     def poll(self) -> bool:
-        """Check on it, and return whether it has ended since the last call."""
+        """Check on the process, and return whether it has ended since the last call."""
         if self.popen is None or not self.is_running or self.popen.poll() is None:
             return False
         self.code = self.popen.returncode
@@ -328,23 +328,23 @@ class ChildProcess:
         return True
 
     def terminate(self) -> None:
-        """Send SIGTERM, and start it no more."""
+        """Send SIGTERM, and do not restart the process."""
         self.restart_at = None
         if self.is_running and self.popen is not None:
             self.popen.terminate()
 
     def restart_later(self) -> float:
-        """Plan the next start, and return the seconds until then."""
+        """Schedule the next start, and return the delay in seconds."""
         now = time.monotonic()
         wait_s = self._restarts.next(now - self._started_at)
         self.restart_at = now + wait_s
         return wait_s
 
     def ended_well(self, *, was_stopped: bool) -> bool:
-        """Whether its last end was a good one.
+        """Whether its last end was a normal one.
 
         Args:
-            was_stopped: Whether it was sent SIGTERM: one that has no worker yet dies of it.
+            was_stopped: Whether it was sent SIGTERM, which kills a process that has no worker yet.
         """
         return self.code == 0 or (was_stopped and self.code in _SAID_TO_END)
 
@@ -358,18 +358,18 @@ class ChildProcess:
 
 
 LONGEST_S = 30.0
-"""Each wait is twice the one before, up to this."""
+"""The longest delay; each delay is twice the previous one."""
 
 
 _RESTARTS = RetryPolicy(attempts=None, backoff_ms=1_000, max_backoff_ms=LONGEST_S * 1_000)
 
 
 STEADY_S = 60.0
-"""A process that ran for this long is sound: the next wait is the first again."""
+"""A process that ran for this long is stable: its next delay is the shortest one again."""
 
 
 class Restarts:
-    """The waits of a process.
+    """The delays before the restarts of a process.
 
     Example:
         >>> restarts = Restarts()
@@ -383,10 +383,10 @@ class Restarts:
         self._deaths = 0
 
     def next(self, ran_s: float) -> float:
-        """Return the seconds to wait.
+        """Return the delay in seconds.
 
         Args:
-            ran_s: The seconds from the last start to the death.
+            ran_s: The time from the last start to the death, in seconds.
         """
         self._deaths = 1 if ran_s >= STEADY_S else self._deaths + 1
         return wait_ms(_RESTARTS, self._deaths) / 1_000
@@ -394,8 +394,8 @@ class Restarts:
 
 # The link between the supervisor and a process: a pair of sockets.
 #
-# The process ends in calm when the other end is gone, so no worker outlives a supervisor that was
-# killed. Before it ends, it sends a report.
+# The process ends in an orderly way when the other end is gone, so no worker outlives a killed
+# supervisor. Before it ends, it sends a report.
 
 
 _MOST = 1 << 16
@@ -403,14 +403,14 @@ _MOST = 1 << 16
 
 @dataclass(frozen=True)
 class Report:
-    """What a process sends before it ends.
+    """The report that a process sends before it ends.
 
     Attributes:
         handled: Records whose handler returned.
         dead: Records that were set aside.
         skipped: Records that failed and were skipped.
         unfinished: Records that were given up.
-        is_final: Whether another process in its place would end in the same way.
+        is_final: Whether a restarted process would end in the same way.
     """
 
     handled: int = 0
@@ -421,7 +421,7 @@ class Report:
 
 
 def open_link(descriptor: int) -> socket.socket:
-    """Take over the end of a process; SIGTERM is raised here when the supervisor is gone."""
+    """Open the child's end of the link; SIGTERM is raised here when the supervisor is gone."""
     link = socket.socket(fileno=descriptor)
     link.set_inheritable(False)
 
@@ -435,7 +435,7 @@ def open_link(descriptor: int) -> socket.socket:
 
 
 def send_report(link: socket.socket, report: Report) -> None:
-    """Send the report, if the supervisor is there."""
+    """Send the report, if the supervisor still exists."""
     with suppress(OSError):
         link.sendall(json.dumps(asdict(report)).encode())
 

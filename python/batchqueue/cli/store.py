@@ -33,7 +33,7 @@ from batchqueue.outputs.layout import table_layout
 from batchqueue.outputs.reading import Selection, StoredMetric
 from batchqueue.outputs.store import StoreReport, commit_time
 
-# `store backup`: copy a store, whole, while others write to it.
+# `store backup`: copies a whole store, while others write to it.
 
 
 _BY_POSTGRES = "run `pg_dump --format=custom --schema=SCHEMA --file=COPY DATABASE`"
@@ -66,7 +66,7 @@ def run_backup(arguments: argparse.Namespace) -> int:
     return OK
 
 
-# `store check`: what a store has, and what is wrong with it.
+# `store check`: the contents of a store, and what is wrong with it.
 
 
 def add_check_arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,7 +123,7 @@ def _sinks(report: StoreReport) -> str:
     return table("<>><", ("SINK", "QUERIES", "ROWS", "LAST COMMIT"), rows)
 
 
-# `store delete`: delete the metrics of a sink up to a time.
+# `store delete`: deletes the metrics of a sink up to a time.
 
 
 def add_delete_arguments(parser: argparse.ArgumentParser) -> None:
@@ -211,7 +211,7 @@ def run_ls(arguments: argparse.Namespace) -> int:
     return OK
 
 
-# `store restore`: put a copy in the place of a store.
+# `store restore`: replaces a store with a copy.
 
 
 _RESTORE_BY_POSTGRES = "run `pg_restore --clean --if-exists --dbname=DATABASE COPY`"
@@ -360,7 +360,7 @@ def _cell(value: object) -> str:
 
 
 def _in_json(value: object) -> object:
-    """Return a value as JSON has it: without NaN, infinity, decimals and dates."""
+    """Return a value as JSON represents it: without NaN, infinity, decimals and dates."""
     if isinstance(value, Decimal | date) or (isinstance(value, float) and not math.isfinite(value)):
         return str(value)
     return value
@@ -389,22 +389,22 @@ STORE = command_group(
 )
 
 
-# Epochs as the commands print them.
+# Epochs in the format of the commands.
 
 
 def committed(epoch: Epoch) -> str:
-    """Return when an epoch was committed, if its summary says so."""
+    """Return when an epoch was committed, if its summary has the time."""
     at_s = commit_time(epoch.summary)
     return UNKNOWN if at_s is None else moment(round(at_s * 1_000))
 
 
 def rows(epoch: Epoch) -> str:
-    """Return the rows of an epoch, if its summary says so."""
+    """Return the rows of an epoch, if its summary has the number."""
     number = epoch.summary.get("rows")
     return count(number if isinstance(number, int) else None)
 
 
-# The store that a command is about: a file, a directory, or a database server.
+# The store of a command: a file, a directory, or a database server.
 
 
 if TYPE_CHECKING:
@@ -427,7 +427,7 @@ STORE_HELP = (
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that name a store, also one in a database."""
+    """Add the arguments that name a store, including one in a database."""
     parser.add_argument("store", metavar="STORE", help=STORE_HELP)
     parser.add_argument(
         "--schema", default="public", metavar="NAME", help="of a PostgresStore (default: public)"
@@ -440,12 +440,12 @@ def add_sink(parser: argparse.ArgumentParser) -> None:
 
 
 def open_store_of_sink(arguments: argparse.Namespace) -> "Store":
-    """Return the store that these arguments name, which must have their sink.
+    """Return the store of the arguments, which must have their sink.
 
     Raises:
-        ConfigError: As `open_store`; or it does not have the sink.
-        MissingPackageError: As `open_store`.
-        StoreError: It cannot be read.
+        ConfigError: As for `open_store`; or the store does not have the sink.
+        MissingPackageError: As for `open_store`.
+        StoreError: The store cannot be read.
     """
     store = open_store(arguments)
     known = store.sinks()
@@ -457,11 +457,11 @@ def open_store_of_sink(arguments: argparse.Namespace) -> "Store":
 
 
 def open_store(arguments: argparse.Namespace) -> "Store":
-    """Return the store that these arguments name.
+    """Return the store of the arguments.
 
     Raises:
         ConfigError: There is no such file or directory.
-        MissingPackageError: What the kind of store needs is not installed.
+        MissingPackageError: A package for the kind of store is not installed.
     """
     kind = kind_of(arguments.store)
     if kind == POSTGRES:
@@ -480,10 +480,10 @@ def open_store(arguments: argparse.Namespace) -> "Store":
 
 
 def open_iceberg(arguments: argparse.Namespace) -> "IcebergStore":
-    """Return the store of an Iceberg catalog that these arguments name.
+    """Return the store in the Iceberg catalog of the arguments.
 
     Raises:
-        ConfigError: They name no namespace.
+        ConfigError: The arguments name no namespace.
         MissingPackageError: pyiceberg is not installed.
     """
     from batchqueue.outputs import IcebergStore
@@ -493,7 +493,7 @@ def open_iceberg(arguments: argparse.Namespace) -> "IcebergStore":
 
 
 def kind_of(store: str) -> str:
-    """Return the kind of store that an argument names.
+    """Return the kind of the store that an argument names.
 
     Raises:
         ConfigError: There is no such file or directory.
@@ -519,10 +519,10 @@ def is_server(store: str) -> bool:
 
 
 def refuse_server(store: str, remedy: str) -> None:
-    """Refuse what has its own copies: a PostgreSQL server, and the snapshots of Iceberg tables.
+    """Refuse stores with their own copies: PostgreSQL servers, and the snapshots of Iceberg tables.
 
     Raises:
-        ConfigError: It is one. Its text is left out of the message: it may hold a password.
+        ConfigError: The store is of such a kind. The message omits it: it may contain a password.
     """
     if store.startswith(_ICEBERG_PREFIX):
         raise ConfigError(
@@ -534,21 +534,21 @@ def refuse_server(store: str, remedy: str) -> None:
 
 
 def absolute(path: str) -> Path:
-    """Return the file or directory that an argument names, or that it links to.
+    """Return the file or directory that an argument names, following links.
 
     Raises:
-        ConfigError: It is not a path of this machine.
+        ConfigError: The argument is not a path on this machine.
     """
     return local_path("the argument", path, _ELSEWHERE).resolve()
 
 
-# Time buckets on the command line and in what is printed.
+# Time buckets on the command line and in the output.
 
 
 TIME_HELP = "a day or a time, for instance 2026-01-31 or 2026-01-31T12:00+01:00; UTC by default"
 
 _YEARS_S = range(-62_135_596_800, 253_402_300_800)
-"""The seconds of the years 1 to 9999."""
+"""The range of seconds in years 1 to 9999."""
 
 
 def time_argument(text: str) -> datetime:
@@ -563,7 +563,7 @@ def time_argument(text: str) -> datetime:
 
 
 def shown(time_bucket: int) -> str:
-    """Return a time bucket as a time in UTC, or as it is if no calendar has it."""
+    """Return a time bucket as a UTC time, or unchanged if no calendar has it."""
     if time_bucket not in _YEARS_S:
         return str(time_bucket)
     return moment(time_bucket * 1_000).replace(".000Z", "Z")

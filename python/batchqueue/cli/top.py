@@ -71,8 +71,8 @@ def as_text(readings: list[ProcessReading], earlier: list[ProcessReading]) -> st
     """Return a table of queues and one of the slowest handlers, for each process.
 
     Args:
-        readings: What to show.
-        earlier: What was read before, for the rates; empty if they are unknown.
+        readings: The readings to show.
+        earlier: The previous readings, for the rates; empty if there are none.
     """
     before = {reading.process: reading for reading in earlier}
     return "\n\n".join(
@@ -105,7 +105,7 @@ def _process(reading: ProcessReading, earlier: ProcessReading | None) -> list[st
 
 
 def _rates(reading: ProcessReading, earlier: ProcessReading | None, number: int) -> list[str]:
-    """Return what went in and out per second, if the same queue was read before."""
+    """Return the items in and out per second, if the same queue was read before."""
     queue = reading.queues[number]
     known = earlier.queues[number : number + 1] if earlier is not None else []
     interval_s = reading.read_at_s - earlier.read_at_s if earlier is not None else 0.0

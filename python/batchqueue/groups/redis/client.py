@@ -1,8 +1,8 @@
-"""`Link`: what a thread sends its commands through, without retries.
+"""`Link`: the connection through which a thread sends its commands, without retries.
 
-A link has a single connection, or one to each node of a cluster. When it ends, the call that was
-under way raises, and the next call connects again: so its user knows of each end, and drops what it
-may have lost (R14). A pool of redis-py would connect again silently.
+A link has a single connection, or one to each node of a cluster. When it ends, the call under way
+raises, and the next call connects again. So its user notices each end, and drops what it may have
+lost (R14). A pool of redis-py would reconnect silently.
 """
 
 import hashlib
@@ -44,14 +44,14 @@ _HINTS = {
 
 
 class Link:
-    """What a thread sends its commands through: a connection to a server, or to each node.
+    """The connection through which a thread sends its commands, to a server or to each node.
 
-    It asks the server whether it is a node of a cluster before its first command. Threads take
-    turns.
+    Before its first command, the link asks the server whether it is a node of a cluster. Threads
+    take turns.
 
     Attributes:
         stream: The stream, for errors.
-        replicas: How many replicas are to confirm what is written; None for none.
+        replicas: The number of replicas that have to confirm writes; None for none.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class Link:
         """Connect with the first command.
 
         Args:
-            server: Where Redis is.
+            server: The address of Redis.
             stream: The stream, for errors.
-            timeout_s: How long connecting may take, and waiting for a reply.
-            is_pinned: Whether a slot of a cluster fails once when its connection is another one;
-                see `cluster.py`. That of a single server fails in any case.
-            replicas: How many replicas are to confirm what is written. Default: None.
-            may_idle: Whether a connection that the server has ended meanwhile is made again with
-                the next call, and the call does not fail. Default: False.
+            timeout_s: The limit for connecting, and for waiting for a reply.
+            is_pinned: Whether a slot of a cluster fails once when its connection has changed; see
+                `cluster.py`. The slot of a single server fails in any case.
+            replicas: The number of replicas that have to confirm writes. Default: None.
+            may_idle: Whether the next call reconnects, instead of failing, if the server has closed
+                an idle connection. Default: False.
         """
         self.stream = stream
         self._place = server.place
@@ -92,7 +92,7 @@ class Link:
         """Whether the server is a node of a cluster.
 
         Raises:
-            StreamUnavailableError: As `run`.
+            StreamUnavailableError: As for `run`.
         """
         transport = self._transport or self._guarded(self._connected)
         return isinstance(transport, Cluster)
@@ -101,32 +101,33 @@ class Link:
         """Send commands, and return their replies.
 
         Args:
-            commands: The commands. In a cluster, all keys of one are in one slot.
+            commands: The commands. In a cluster, all keys of a command are in one slot.
             replicated: Whether to wait for the replicas of the link.
 
         Raises:
-            StreamUnavailableError: The server cannot be reached; whether they ran is not known.
+            StreamUnavailableError: The server cannot be reached; whether the commands ran is
+                unknown.
             redis.ResponseError: The server refused a command. All the others ran.
         """
         return self._checked(self._run(commands, self.replicas if replicated else None))
 
     def read(self, commands: Sequence[Words]) -> list[list[Found]]:
-        """Send XREAD commands, and return what each has found.
+        """Send XREAD commands, and return the entries that each found.
 
         Raises:
-            StreamUnavailableError: As `run`.
-            redis.ResponseError: As `run`.
+            StreamUnavailableError: As for `run`.
+            redis.ResponseError: As for `run`.
             OffsetError: An entry has an id that is not an offset.
         """
         return self._checked(self._run(commands, None, Node.receive_entries))
 
     def try_read(self, commands: Sequence[Words]) -> list[Any]:
-        """Send XREAD commands, and return what each has found, or its error; see `try_call`.
+        """Send XREAD commands, and return the entries or the error of each; see `try_call`.
 
         Raises:
-            StreamUnavailableError: As `try_call`.
-            redis.ResponseError: As `try_call`.
-            OffsetError: As `read`.
+            StreamUnavailableError: As for `try_call`.
+            redis.ResponseError: As for `try_call`.
+            OffsetError: As for `read`.
         """
         return self._tried(self._run(commands, None, Node.receive_entries))
 
@@ -138,16 +139,16 @@ class Link:
             replicated: Whether to wait for the replicas of the link.
 
         Raises:
-            StreamUnavailableError: As `run`.
-            redis.ResponseError: As `run`.
+            StreamUnavailableError: As for `run`.
+            redis.ResponseError: As for `run`.
         """
         return self._checked(self._called(calls, self.replicas if replicated else None))
 
     def try_call(self, calls: "Sequence[ScriptCall]", *, replicated: bool = False) -> list[Any]:
-        """Run scripts, and return their replies, or errors that concern one of them.
+        """Run scripts, and return their replies, or the errors that concern a single script.
 
-        That is the `ResponseError` of one that is refused; and the `StreamUnavailableError` of one
-        whose node of a cluster cannot be reached.
+        Such an error is the `ResponseError` of a refused script, or the `StreamUnavailableError` of
+        a script whose cluster node cannot be reached.
 
         Raises:
             StreamUnavailableError: A single server cannot be reached, or the link is closed.
@@ -158,10 +159,10 @@ class Link:
         return self._tried(self._called(calls, self.replicas if replicated else None))
 
     def unavailable(self, reason: str) -> StreamUnavailableError | None:
-        """Return the error of a call if a script says that its node takes no commands now.
+        """Return the error of a call whose script reports that its node takes no commands now.
 
         Raises:
-            StreamUnavailableError: A single server says so.
+            StreamUnavailableError: A single server reports this.
         """
         from redis.exceptions import ResponseError
 
@@ -173,13 +174,13 @@ class Link:
         return StreamUnavailableError(self.stream, f"Redis at {self._place}: {reason}")
 
     def everywhere(self, words: Words) -> dict[str, Any]:
-        """Send a command to each node, and return the replies of those that can be reached.
+        """Send a command to each node, and return the replies of the nodes that can be reached.
 
         Returns:
-            The replies by place; for a command that was refused, the `ResponseError`.
+            The replies by address; for a refused command, the `ResponseError`.
 
         Raises:
-            StreamUnavailableError: As `run`.
+            StreamUnavailableError: As for `run`.
         """
         return self._guarded(lambda: self._connected().everywhere(words))
 
@@ -188,7 +189,7 @@ class Link:
 
         commands = [_words("EVALSHA", each.script.sha, each) for each in calls]
         replies = self._run(commands, replicas)
-        # The server has forgotten its scripts. What it did not know did nothing: only that again.
+        # The server has forgotten these scripts, so they did nothing: only they are sent again.
         again = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if again:
             words = [_words("EVAL", calls[at].script.text, calls[at]) for at in again]
@@ -228,7 +229,7 @@ class Link:
                     (self._transport or self._entry).disconnect()
 
     def _connected(self) -> Transport:
-        """Return what takes commands; at first, ask the server what it is."""
+        """Return the transport for commands; the first call asks the server what it is."""
         if self._transport is not None:
             if self._may_idle:
                 self._transport.refresh()
@@ -246,7 +247,7 @@ class Link:
             )
             if self._is_closed:
                 self._transport.interrupt()
-        else:  # no node of a cluster, or this user may not ask
+        else:  # not a node of a cluster, or this user may not ask
             self._transport = SingleServer(self._place, self._entry)
         return self._transport
 
@@ -271,7 +272,7 @@ class Link:
             if not isinstance(reply, Exception):
                 continue
             if is_unavailable(reply):
-                (self._transport or self._entry).disconnect()  # the next may lead elsewhere
+                (self._transport or self._entry).disconnect()  # the next one may lead elsewhere
                 raise StreamUnavailableError(self.stream, f"Redis at {self._place}: {reply}")
             for word in words_of(reply) & _HINTS.keys():
                 reply.add_note(f"Redis at {self._place}, stream {self.stream}: {_HINTS[word]}.")
@@ -280,8 +281,8 @@ class Link:
 
 
 def is_of_one(reply: Any) -> bool:
-    """Return whether a reply is an error that concerns its own call only."""
-    if isinstance(reply, StreamUnavailableError):  # of a node of a cluster
+    """Return whether a reply is an error that concerns only its own call."""
+    if isinstance(reply, StreamUnavailableError):  # from a node of a cluster
         return True
     is_error = isinstance(reply, Exception)
     return is_error and not is_unavailable(reply) and words_of(reply).isdisjoint(_OF_ALL)
@@ -291,7 +292,7 @@ def _words(command: str, script: str, call: "ScriptCall") -> Words:
     return (command, script, len(call.keys), *call.keys, *call.arguments)
 
 
-# `Library`: the scripts, each one text with what it shares with others before it.
+# `Library`: the scripts, each as one text that begins with the parts it shares with others.
 
 
 _CONTROL = [
@@ -328,8 +329,8 @@ class Script(NamedTuple):
     """A script.
 
     Attributes:
-        text: What the server runs.
-        sha: By which the server knows it once it has run.
+        text: The text that the server runs.
+        sha: The digest by which the server knows it after its first run.
     """
 
     text: str
@@ -337,12 +338,12 @@ class Script(NamedTuple):
 
 
 class ScriptCall(NamedTuple):
-    """A script with what it takes.
+    """A script with its keys and arguments.
 
     Attributes:
         script: The script.
         keys: All keys that it uses.
-        arguments: The rest.
+        arguments: Its other arguments.
     """
 
     script: Script
@@ -351,10 +352,10 @@ class ScriptCall(NamedTuple):
 
 
 class Library:
-    """The scripts, by the names of their files."""
+    """The scripts, by file name."""
 
     def __init__(self, clock: str | None = None) -> None:
-        """Read nothing yet.
+        """Prepare to read the scripts.
 
         Args:
             clock: The Lua function `clock_us`. Default: None, the time of the server.
@@ -381,22 +382,22 @@ def _text(name: str) -> str:
 
 
 def _script(text: str) -> Script:
-    # The server's own name of a script, not a safeguard.
+    # The server's own name for a script, not a safeguard.
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 LIBRARY = Library()
-"""The scripts as they are."""
+"""The scripts, unmodified."""
 
 
-# What Redis servers must be like for groups, and what it had better be.
+# The requirements for Redis servers of groups, and recommendations.
 
 
 _log = BackgroundLog("batchqueue")
 
 
 OLDEST = (6, 2)
-"""The first version of Redis with `XTRIM MINID` and `ZRANGE` as the scripts use them."""
+"""The first version of Redis whose `XTRIM MINID` and `ZRANGE` work as the scripts use them."""
 
 
 def check_server(link: Link) -> None:
@@ -404,7 +405,7 @@ def check_server(link: Link) -> None:
 
     Raises:
         ConfigError: The server is too old.
-        StreamUnavailableError: It cannot be reached.
+        StreamUnavailableError: The server cannot be reached.
     """
     from redis.exceptions import ResponseError
 
@@ -420,7 +421,7 @@ def check_server(link: Link) -> None:
 
 
 def warnings_of(info: dict[str, str]) -> list[str]:
-    """Return what to warn about, from the fields of `INFO`.
+    """Return the warnings that follow from the fields of `INFO`.
 
     Raises:
         ConfigError: The server is too old.

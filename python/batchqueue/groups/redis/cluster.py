@@ -1,12 +1,12 @@
 """`Cluster`: the connections of one thread to the nodes of a cluster.
 
-Each node has one connection, and is sent all its commands before the first reply is read: so a
-call that concerns several nodes takes one round trip.
+Each node has one connection, and gets all its commands before the first reply is read, so a call
+that concerns several nodes takes one round trip.
 
-What a node that cannot be reached was to do has a `StreamUnavailableError` as its reply, and the
-rest has its own. A cluster that is *pinned* says so, in addition, once for each slot whose
-connection is not the one that it had before, because that connection ended or because the slot has
-moved: the new node may have lost what the old one had (R14).
+Commands for a node that cannot be reached get a `StreamUnavailableError` as their reply; the others
+get their own. A *pinned* cluster also fails once for each slot whose connection has changed,
+because that ended or because the slot has moved: the new node may have lost what the old one had
+(R14).
 """
 
 import time
@@ -27,11 +27,11 @@ from batchqueue.groups.redis.node import (
 )
 
 _MOST_REDIRECTS = 5
-"""How often a command may be sent on to another node."""
+"""How often a command may be redirected to another node."""
 
 
 _RETRY_S = 0.5
-"""The time between two attempts to reach a node. Commands for other nodes wait for each."""
+"""The time between two attempts to reach a node. Commands for other nodes wait for each attempt."""
 
 
 _REFRESH_S = 0.1
@@ -39,7 +39,7 @@ _REFRESH_S = 0.1
 
 
 class Cluster:
-    """The nodes. One thread at a time."""
+    """The nodes of a cluster. One thread at a time."""
 
     def __init__(
         self,
@@ -50,14 +50,14 @@ class Cluster:
         *,
         is_pinned: bool,
     ) -> None:
-        """Connect to the nodes with the first commands for each.
+        """Prepare to connect to each node with its first commands.
 
         Args:
             stream: The stream, for errors.
             entry: The node that was asked for the slots.
-            node_at: Makes a connection.
+            node_at: Creates a connection.
             slots: The slots.
-            is_pinned: Whether a slot fails once when its connection is another one.
+            is_pinned: Whether a slot fails once when its connection has changed.
         """
         self._stream = stream
         self._entry = entry
@@ -80,12 +80,12 @@ class Cluster:
         """Send each command to the node of its key, and return the replies.
 
         Args:
-            commands: The commands. All keys of one are in one slot.
-            replicas: How many replicas are to confirm what was written, or None.
+            commands: The commands. All keys of a command are in one slot.
+            replicas: What waits for replicas after writes, or None.
             receive: How to receive the replies.
 
         Returns:
-            The replies; the error of a command that was refused or that could not be sent.
+            The replies, or the error of each command that was refused or could not be sent.
         """
         self._refresh_slots()
         slots = [self._slots.slot_of(each) for each in commands]
@@ -102,13 +102,13 @@ class Cluster:
                 if places:
                     places = self._round(batch, places, replicas, receive)
         except BaseException:
-            self.disconnect()  # replies may be left
+            self.disconnect()  # unread replies may be left
             raise
         batch.fail(places, self._error("the cluster moves a slot again and again"))
         return batch.replies
 
     def everywhere(self, words: Words) -> dict[str, Any]:
-        """Send a command to each node, and return the replies of those that can be reached."""
+        """Send a command to each node, and return the replies of the nodes that can be reached."""
         from redis.exceptions import RedisError
 
         found = {}
@@ -118,7 +118,7 @@ class Cluster:
         return found
 
     def refresh(self) -> None:
-        """Disconnect where the server has ended the connection."""
+        """Disconnect from nodes that have ended the connection."""
         for node in self._nodes.values():
             node.refresh()
 
@@ -128,7 +128,7 @@ class Cluster:
             node.disconnect()
 
     def interrupt(self) -> None:
-        """Let another thread that waits for a reply get an error."""
+        """Make another thread that waits for a reply get an error."""
         self._is_interrupted = True
         for node in (self._entry, *self._nodes.copy().values()):
             node.interrupt()
@@ -140,7 +140,7 @@ class Cluster:
         replicas: Replicas | None,
         receive: Receive,
     ) -> "list[SlotPlace]":
-        """Send commands, take the replies, and return what has to go elsewhere."""
+        """Send commands, record the replies, and return the places to redirect to."""
         sent, elsewhere = [], []
         after = [] if replicas is None else [replicas.words]
         for address, chosen in by_node(places).items():
@@ -160,7 +160,7 @@ class Cluster:
         return elsewhere
 
     def _take(self, batch: "SlotBatch", place: "SlotPlace", reply: Any) -> "list[SlotPlace]":
-        """Take a reply, or return where the command has to go."""
+        """Record a reply, or return where the command has to go instead."""
         then = redirected(place, reply)
         if then is None:
             if isinstance(reply, Exception) and is_unavailable(reply):
@@ -172,12 +172,12 @@ class Cluster:
             return [then]
         self._is_stale = True
         self._slots.move(batch.slots[place.number], then.address)
-        return [then]  # where it fails if it is pinned to this node
+        return [then]  # fails there if it is pinned to this node
 
     def _pinned(
         self, batch: "SlotBatch", pin: tuple[Address, int], places: "list[SlotPlace]"
     ) -> "list[SlotPlace]":
-        """Return the places whose slots have the connection that they had before."""
+        """Return the places whose slots still have the same connection."""
         if not self._is_pinned:
             return places
         slots = {batch.slots[each.number] for each in places if not each.is_asked}
@@ -193,7 +193,7 @@ class Cluster:
     def _failing(
         self, batch: "SlotBatch", address: Address, places: "Sequence[SlotPlace]"
     ) -> Iterator[None]:
-        """Let commands fail if their node cannot be reached, or ends the connection."""
+        """Fail commands whose node cannot be reached or ends the connection."""
         from redis.exceptions import RedisError
 
         try:
@@ -229,7 +229,7 @@ class Cluster:
         return self._nodes[address]
 
     def _refresh_slots(self) -> None:
-        """Read the slots, if they are known to have changed, from the first node that answers."""
+        """If the slots are known to have changed, read them from the first node that answers."""
         from redis.exceptions import RedisError
 
         now = time.monotonic()
@@ -262,14 +262,14 @@ def _text(address: Address) -> str:
     return "{}:{}".format(*address)
 
 
-# Which node of a cluster has which slot, and where a command goes. Pure.
+# The slots of each node, and the node for a command. Pure.
 
 
 class SlotPlace(NamedTuple):
-    """Where a command goes.
+    """The destination of a command.
 
     Attributes:
-        number: Which command it is.
+        number: The index of the command.
         address: The node.
         is_asked: Whether the node is only about to get the slot, so that ASKING comes first.
     """
@@ -283,11 +283,11 @@ class SlotMap:
     """The nodes by slot."""
 
     def __init__(self, reply: Iterable[Any], asked: Address) -> None:
-        """Read it.
+        """Parse the slots.
 
         Args:
-            reply: What `CLUSTER SLOTS` replied.
-            asked: The node that replied: one without a name is at the same host.
+            reply: The reply to `CLUSTER SLOTS`.
+            asked: The node that replied. A node without a name is at the same host.
         """
         from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
@@ -304,7 +304,7 @@ class SlotMap:
         return list(dict.fromkeys(owner for owner in self._owners if owner is not None))
 
     def slot_of(self, words: Words) -> int:
-        """Return the slot of a command: that of its first key."""
+        """Return the slot of a command: the slot of its first key."""
         key = key_of(words)
         return self._slot_of(key if isinstance(key, bytes) else key.encode())
 
@@ -313,7 +313,7 @@ class SlotMap:
         return self._owners[slot]
 
     def move(self, slot: int, address: Address) -> None:
-        """Take in that a slot is at another node."""
+        """Record that a slot has moved to another node."""
         self._owners[slot] = address
 
 
@@ -324,7 +324,7 @@ class SlotBatch:
     Attributes:
         commands: The commands.
         slots: The slot of each.
-        replies: Their replies, as far as they are known: values and errors.
+        replies: The replies known so far: values and errors.
     """
 
     commands: Sequence[Words]
@@ -332,7 +332,7 @@ class SlotBatch:
     replies: list[Any]
 
     def words(self, places: Iterable[SlotPlace]) -> list[Words]:
-        """Return what a node is sent."""
+        """Return the commands to send to a node."""
         words: list[Words] = []
         for place in places:
             if place.is_asked:
@@ -341,7 +341,7 @@ class SlotBatch:
         return words
 
     def fail(self, places: Iterable[SlotPlace], error: Exception) -> None:
-        """Give commands an error as their reply."""
+        """Set an error as the reply of commands."""
         for place in places:
             self.replies[place.number] = error
 
@@ -360,7 +360,7 @@ def key_of(words: Words) -> bytes | str:
 
 
 def by_node(places: Iterable[SlotPlace]) -> dict[Address, list[SlotPlace]]:
-    """Return places by their nodes. The commands of a node keep their order."""
+    """Return places by node. The commands of a node keep their order."""
     found: dict[Address, list[SlotPlace]] = {}
     for place in sorted(places):
         found.setdefault(place.address, []).append(place)
@@ -370,7 +370,7 @@ def by_node(places: Iterable[SlotPlace]) -> dict[Address, list[SlotPlace]]:
 def without_asking(
     places: Iterable[SlotPlace], replies: Iterable[Any]
 ) -> list[tuple[SlotPlace, Any]]:
-    """Return the reply of each command among those of a node."""
+    """Return the replies to the commands of a node, without those to ASKING."""
     found, remaining = [], iter(replies)
     for place in places:
         if place.is_asked:
@@ -380,25 +380,25 @@ def without_asking(
 
 
 def redirected(place: SlotPlace, reply: Any) -> SlotPlace | None:
-    """Return where a command goes after a reply; None if it stays where it was.
+    """Return the new place of a command after a redirecting reply; None if it is not redirected.
 
     Args:
-        place: Where it was.
-        reply: What the node replied.
+        place: Its current place.
+        reply: The reply of the node.
     """
     from redis.exceptions import AskError, MovedError
 
-    if not isinstance(reply, AskError):  # MovedError is one
+    if not isinstance(reply, AskError):  # MovedError is a subclass
         return None
     address = (reply.host or place.address[0], reply.port)
     return SlotPlace(place.number, address, is_asked=not isinstance(reply, MovedError))
 
 
 class SingleServer:
-    """A server outside of clusters. One thread at a time."""
+    """A server outside clusters. One thread at a time."""
 
     def __init__(self, place: str, node: Node) -> None:
-        """Use a connection that there is."""
+        """Use an existing connection."""
         self._place = place
         self._node = node
         self.refresh = node.refresh
@@ -411,7 +411,7 @@ class SingleServer:
         replicas: Replicas | None,
         receive: Receive,
     ) -> list[Any]:
-        """Send commands, and return their replies; for one that was refused, the error."""
+        """Send commands, and return their replies, or the error of each refused command."""
         if replicas is None:
             return self._node.ask(commands, receive)
         *replies, confirmed = self._node.ask([*commands, replicas.words])
@@ -419,9 +419,9 @@ class SingleServer:
         return replies
 
     def everywhere(self, words: Words) -> dict[str, Any]:
-        """Send a command, and return its reply, by place."""
+        """Send a command, and return its reply, by address."""
         return {self._place: self._node.ask([words])[0]}
 
 
 Transport = Cluster | SingleServer
-"""What takes commands to a server, or to the nodes of a cluster."""
+"""The transport of commands to a server, or to the nodes of a cluster."""

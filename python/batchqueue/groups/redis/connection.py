@@ -1,4 +1,4 @@
-"""`RedisConnection`: a worker's connections to a stream on Redis, one for each of its threads."""
+"""`RedisConnection`: a worker's connections to a stream on Redis, one per thread."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -42,16 +42,16 @@ _log = BackgroundLog("batchqueue")
 
 
 _LONGEST_BLOCK_S = 0.5
-"""How long the server may hold back a reply. A connection that waits longer is taken for dead."""
+"""How long the server may delay a reply. A connection that waits longer is considered dead."""
 
 _START_S = 5.0
-"""The same while a worker starts: it has no lease yet that could end."""
+"""The same limit while a worker starts: it has no lease yet that could end."""
 
 _REPLY_BYTES = 32 << 20
-"""What the reply to a read may have, as far as records are like those before."""
+"""The target size of the reply to a read, if records are as large as earlier ones."""
 
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
-"""Between two polls of a cluster. The pauses grow while nothing comes."""
+"""The pauses between polls of a cluster. They grow while nothing comes."""
 
 T = TypeVar("T")
 
@@ -59,22 +59,23 @@ _clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class RedisConnection:
-    """A worker's connection; see `backend.Connection`."""
+    """A worker's connection to a stream on Redis; see `backend.Connection`."""
 
     longest_wait_s = float("inf")
 
     def __init__(
         self, server: Server, stream: str, group: str, *, lease_ms: int, wait_replicas: int = 0
     ) -> None:
-        """Connect with the first call of each thread.
+        """Prepare to connect with the first call of each thread.
 
         Args:
-            server: Where Redis is.
+            server: The address of Redis.
             stream: The stream.
             group: The group.
-            lease_ms: Control calls take a quarter of it at most, all others the whole; those before
-                there is a lease take longer.
-            wait_replicas: How many replicas are to confirm commits and dead letters. Default: 0.
+            lease_ms: Control calls take at most a quarter of it, all others at most all of it;
+                calls before there is a lease may take longer.
+            wait_replicas: The number of replicas that have to confirm commits and dead letters.
+                Default: 0.
         """
         self._server = server
         self._stream = stream
@@ -88,7 +89,7 @@ class RedisConnection:
         self._group = RedisGroup(self._control, stream, group)
         self._calls = PartitionCalls(stream, group)
         self._history = history_key(stream, group)
-        self._record_bytes = 65_536.0  # until the first were read
+        self._record_bytes = 65_536.0  # until the first records are read
         self._keys: dict[int, str] = {}
         self._partitions: dict[bytes, int] = {}
         self._pause_s = _SHORTEST_PAUSE_S
@@ -100,14 +101,15 @@ class RedisConnection:
         return time.clock_gettime_ns(_clock) / 1_000_000
 
     def partitions(self, given: int | None) -> int:
-        """Return the partitions of the stream, after a check of the server."""
+        """Return the number of partitions of the stream, after checking the server."""
         if self._is_closed:
             raise StreamUnavailableError(self._stream, "the connection is closed")
         link = Link(self._server, self._stream, _START_S)
         try:
             check_server(link)
             count = fixed_partitions(link, self._stream, given)
-            # Before the group opens a partition: what it has not read is not trimmed from now on.
+            # Before the group opens a partition, so that nothing it has not read is trimmed from
+            # here on.
             link.run([("SADD", readers_key(self._stream), self._name)])
         finally:
             link.close()
@@ -119,8 +121,8 @@ class RedisConnection:
 
     def wait(self, version: int, timeout_s: float) -> int:
         """Wait for a change of the group."""
-        # The ids of events are versions. The last one is read first: after a failover it may be
-        # below the version that is known, and then no event follows that.
+        # The ids of events are versions. The last id is read first: after a failover it may be
+        # below the known version, and then no event follows that version.
         [last] = self._listener.run([("XREVRANGE", self._history, "+", "-", "COUNT", 1)])
         if last and _version(last[0]) != version:
             return _version(last[0])
@@ -141,7 +143,7 @@ class RedisConnection:
             for each, reply in zip(openings, found, strict=True)
         ]
         if Fenced(0) in replies:
-            time.sleep(_PAUSE_S)  # before what could not be opened is granted and opened again
+            time.sleep(_PAUSE_S)  # before they are granted and opened again
         return replies
 
     def commit(self, commits: Sequence[CommitRequest]) -> list[Commit | Fenced | Failed]:
@@ -165,7 +167,7 @@ class RedisConnection:
         ]
 
     def infos(self, partitions: Sequence[int]) -> list[PartitionInfo | Failed]:
-        """Return where partitions are."""
+        """Return the positions in the partitions."""
         replies = self._listener.try_call([self._calls.info(each) for each in partitions])
         call = "to say where the partition is"
         return [
@@ -197,7 +199,7 @@ class RedisConnection:
             link.close()
 
     def _read_together(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched]:
-        """Read records with a command for all partitions of one limit."""
+        """Read records with one command for all partitions that have the same limit."""
         by_limit: dict[int, list[Fetch]] = {}
         most = self._most_records(fetches)
         for fetch in fetches:
@@ -215,7 +217,7 @@ class RedisConnection:
                 return self._fetched(found)
 
     def _poll(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched | Unreadable]:
-        """Read from a cluster: a command reads one slot, and must not hold up others by waiting."""
+        """Poll a cluster: a command reads one slot, and must not hold up others by waiting."""
         end = time.monotonic() + wait_ms / 1_000
         while True:
             found = self._read_apart(fetches)
@@ -228,7 +230,7 @@ class RedisConnection:
                 return []  # the next call begins with a poll
 
     def _read_apart(self, fetches: Sequence[Fetch]) -> list[Fetched | Unreadable]:
-        """Read records with a command for each partition, which fail one by one."""
+        """Read records with a separate command for each partition, so that each fails alone."""
         most = self._most_records(fetches)
         words = [self._read_words(min(each.limit, most), [each]) for each in fetches]
         replies = self._reader.try_read(words)
@@ -243,7 +245,7 @@ class RedisConnection:
         return found
 
     def _most_records(self, fetches: Sequence[Fetch]) -> int:
-        """What a reply may have of each partition."""
+        """Return the most records of each partition in a reply."""
         return max(1, int(_REPLY_BYTES / self._record_bytes) // len(fetches))
 
     def _read_words(
@@ -258,13 +260,13 @@ class RedisConnection:
         fetched = [Fetched(self._partitions[key], entries, size) for key, entries, size in found]
         count = sum(len(each.entries) for each in fetched)
         if count:
-            # Half of what was known, so that a few large records count soon.
+            # Averaged with the known size, so that a few large records count soon.
             size = sum(each.size for each in fetched) / count
             self._record_bytes = max(64.0, (self._record_bytes + size) / 2)
         return fetched
 
     def _key(self, partition: int) -> str:
-        """The key of the records of a partition; kept, since each read names all of them."""
+        """Return the key of a partition's records; cached, because each read names all of them."""
         key = self._keys.get(partition)
         if key is None:
             key = self._keys[partition] = PartitionKeys(self._stream, partition).records
@@ -278,7 +280,7 @@ class RedisConnection:
             return Failed(error)
 
     def _judged(self, reply: Any) -> Any:
-        """Return the reply to a commit; an error if the server takes no commands now."""
+        """Return the reply to a commit, or an error if the server takes no commands now."""
         if is_of_command(reply):
             return self._committer.unavailable(reason_of(reply)) or reply
         return reply
@@ -296,7 +298,7 @@ class RedisConnection:
         return self._parsed(partition, call, parse, reply)
 
     def _begins_anew(self, error: StreamUnavailableError) -> Fenced:
-        """Return the reply for a partition whose node of a cluster cannot be reached (R14)."""
+        """Return the reply for a partition whose cluster node cannot be reached (R14)."""
         now = time.monotonic()
         if now >= self._unreached_log_at:
             self._unreached_log_at = now + _REPEATED_LOG_S
@@ -319,7 +321,7 @@ def _block_ms(seconds: float) -> int:
     return max(0, min(int(seconds * 1_000), int(_LONGEST_BLOCK_S * 1_000)))
 
 
-# What becomes of partitions whose node of a cluster cannot be reached, while others continue.
+# Partitions whose cluster node cannot be reached, while others continue.
 
 
 _REPEATED_LOG_S = 60.0
@@ -344,16 +346,16 @@ def check_reached(stream: str, fetches: Sequence[Fetch], replies: Sequence[Any])
         raise StreamUnavailableError(stream, reason, tuple(failed))
 
 
-# How many partitions a stream on Redis has: its first user decides.
+# The number of partitions of a stream on Redis, which its first user decides.
 
 
 def fixed_partitions(link: Link, stream: str, given: int | None) -> int:
-    """Return the partitions of a stream, which is created if there is none.
+    """Return the number of partitions of a stream, which is created if missing.
 
     Args:
         link: The connection.
         stream: The stream.
-        given: How many a new stream gets, and what an existing one must have. None: 1 for a new
+        given: The number for a new stream, which an existing one must match. None: 1 for a new
             stream, any number for an existing one.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`Node`: one connection of redis-py to one server, without retries; and what its errors mean."""
+"""`Node`: a redis-py connection to one server, without retries; and the meaning of its errors."""
 
 import itertools
 import re
@@ -24,21 +24,21 @@ Words = Sequence[bytes | str | int | float]
 """A command."""
 
 Found = tuple[bytes, Entries, int]
-"""A stream that has entries: its key, the entries, and their bytes."""
+"""A stream that has entries: its key, the entries, and their size in bytes."""
 
 Address = tuple[str, int]
 """Host and port."""
 
 LONGEST_CONNECT_S = 1.0
-"""How long connecting to a node of a cluster may take: commands for other nodes wait meanwhile."""
+"""The limit for connecting to a cluster node, because commands for other nodes wait meanwhile."""
 
 _RECEIVED_BYTES = 1 << 18
-"""What is taken from a socket in one piece."""
+"""The number of bytes received from a socket at a time."""
 
 _UNAVAILABLE = {"ReadOnlyError", "MasterDownError", "ClusterDownError", "TryAgainError"}
 _UNAVAILABLE |= {"OutOfMemoryError", "UNBLOCKED", "MISCONF", "NOREPLICAS", "BUSY"}
 _UNAVAILABLE |= {"READONLY", "OOM", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"}  # in a script
-"""Errors of a server that takes no commands now, and will later."""
+"""Errors of a server that takes no commands now, but will later."""
 
 _IN_SCRIPT = re.compile(r"@user_script: ?\d+: -?([A-Z]{3,}) ")
 
@@ -46,31 +46,31 @@ _epochs = itertools.count(1)
 
 
 class Node:
-    """A connection. It connects when `connect` is called, and then stays as it is until it ends."""
+    """A connection. It connects when `connect` is called, and stays as it is until it ends."""
 
     def __init__(self, pool: Any, connection: Any) -> None:
-        """Do not connect yet.
+        """Prepare the connection, without connecting.
 
         Args:
-            pool: A pool of redis-py. A connection of a sentinel asks it for the address, and does
-                not keep it alive.
+            pool: A pool of redis-py. A sentinel connection gets its address from it, but does not
+                keep it alive.
             connection: A connection of redis-py.
         """
         self._pool = pool
         self._connection = connection
         self._connection.register_connect_callback(self._has_connected)
         self.epoch = 0
-        """Another number each time it has connected; none has it twice."""
+        """Changes each time it connects; unique among all connections."""
 
     @property
     def address(self) -> Address:
         """Host and port."""
-        # A socket of this machine has neither.
+        # A local socket has neither.
         host = getattr(self._connection, "host", "localhost")
         return host, int(getattr(self._connection, "port", 0))
 
     def connect(self) -> None:
-        """Connect, unless it is connected; sending would not ask a sentinel."""
+        """Connect, unless connected; only sending would not ask a sentinel."""
         self._connection.connect()
 
     def send(self, commands: Sequence[Words]) -> None:
@@ -78,11 +78,11 @@ class Node:
         self._connection.send_packed_command(self._connection.pack_commands(commands))
 
     def receive(self, count: int) -> list[Any]:
-        """Return replies; for a command that was refused, the `ResponseError`."""
+        """Return replies; for a refused command, its `ResponseError`."""
         return [self._read() for _ in range(count)]
 
     def receive_entries(self, count: int) -> list[Any]:
-        """Return replies to XREAD, each a list of `Found`; or the `ResponseError`.
+        """Return replies to XREAD, each a list of `Found`, or its `ResponseError`.
 
         Raises:
             OffsetError: An entry has an id that is not an offset.
@@ -99,7 +99,7 @@ class Node:
                 if reader.feed(received):
                     break
         except OverflowError as error:
-            parse_id(str(error))  # which raises
+            parse_id(str(error))  # raises
             raise
         except ValueError as error:
             raise InvalidResponse(str(error)) from None
@@ -107,7 +107,7 @@ class Node:
         for at, reply in enumerate(replies):
             if isinstance(reply, str):
                 replies[at] = refusal = connection._parser.parse_error(reply)
-                if isinstance(refusal, Lost):  # such as one that says that the server is loading
+                if isinstance(refusal, Lost):  # such as an error that the server is still loading
                     raise refusal
         return replies
 
@@ -118,7 +118,7 @@ class Node:
             self.send(commands)
             return (receive or Node.receive)(self, len(commands))
         except BaseException:
-            self.disconnect()  # replies may be left in it
+            self.disconnect()  # unread replies may be left
             raise
 
     def refresh(self) -> None:
@@ -136,7 +136,7 @@ class Node:
         self._connection.disconnect()
 
     def interrupt(self) -> None:
-        """Let another thread that waits for a reply get an error; it disconnects then.
+        """Make another thread that waits for a reply get an error; that thread then disconnects.
 
         redis-py must not disconnect in the middle of a reply.
         """
@@ -153,7 +153,7 @@ class Node:
 
         try:
             return self._connection.read_response()
-        except Lost:  # also one that says that the server is loading
+        except Lost:  # also if the server is still loading
             raise
         except ResponseError as error:
             return error
@@ -165,11 +165,11 @@ Receive = Callable[[Node, int], list[Any]]
 
 @dataclass(frozen=True)
 class Connector:
-    """Makes connections to a server, and to the other nodes of its cluster.
+    """Creates connections to a server, and to the other nodes of its cluster.
 
     Attributes:
         pool: A pool of redis-py.
-        settings: What its connections get.
+        settings: The settings of its connections.
     """
 
     pool: Any
@@ -187,7 +187,7 @@ class Connector:
         """Return a connection to another node, with the same user, password and options.
 
         Raises:
-            ConfigError: The server is reached in a way that leads to no other node.
+            ConfigError: The server was given in a way that does not allow reaching other nodes.
         """
         if "host" not in self.settings:
             raise ConfigError(
@@ -207,10 +207,10 @@ class Connector:
 
 
 def check_redis_py() -> None:
-    """Check that redis-py is here and new enough.
+    """Check that redis-py is installed and new enough.
 
     Raises:
-        MissingPackageError: It is not.
+        MissingPackageError: It is missing or too old.
     """
     require("redis", "RedisStreams", "redis")
     from redis import __version__
@@ -226,7 +226,7 @@ def check_redis_py() -> None:
 def is_lost(error: Exception) -> bool:
     """Return whether a server could not be reached, or did not answer in time.
 
-    Otherwise it refused the login or a command, or a command cannot be sent.
+    Otherwise the server refused the login or a command, or a command cannot be sent.
     """
     from redis.exceptions import (
         AuthenticationError,
@@ -240,27 +240,27 @@ def is_lost(error: Exception) -> bool:
 
 
 def words_of(error: Exception) -> set[str]:
-    """Return the words that say what an error is about.
+    """Return the keywords that identify an error.
 
-    redis-py makes classes of some, and takes the word off. Redis 6.2 puts the one of a script
-    behind its line.
+    redis-py turns some into classes, and strips the keyword. Redis 6.2 puts the keyword of a
+    script's error after its line.
     """
     text = str(error)
     return {type(error).__name__, text.partition(" ")[0], *_IN_SCRIPT.findall(text)}
 
 
 def is_unavailable(error: Exception) -> bool:
-    """Return whether an error says that the server takes no commands now, and will later."""
+    """Return whether an error says that the server takes no commands now, but will later."""
     return not words_of(error).isdisjoint(_UNAVAILABLE)
 
 
 @dataclass(frozen=True)
 class Server:
-    """Where Redis is, and how to connect.
+    """The address of Redis, and how to connect.
 
     Attributes:
         address: A URL, or a function that returns a `redis.Redis` or a `redis.RedisCluster`.
-        options: Further arguments of redis-py's connections.
+        options: Additional arguments of redis-py's connections.
     """
 
     address: "str | Callable[[], Redis | RedisCluster]" = field(repr=False)
@@ -268,7 +268,7 @@ class Server:
 
     @property
     def place(self) -> str:
-        """Host, port and database, or the function: for messages, without secrets."""
+        """Host, port and database, or the function, for messages, without secrets."""
         if callable(self.address):
             return getattr(self.address, "__qualname__", type(self.address).__qualname__)
         parts = urlsplit(self.address)
@@ -282,10 +282,10 @@ class Server:
         return f"{parts.hostname or 'localhost'}:{port}/{database}"
 
     def connector(self, timeout_s: float) -> Connector:
-        """Return what makes connections.
+        """Return the connector.
 
         Args:
-            timeout_s: How long connecting may take, and waiting for a reply.
+            timeout_s: The limit for connecting, and for waiting for a reply.
 
         Raises:
             MissingPackageError: redis-py is not installed, or too old.
@@ -300,7 +300,7 @@ class Server:
         settings = {
             name: value
             for name, value in pool.connection_kwargs.items()
-            # Notifications of hosted servers before maintenance need protocol 3.
+            # Maintenance notifications of hosted servers need protocol 3.
             if "maint_notifications" not in name and not name.startswith("orig_")
         }
         settings |= {
@@ -340,40 +340,40 @@ class Server:
 _log = BackgroundLog("batchqueue")
 
 LONGEST_WAIT_MS = 500
-"""How long a server waits for replicas. Writes of the same thread wait behind it."""
+"""The longest that a server waits for replicas. Later writes of the same thread wait behind it."""
 
 _REPEATED_LOG_S = 60.0
 
 
 class Replicas:
-    """What follows each write on a connection.
+    """The wait for replicas after each write on a connection.
 
-    What was written holds whether replicas confirm it or not: it cannot be taken back. So a
-    shortfall is counted, and logged once a minute.
+    A write stands whether replicas confirm it or not, because it cannot be taken back. A shortfall
+    is therefore counted, and logged once a minute.
     """
 
     def __init__(self, stream: str, count: int, timeout_ms: int) -> None:
-        """Ask nothing yet.
+        """Start with zero counts.
 
         Args:
             stream: The stream, for the log.
-            count: How many replicas are to confirm.
-            timeout_ms: How long the server waits for them.
+            count: The number of replicas that have to confirm.
+            timeout_ms: How long the server waits for them, in milliseconds.
         """
         self._stream = stream
         self._count = count
         self._timeout_ms = timeout_ms
         self._log_at = 0.0
         self.missed = 0
-        """Writes, those that were sent together counted once, that too few replicas confirmed."""
+        """Writes that too few replicas confirmed; writes sent together count once."""
 
     @property
     def words(self) -> Words:
-        """The command that waits. It follows what was written, on the same connection."""
+        """The command that waits. It follows the writes, on the same connection."""
         return ("WAIT", self._count, self._timeout_ms)
 
     def note(self, reply: Any) -> None:
-        """Take the reply: how many replicas confirmed.
+        """Handle the reply: the number of replicas that confirmed.
 
         Raises:
             redis.ResponseError: The server refused to wait.
@@ -394,7 +394,7 @@ class Replicas:
 
 
 def replicas_of(stream: str, count: int, lease_ms: float) -> Replicas | None:
-    """Return what waits for so many replicas, up to a tenth of a lease; None for no replica."""
+    """Return the wait for this many replicas, up to a tenth of a lease; None for no replicas."""
     if count == 0:
         return None
     return Replicas(stream, count, max(1, min(LONGEST_WAIT_MS, int(lease_ms / 10))))

@@ -1,4 +1,4 @@
-"""Names of keys. On a cluster each tag in braces is a slot: what belongs together is in one."""
+"""Names of keys. On a cluster each tag in braces is a slot: keys that belong together share it."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -54,7 +54,7 @@ def readers_key(stream: str) -> str:
 
 
 def control_keys(stream: str, group: str) -> tuple[str, ...]:
-    """Return the keys of what is stored of a group, in the order of `scripts/control.lua`."""
+    """Return the keys of a group, in the order of `scripts/control.lua`."""
     tag = f"bq:{{{stream}|{group}}}:"
     return tuple(tag + name for name in _CONTROL)
 
@@ -78,7 +78,7 @@ class PartitionKeys:
 
     @property
     def tag(self) -> str:
-        """What all keys of the partition begin with."""
+        """The prefix of all keys of the partition."""
         return f"bq:{{{self.stream}/{self.partition}}}:"
 
     @property
@@ -107,7 +107,7 @@ class PartitionKeys:
 
 
 class RedisGroup:
-    """The scripts of a group on Redis. Each method is one call; its arguments are in `memory`."""
+    """The scripts of a group on Redis. Each method is one call; `memory` has its arguments."""
 
     def __init__(self, link: Link, stream: str, group: str, library: Library = LIBRARY) -> None:
         """Name the group.
@@ -124,16 +124,17 @@ class RedisGroup:
         self._library = library
 
     def time(self) -> int:
-        """Return the time of the server in microseconds: the incarnation of a process.
+        """Return the server's time in microseconds, used as the incarnation of a process.
 
-        It is that of the node that has the group, as join compares it with its clock.
+        It is the time of the node that has the group, because join compares it with that node's
+        clock.
         """
         return int(self._call("time"))
 
     def join(
         self, session: str, lease_ms: int, member: Member, partitions: int, *, asked_us: int
     ) -> Joined | Replaced | Refusal:
-        """Make a session a member. It takes the name from an older session, which is removed.
+        """Make a session a member. An older session with the same name is removed.
 
         Raises:
             ConfigError: Workers of another version of this package are in the group.
@@ -154,7 +155,7 @@ class RedisGroup:
         return _refusal(reply)
 
     def beat(self, session: str, number: int, lease_ms: int, stats: str = "") -> Beaten | Refusal:
-        """Renew the lease of a member, and make it plan if that is due."""
+        """Renew the lease of a member, and hand it a ticket if a plan is due."""
         reply = self._call("beat", session, number, lease_ms, stats)
         if isinstance(reply, bytes):
             return _refusal(reply)
@@ -176,7 +177,7 @@ class RedisGroup:
     def sync(
         self, session: str, number: int, seen: int, held: Mapping[int, int]
     ) -> Synced | Refusal:
-        """Compare what a session holds with what it owns and is to own."""
+        """Compare what a session holds with what it owns and is assigned."""
         words = [word for pair in held.items() for word in pair]
         reply = self._call("sync", session, number, seen, *words)
         if isinstance(reply, bytes):
@@ -191,7 +192,7 @@ class RedisGroup:
         return int(self._call("release", session, *words))
 
     def resize(self, partitions: int) -> int:
-        """Raise the number of partitions, and return the number from now on."""
+        """Raise the number of partitions, and return the new number."""
         return int(self._call("resize", partitions))
 
     def leaving(self, session: str) -> int | Refusal:
@@ -203,7 +204,7 @@ class RedisGroup:
         return int(self._call("leave", session))
 
     def info(self) -> GroupInfo:
-        """Return who is there, and who owns what."""
+        """Return the members of the group, and the owners of its partitions."""
         version, now, infos, ends, stats, own, want, last = self._call("members")
         said = _texts(stats)
         left = {session.decode(): int(end) - now for session, end in _pairs(ends)}
@@ -229,7 +230,7 @@ class RedisGroup:
 
 
 def _info(member: Member) -> str:
-    # `leaving` comes first, because a script changes it in place. Numbers are texts, because Lua
+    # `leaving` comes first, because a script changes it in place. Numbers are strings, because Lua
     # reads all numbers as doubles.
     process, number = member.incarnation
     about = {
@@ -301,11 +302,11 @@ def _by_partition(flat: list[bytes]) -> dict[int, str]:
     return {int(partition): value.decode() for partition, value in _pairs(flat)}
 
 
-# Calls of the scripts of a partition, and what they reply. Pure: a `Link` runs them.
+# Calls of the scripts of a partition, and their replies. Pure: a `Link` runs them.
 
 
 LONGEST_COMMAND = 7_000
-"""The words that a command of `commit_with` may have: Lua passes not many more."""
+"""The most words of a command of `commit_with`: Lua passes only slightly more."""
 
 
 class PartitionCalls:
@@ -316,7 +317,7 @@ class PartitionCalls:
 
         Args:
             stream: The stream.
-            group: The group; empty for what concerns none.
+            group: The group; empty for calls that concern no group.
             library: The scripts. Default: `LIBRARY`.
         """
         self._stream = stream
@@ -332,7 +333,7 @@ class PartitionCalls:
         """Return the call that stores an offset and runs commands.
 
         Raises:
-            ConfigError: A command has too many words, or one that UTF-8 cannot hold.
+            ConfigError: A command has too many words, or a word that cannot be encoded in UTF-8.
         """
         keys = PartitionKeys(self._stream, request.partition)
         words = [word for command in request.commands for word in _counted(_encoded(command))]
@@ -346,7 +347,7 @@ class PartitionCalls:
         return self._call("set_aside", request.partition, *self._fence(request), *words)
 
     def info(self, partition: int) -> ScriptCall:
-        """Return the call that says where a partition is."""
+        """Return the call that reads the position in a partition."""
         return self._call("position", partition)
 
     def reset(self, partition: int, offset: int, done: int) -> ScriptCall:
@@ -369,7 +370,7 @@ class PartitionCalls:
         return call._replace(keys=call.keys + tuple(map(keys.fence, groups)))
 
     def add(self, partition: int, max_len: int, records: Sequence[NewRecord]) -> ScriptCall:
-        """Return the call that adds records of a partition, as many as there is room for."""
+        """Return the call that adds records of a partition, up to the available room."""
         words = [
             word
             for each in records
@@ -386,7 +387,7 @@ class PartitionCalls:
 
 
 def opened(reply: Any) -> Opened | Fenced:
-    """Return what an open replied."""
+    """Parse the reply to an open."""
     match reply:
         case [b"fenced", token]:
             return Fenced(token)
@@ -397,17 +398,17 @@ def opened(reply: Any) -> Opened | Fenced:
 
 
 def committed(reply: Any) -> Commit | Fenced:
-    """Return what a commit replied."""
+    """Parse the reply to a commit."""
     return Commit(reply.decode()) if isinstance(reply, bytes) else Fenced(reply[1])
 
 
 def was_set_aside(reply: Any) -> int | Fenced:
-    """Return what a call that stores dead letters replied."""
+    """Parse the reply to a call that stores dead letters."""
     return reply if isinstance(reply, int) else Fenced(reply[1])
 
 
 def info_of(reply: Any) -> PartitionInfo:
-    """Return where a partition is."""
+    """Parse the reply to a call that reads the position in a partition."""
     token, session, offset, done, end, added, length, dead, at_ms, has_deletions = reply
     return PartitionInfo(
         token=token,
@@ -424,29 +425,29 @@ def info_of(reply: Any) -> PartitionInfo:
 
 
 def letter_of(item: Sequence[Any]) -> Entry:
-    """Return a dead letter under the offset that it had in the stream."""
+    """Return a dead letter under its original offset in the stream."""
     fields = item[1]
     return Entry(parse_id(fields[1]), *parts_of(fields[2:]))
 
 
 def refused(stream: str, partition: int, call: str, error: Exception) -> Failed:
     """Return the reply to a call that the server refused."""
-    reason = str(error).partition(" script: ")[0]  # and not which of our lines it was
+    reason = str(error).partition(" script: ")[0]  # without the line of our script
     return Failed(CallRefusedError(stream, partition, call, shortened(reason)))
 
 
 def is_of_command(reply: Any) -> bool:
-    """Return whether a commit replied that a command failed."""
+    """Return whether the reply to a commit says that a command failed."""
     return isinstance(reply, list) and reply[0] == b"failed"
 
 
 def reason_of(reply: Any) -> str:
-    """Return what the server said about the command that failed."""
+    """Return the server's reason for the failure of the command."""
     return str(reply[2].decode("utf8", "replace"))
 
 
 def refused_command(stream: str, request: CommitRequest, reply: Any) -> Failed:
-    """Return the reply to a commit one of whose commands failed."""
+    """Return the reply to a commit in which a command failed."""
     ran = int(reply[1])
     call = f"the command {quoted_value(tuple(request.commands[ran]))} of commit_with"
     error = CallRefusedError(stream, request.partition, call, shortened(reason_of(reply)))
@@ -484,7 +485,7 @@ def _counted(words: Sequence[Any]) -> list[Any]:
 
 
 def _keys_of(commands: Sequence[Command], tag: str) -> tuple[str, ...]:
-    """The words that are keys of the partition: a script declares its keys."""
+    """Return the words that are keys of the partition, because a script declares its keys."""
     raw = tag.encode()
     found: dict[str, None] = {}
     for command in commands:
@@ -510,7 +511,7 @@ Headers = tuple[tuple[str, bytes], ...]
 
 
 def fields_of(value: bytes, key: bytes | None, headers: Headers) -> list[bytes]:
-    """Return the fields of a record and their values, by turns."""
+    """Return the fields of a record, alternating names and values."""
     fields = [b"v", value]
     if key is not None:
         fields += (b"k", key)
@@ -520,7 +521,7 @@ def fields_of(value: bytes, key: bytes | None, headers: Headers) -> list[bytes]:
 
 
 def parts_of(fields: list[bytes]) -> tuple[bytes, bytes | None, Headers]:
-    """Return value, key and headers."""
+    """Parse fields into value, key and headers."""
     value = key = None
     headers = []
     for name, data in zip(fields[::2], fields[1::2], strict=True):

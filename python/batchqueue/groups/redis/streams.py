@@ -38,8 +38,8 @@ class RedisStreams:
 
     Redis is a single server, with or without replicas, or a Redis Cluster.
 
-    It is a value: it holds no connection, and cannot be changed. It can be pickled, together with
-    the URL and the options, so with the password in them. To keep secrets out of pickles, give a
+    It is a value: it holds no connection, and cannot be changed. It can be pickled, including the
+    URL and the options, and thus any password in them. To keep secrets out of pickles, pass a
     function that reads them where it is called.
 
     A user of the server needs the keys `bq:*`, and the commands `TIME`, `INFO`, `EVAL`, `EVALSHA`,
@@ -52,9 +52,9 @@ class RedisStreams:
 
     Attributes:
         stream: The name of the stream.
-        partition_count: The partitions of a new stream, which an existing one must have; None for
-            any.
-        wait_replicas: How many replicas are to confirm what is written.
+        partition_count: The number of partitions of a new stream, which an existing one must match;
+            None for any.
+        wait_replicas: The number of replicas that have to confirm writes.
 
     Example:
         >>> from batchqueue.groups import RedisStreams
@@ -76,21 +76,21 @@ class RedisStreams:
         wait_replicas: int = 0,
         **redis_options: Any,
     ) -> None:
-        """Describe the stream. This connects to nothing.
+        """Describe the stream, without connecting.
 
         Args:
             url: `redis://`, `rediss://` or `unix://`, as redis-py takes it. Or a function without
                 arguments that returns a `redis.Redis`, for instance of a sentinel, or a
-                `redis.RedisCluster`; it must be possible to pickle it if the stream is to reach
+                `redis.RedisCluster`; it must be picklable if the stream is to be sent to
                 other processes. For a cluster, any of its nodes: it names the others.
             stream: The name.
-            partitions: The partitions of a new stream, 1 to 16,384, which an existing one must
-                have. Default: None, 1 for a new stream, and any number for an existing one.
-            wait_replicas: How many replicas are to confirm commits, dead letters and records of
-                producers. The server waits for them for a tenth of the lease, and 500 ms at most;
-                producers for 500 ms. What too few have confirmed is stored all the same: it is
-                logged once a minute. Default: 0, none.
-            **redis_options: Further arguments of `redis.Redis`, for instance `username` or
+            partitions: The number of partitions of a new stream, 1 to 16,384, which an existing one
+                must match. Default: None, 1 for a new stream, and any number for an existing one.
+            wait_replicas: The number of replicas that have to confirm commits, dead letters and
+                records of producers. The server waits for them for a tenth of the lease, at most
+                500 ms; for producers 500 ms. Writes that too few replicas have confirmed are kept,
+                and logged once a minute. Default: 0.
+            **redis_options: Additional arguments of `redis.Redis`, for instance `username` or
                 `ssl_ca_certs`; not with a function. Timeouts and retries follow from the lease.
 
         Raises:
@@ -132,7 +132,7 @@ class RedisStreams:
         return Producer(self, codec=codec, key=key, max_len=max_len, partitions=partitions)
 
     def connect(self, group: str, *, lease_ms: int, name: str) -> RedisConnection:
-        """Connect a worker; it does this on its own."""
+        """Connect a worker. The worker calls this when it starts."""
         check_name("the worker", name)
         group = check_name("the group", group)
         return RedisConnection(
@@ -144,20 +144,20 @@ class RedisStreams:
         )
 
     def open_writer(self) -> "RedisWriter":
-        """Connect a producer; it does this on its own."""
+        """Connect a producer. The producer calls this when it is created."""
         return RedisWriter(self._server, self.stream, wait_replicas=self.wait_replicas)
 
     def open_administration(self, group: str) -> "RedisAdministration":
-        """Connect a monitor; it does this on its own."""
+        """Connect a monitor. The monitor calls this when it is created."""
         return RedisAdministration(self._server, self.stream, check_name("the group", group))
 
     def __repr__(self) -> str:
-        """Say where the stream is, without secrets."""
+        """Return where the stream is, without secrets."""
         given = "" if self.partition_count is None else f", partitions={self.partition_count}"
         return f"RedisStreams({self._server.place}, stream={self.stream!r}{given})"
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        """Refuse it.
+        """Refuse to change the stream.
 
         Raises:
             AttributeError: Always.
@@ -166,19 +166,19 @@ class RedisStreams:
 
 
 _TIMEOUT_S = 10.0
-"""How long connecting may take, and waiting for a reply."""
+"""The limit for connecting, and for waiting for a reply."""
 
 
 class RedisWriter:
-    """A producer's connection; see `backend.Writer`."""
+    """A producer's connection to a stream on Redis; see `backend.Writer`."""
 
     def __init__(self, server: Server, stream: str, *, wait_replicas: int = 0) -> None:
-        """Connect with the first call.
+        """Prepare to connect with the first call.
 
         Args:
-            server: Where Redis is.
+            server: The address of Redis.
             stream: The stream.
-            wait_replicas: How many replicas are to confirm records. Default: 0.
+            wait_replicas: The number of replicas that have to confirm records. Default: 0.
         """
         self._stream = stream
         replicas = replicas_of(stream, wait_replicas, 10 * LONGEST_WAIT_MS)
@@ -187,7 +187,7 @@ class RedisWriter:
         self._lock = threading.Lock()
 
     def partitions(self, given: int | None) -> int:
-        """Return the partitions of the stream, after a check of the server."""
+        """Return the number of partitions of the stream, after checking the server."""
         with self._lock:
             check_server(self._link)
             return fixed_partitions(self._link, self._stream, given)
@@ -210,8 +210,8 @@ class RedisWriter:
         return ["XADD", stream, "*", *fields_of(value, key, headers)]
 
     def _add_bounded(self, records: Sequence[NewRecord], max_len: int) -> list[int | None]:
-        # A script for each partition, which ends with the first record that has no place: so a
-        # script that the server had forgotten can be sent again without a change of the order.
+        # One script per partition, which ends with the first record that does not fit. A script
+        # that the server had forgotten can therefore be sent again without changing the order.
         places: dict[int, list[int]] = {}
         for place, record in enumerate(records):
             places.setdefault(record.partition, []).append(place)
@@ -228,10 +228,10 @@ class RedisWriter:
 
 
 class RedisAdministration:
-    """See `backend.Administration`."""
+    """A command's or monitor's access to a group on Redis; see `backend.Administration`."""
 
     def __init__(self, server: Server, stream: str, group: str) -> None:
-        """Connect with the first call."""
+        """Prepare to connect with the first call."""
         self._stream = stream
         self._name = group
         self._link = Link(server, stream, _TIMEOUT_S, may_idle=True)
@@ -239,19 +239,19 @@ class RedisAdministration:
         self._calls = PartitionCalls(stream, group)
 
     def partitions(self) -> int:
-        """Return the partitions of the stream; 0 if it has none yet."""
+        """Return the number of partitions of the stream; 0 if it has none yet."""
         [count] = self._link.run([("HGET", stream_key(self._stream), "p")])
         return int(count or 0)
 
     def group(self) -> GroupInfo:
-        """Return who is there, and who owns what."""
+        """Return the members of the group, and the owners of its partitions."""
         return self._group.info()
 
     def infos(self, partitions: Sequence[int]) -> list[PartitionInfo]:
-        """Return where partitions are.
+        """Return the positions in the partitions.
 
         Raises:
-            CallRefusedError: A key of a partition holds a value of another type.
+            CallRefusedError: A key of a partition holds a value of the wrong type.
         """
         replies = self._link.try_call([self._calls.info(each) for each in partitions])
         for partition, reply in zip(partitions, replies, strict=True):

@@ -540,7 +540,7 @@ class DecodingLane(Lane):
         parts: dict[Route | None, Part],
         rest: Entries | None,
     ) -> None:
-        """Give parts to their lanes; records that cannot be handled, and the rest, get own chunks."""
+        """Give parts to their lanes; what cannot be handled, and what follows, gets own chunks."""
         tracker, bad = held.tracker, parts.get(None)
         assert tracker is not None
         if bad is not None:
@@ -560,7 +560,7 @@ class DecodingLane(Lane):
     def _parts(
         self, held: HeldPartition, chunk: Chunk, entries: Entries
     ) -> tuple[dict[Route | None, Part], Entries | None]:
-        """Return the records by route, None for those that cannot be handled, and the rest.
+        """Return the records by route, None for unhandled ones, and what is left.
 
         Decoding stops after the first records that cannot be handled.
         """

@@ -1,4 +1,4 @@
--- ARGV: max_len, then each record after the number of its fields
+-- ARGV: max_len, then each record, preceded by the number of its fields
 local max_len, records = tonumber(ARGV[1]), stream()
 local least = redis.call('ZRANGE', GROUPS, 0, 0, 'WITHSCORES')[2]
 local unread = records.length

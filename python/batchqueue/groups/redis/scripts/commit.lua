@@ -1,4 +1,4 @@
--- ARGV: group, token, session, id, done, then each command after the number of its words
+-- ARGV: group, token, session, id, done, then each command, preceded by the number of its words
 local id, done = ARGV[4], ARGV[5]
 local there = fence()
 

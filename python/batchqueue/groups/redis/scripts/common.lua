@@ -1,12 +1,12 @@
 local now_us = clock_us()
 local now = math.floor(now_us / 1000)
 
--- Lua prints 1.7e15 for a number that large.
+-- Lua would print a number this large as 1.7e15.
 local function text(number)
   return string.format('%.0f', number)
 end
 
--- A table of a flat list, as HGETALL and XINFO return it.
+-- Returns a table made from a flat list, such as HGETALL and XINFO return.
 local function table_of(list)
   local found = {}
   for index = 1, #list, 2 do

@@ -18,7 +18,7 @@ local function set(field, value)
   redis.call('HSET', META, field, value)
 end
 
--- Above all earlier numbers, also above those that the server has forgotten (R2).
+-- Returns a number above all earlier ones, including those that the server has forgotten (R2).
 local function next_above(last)
   return math.max(last + 1, now_us)
 end
@@ -27,13 +27,13 @@ local function is_member(session)
   return redis.call('ZSCORE', LEASE, session) ~= false
 end
 
--- What a session reported when it joined, or an empty table.
+-- Returns what a session reported when it joined, or an empty table.
 local function member(session)
   local info = redis.call('HGET', INFO, session)
   return info and cjson.decode(info) or {}
 end
 
--- The partitions that a session owns, by number.
+-- Returns the partitions that a session owns, by number.
 local function owned_by(session)
   local mine, owned = session .. ' ', {}
   for partition, owner in pairs(table_of(redis.call('HGETALL', OWN))) do
@@ -79,7 +79,7 @@ end
 local function remove(session, kind)
   local name, owned, targets = member(session).name, owned_by(session), {}
   in_parts('HDEL', OWN, owned)
-  -- What the dead are to own would be without an owner until the next plan (R10).
+  -- Partitions assigned to the dead would have no owner until the next plan (R10).
   for partition, target in pairs(table_of(redis.call('HGETALL', WANT))) do
     if target == session then
       targets[#targets + 1] = partition
@@ -99,7 +99,7 @@ local function renew(session, lease_ms)
   set('at', text(now))
 end
 
--- Cuts the leases that were set before the clock went back: they would last for as long (R15).
+-- Cuts the leases that were set before the clock went back; they would last that much longer (R15).
 local function cut_leases()
   local ends = table_of(redis.call('ZRANGE', LEASE, 0, -1, 'WITHSCORES'))
   for session, ending in pairs(ends) do
@@ -121,7 +121,7 @@ local function expire()
   end
 end
 
--- Why a beat or sync does nothing; otherwise its number is noted.
+-- Returns why a beat or sync does nothing; otherwise records its number.
 local function refuse(session, number)
   if not is_member(session) then
     return 'unknown'
@@ -132,7 +132,7 @@ local function refuse(session, number)
   redis.call('HSET', SEQ, session, number)
 end
 
--- The time until a plan is due and no ticket is out.
+-- Returns the time until a plan is due and no ticket is out.
 local function plan_in_ms()
   local due, longest
   if meta.dirty == '1' then
@@ -150,7 +150,7 @@ local function plan_in_ms()
   return math.max(0, left)
 end
 
--- The time until a member should beat again (R16).
+-- Returns the time until a member should beat again (R16).
 local function next_ms(session)
   local soonest = plan_in_ms()
   local ends = redis.call('ZRANGE', LEASE, 0, 1, 'WITHSCORES')

@@ -15,7 +15,7 @@ elseif tonumber(token) <= tonumber(there.token)
   return {'fenced', tonumber(there.token)}
 end
 redis.call('HSET', FENCE, 't', token, 's', session, 'at', text(now))
--- Once single entries were deleted, the numbers do not tell those from a gap.
+-- Once single entries were deleted, the numbers cannot distinguish those from a gap.
 local added = records.has_deletions and tonumber(there.done) + records.length or records.added
 return {
   'opened', there.offset, tonumber(there.done), records.last, added, records.length,

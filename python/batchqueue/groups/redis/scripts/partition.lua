@@ -7,7 +7,7 @@ local function is_larger(digits, others)
   return digits > others
 end
 
--- Compares ids as text: their numbers may have 64 bits, and Lua's are exact to 53.
+-- Compares ids as text: their numbers may have 64 bits, but Lua's are exact only up to 53 bits.
 local function is_above(id, other)
   local ms, sequence = string.match(id, '^(%d+)-(%d+)$')
   local other_ms, other_sequence = string.match(other, '^(%d+)-(%d+)$')
@@ -17,7 +17,7 @@ local function is_above(id, other)
   return is_larger(sequence, other_sequence)
 end
 
--- The fence, or nil if the group has not opened the partition.
+-- Returns the fence, or nil if the group has not opened the partition.
 local function fence()
   local found = redis.call('HMGET', FENCE, 't', 's', 'o', 'n', 'at')
   if found[1] then
@@ -25,7 +25,7 @@ local function fence()
   end
 end
 
--- What refuses a token: nil if it is the one at the fence (R1).
+-- Returns the refusal of a token, or nil if it is the token at the fence (R1).
 local function refusal(there, token, session)
   if not there then
     return {'fenced', 0}
@@ -35,8 +35,8 @@ local function refusal(there, token, session)
   end
 end
 
--- The number of entries that were ever added is exact from Redis 7.0 on (is_exact). Before, it is
--- what is there and what the script trim removed.
+-- The number of entries ever added is exact from Redis 7.0 on (is_exact). Before, it is the
+-- current length plus what the script trim removed.
 local function stream()
   if redis.call('EXISTS', STREAM) == 0 then
     return {length = 0, last = '0-0', added = 0, is_exact = true}
@@ -54,7 +54,7 @@ local function stream()
   }
 end
 
--- The fields of an entry that begins at an argument, after their number; and where it ends.
+-- Returns the fields of an entry, whose number is at an index, and the index after the entry.
 local function fields_at(index)
   local count = tonumber(ARGV[index])
   return {unpack(ARGV, index + 1, index + count)}, index + count + 1

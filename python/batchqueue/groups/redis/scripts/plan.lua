@@ -1,4 +1,4 @@
--- ARGV: session, member_version, weights, then a partition and its target, again and again
+-- ARGV: session, member_version, weights, then pairs of a partition and its target
 if tonumber(ARGV[2]) ~= number_of('mver') then  -- R10
   return 'stale'
 end

@@ -3,7 +3,7 @@ local there, records = fence(), stream()
 there = there or {
   token = '0', session = '', offset = '0-0', done = text(records.added - records.length), at = '0',
 }
--- A deleted entry that is not done: what is left to do is not known.
+-- If a deleted entry is not done, the number of entries left to do is unknown.
 local is_known = records.is_exact
   and not (records.deleted and is_above(records.deleted, there.offset))
 return {

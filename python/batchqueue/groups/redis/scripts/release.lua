@@ -1,4 +1,4 @@
--- ARGV: session, then a partition and its token, again and again
+-- ARGV: session, then pairs of a partition and its token
 local owned = {}
 for index = 2, #ARGV, 2 do
   if redis.call('HGET', OWN, ARGV[index]) == ARGV[1] .. ' ' .. ARGV[index + 1] then

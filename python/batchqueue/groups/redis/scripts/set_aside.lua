@@ -12,7 +12,7 @@ while index <= #ARGV do
   if is_above(id, there.offset) and redis.call('SADD', ASIDE, id) == 1 then  -- R18
     local reply = redis.pcall('XADD', DEAD, '*', 'id', id, unpack(fields))
     if type(reply) == 'table' and reply.err then
-      redis.call('SREM', ASIDE, id)  -- else the next try would take it for stored
+      redis.call('SREM', ASIDE, id)  -- otherwise the next attempt would consider it stored
       return reply
     end
     count = count + 1

@@ -1,4 +1,4 @@
--- ARGV: session, number, seen, then a partition and its token, again and again
+-- ARGV: session, number, seen, then pairs of a partition and its token
 local session = ARGV[1]
 local mine = session .. ' '
 
@@ -22,7 +22,7 @@ table.sort(lost)
 local token, seen = number_of('tok'), tonumber(ARGV[3])
 local owners, names = {}, {}
 local function grant(partition)
-  token = next_above(math.max(token, seen))  -- R3, and afresh also what is owned already (R4)
+  token = next_above(math.max(token, seen))  -- R3; fresh even if owned already (R4)
   owners[#owners + 1], owners[#owners + 2] = partition, mine .. text(token)
   names[#names + 1], names[#names + 2] = partition, who.name
   grants[#grants + 1], grants[#grants + 2] = tonumber(partition), token
@@ -35,7 +35,7 @@ for number = 0, number_of('p') - 1 do
   if is_mine or not owner then
     local target = want[partition]
     if is_mine and owner == held[partition] then
-      -- Without a target it stays: a member whose target died has it until there is a plan.
+      -- Without a target it stays: a member whose target died keeps it until there is a plan.
       if who.leaving or (target and target ~= session) then  -- R11
         revoked[#revoked + 1] = number
       end
