@@ -5,14 +5,14 @@
 | `plan.py` | which worker owns which partition |
 | `control.py` | the worker's side of the ownership protocol; `README.md` has its rules |
 | `messages.py` | its calls and their replies |
-| `backend.py` | what a worker needs of a backend |
+| `backend.py` | the interface of backends |
 | `memory.py`, `redis/` | backends, with the group's side of the protocol |
 | `worker/` | workers |
 | `producer.py` | producers |
-| `monitor.py`, `prometheus.py` | what a group does |
+| `monitor.py`, `prometheus.py` | the state of a group, for users and Prometheus |
 | `skew.py` | partitions that lag behind the others |
 | `record.py` | records and their codecs, offsets, and where a group starts |
-| `sinks.py` | sinks that take nothing twice, and nothing from a former owner |
+| `sinks.py` | sinks that store nothing twice, and nothing from a former owner |
 | `errors.py` | errors |
 """
 

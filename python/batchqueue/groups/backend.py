@@ -74,7 +74,7 @@ class SetAside:
 
 
 class Fetch(NamedTuple):
-    """What to read of a partition: at most `limit` records whose offsets are above `after`."""
+    """A read of a partition: at most `limit` records whose offsets are above `after`."""
 
     partition: int
     after: int

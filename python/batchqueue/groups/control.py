@@ -151,7 +151,7 @@ class Control:
         weigh: Weigh | None = None,
         stats: Callable[[], str] = str,
     ) -> None:
-        """Begin before the first join.
+        """Start before the first join.
 
         Args:
             name: The name. A worker that joins under it replaces an older one.

@@ -318,7 +318,7 @@ _NOTHING_STORED = -1
 
 
 class FencedBatch(Protocol):
-    """What a fence reads of a batch."""
+    """The part of a batch that a fence reads."""
 
     @property
     def group(self) -> str:

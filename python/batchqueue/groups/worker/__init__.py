@@ -2,15 +2,15 @@
 
 | file | holds |
 |---|---|
-| `worker.py` | what the user sees; how a worker begins and ends |
-| `settings.py` | its settings, and what becomes of records that fail |
-| `routes.py` | what handlers get, and which handler gets what |
-| `membership.py`, `held.py` | what the threads share, and a partition of it |
+| `worker.py` | the user's interface; how a worker begins and ends |
+| `settings.py` | its settings, and what happens to records that fail |
+| `routes.py` | batches, and which handler gets which records |
+| `membership.py`, `held.py` | the state that the threads share, and that of a partition |
 | `loops.py`, `handover.py` | the threads |
 | `lanes.py` | on the drain threads: decoding, and calls of handlers |
-| `tracker.py` | what of a partition is done |
-| `load.py` | what partitions cost |
-| `metrics.py` | what a worker says about itself |
+| `tracker.py` | which records of a partition are done |
+| `load.py` | the cost of partitions |
+| `metrics.py` | a worker's reports about itself |
 
 A record: `loops.read_loop` → `tracker` → `DecodingLane` → `HandlerLane` → the handler → `tracker` →
 `loops.commit_loop`.
