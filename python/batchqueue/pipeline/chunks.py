@@ -1,4 +1,4 @@
-"""Chunks: how they are cut, measured and traced back to where they came from."""
+"""Chunks: how they are cut, measured, and traced back to their origin."""
 
 import json
 from bisect import bisect_right
@@ -17,13 +17,13 @@ from batchqueue.pipeline.contract import Position
 class ChunkCutter:
     """Cuts large record batches, and joins small ones, in order.
 
-    A cut copies nothing: the chunk is a slice, which keeps the memory of the whole batch alive. A
-    row is never cut, so one that is larger than the bound is a separate chunk. A join copies. Only
-    batches with equal schemas, including metadata, are joined, and only if their dictionaries and
-    views together stay within the bound as well. Empty batches vanish.
+    Cutting copies nothing: a chunk is a slice that keeps the memory of the whole batch alive. Rows
+    are never split, so a row larger than the bound is a chunk alone. Joining copies. Batches are
+    joined only if their schemas, including metadata, are equal, and their dictionaries and views
+    together stay within the bound, too. Empty batches are dropped.
 
-    To measure a batch takes longer than to cut it. So rows that together stay within the bound are
-    measured together, and each of their chunks has its share of that size, by rows.
+    Measuring a batch takes longer than cutting it, so rows that together stay within the bound are
+    measured together, and each of their chunks gets a share of that size in proportion to its rows.
 
     Example:
         >>> import pyarrow as pa
@@ -38,11 +38,11 @@ class ChunkCutter:
     """
 
     def __init__(self, chunk_rows: int, chunk_bytes: int = 1 << 20) -> None:
-        """Begin without rows.
+        """Start without rows.
 
         Args:
             chunk_rows: The most rows of a chunk, at least 1.
-            chunk_bytes: The most bytes of its rows in memory, at least 1. Default: 1 MB.
+            chunk_bytes: The most bytes that its rows take in memory, at least 1. Default: 1 MB.
         """
         self._chunk_rows = chunk_rows
         self._chunk_bytes = chunk_bytes
@@ -52,17 +52,17 @@ class ChunkCutter:
         self._pending_bytes = 0
 
     def add(self, batch: pa.RecordBatch, size: int | None = None) -> "list[SizedBatch]":
-        """Take a batch, and return the chunks that are complete, with the bytes of each.
+        """Add a batch, and return the complete chunks with their sizes in bytes.
 
-        Rows that might be joined with later ones stay until the next call, or `rest`.
+        Rows that may be joined with later ones are kept until the next call or `rest`.
 
         Args:
             batch: The batch.
-            size: Its bytes, if they are known. Default: None, it is measured.
+            size: Its bytes, if known. Default: None, which measures it.
         """
         rows = batch.num_rows
         if rows and rows % self._chunk_rows == 0 and not self._pending:
-            # Full chunks, which is most of them: there is nothing to join.
+            # The common case, full chunks: there is nothing to join.
             if size is None:
                 size = self._size_of(batch)
             if size <= self._chunk_bytes:
@@ -80,11 +80,11 @@ class ChunkCutter:
         return chunks
 
     def all_of(self, batch: pa.RecordBatch, size: int | None = None) -> "list[SizedBatch]":
-        """Return the chunks of a batch that no other one follows: as `add` and then `rest`.
+        """Return the chunks of a last batch, like `add` followed by `rest`.
 
         Args:
             batch: The batch.
-            size: Its bytes, if they are known. Default: None, it is measured.
+            size: Its bytes, if known. Default: None, which measures it.
         """
         rows = batch.num_rows
         if 0 < rows <= self._chunk_rows and not self._pending:
@@ -95,7 +95,7 @@ class ChunkCutter:
         return self.add(batch, size) + self.rest()
 
     def rest(self) -> "list[SizedBatch]":
-        """Return what `add` has kept: no chunk or one, seldom more."""
+        """Return what `add` has kept: usually at most one chunk, rarely more."""
         pending, self._pending = self._pending, []
         self._pending_rows = self._pending_bytes = 0
         return pending if len(pending) < 2 else self._joined(pending)
@@ -119,14 +119,15 @@ class ChunkCutter:
         try:
             joined = pa.concat_batches([piece.batch for piece in pieces])
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            # For instance dictionaries that together have too many values for their index type.
+            # For example, the merged dictionary has too many values for its index type.
             return pieces
-        # A column without nulls has no bitmap and gets one beside a column with nulls.
+        # A column without nulls has no bitmap, but gets one when joined with a column that has
+        # nulls.
         size = self._size_of(joined)
         return [SizedBatch(joined, size)] if size <= self._chunk_bytes else pieces
 
     def _pieces(self, batch: pa.RecordBatch, known: int | None) -> "Iterator[SizedBatch]":
-        """Cut a batch into chunks, of blocks whose rows together stay within the bound."""
+        """Cut a batch into chunks, by blocks whose rows together stay within the bound."""
         start, rows = 0, batch.num_rows
         block_rows = max(rows, self._chunk_rows)
         while start < rows:
@@ -160,7 +161,7 @@ class ChunkCutter:
         return chunks
 
     def _fitting_rows(self, batch: pa.RecordBatch) -> int:
-        """Return how many rows from the front fit, of a batch that does not; at least 1."""
+        """Return how many leading rows of an oversized batch fit; at least 1."""
         fewer = range(1, batch.num_rows)
         fitting = bisect_right(
             fewer, self._chunk_bytes, key=lambda rows: self._size_of(batch.slice(0, rows))
@@ -175,18 +176,18 @@ class SizedBatch(NamedTuple):
     size: int
 
 
-# How much memory the rows of a record batch take, also where the batch is a slice.
+# The memory that the rows of a record batch take, even if the batch is a slice.
 #
 # `RecordBatch.nbytes` counts only the rows of a slice, with three exceptions: a dictionary, the
-# data of a string view and the values of a list view count as a whole in each slice. Slices of one
-# batch with a large dictionary would all look too large to be cut. Here a slice counts its share of
-# a dictionary, and of views the values that it refers to.
+# data of a string view and the values of a list view count in full for each slice. With a large
+# dictionary, every slice of a batch would look too large, however few its rows. Here a slice counts
+# its share of a dictionary, and only the values that its views refer to.
 
 
 class RowsMeter:
-    """Measures the bytes of the rows of record batches, as if they did not share anything.
+    """Measures the rows of record batches in bytes, as if they shared no memory.
 
-    Most of the batches have the same schema. Dictionaries inside unions and run-end encoded columns
+    Most batches should have the same schema. Dictionaries inside unions and run-end encoded columns
     count as a whole.
     """
 
@@ -205,7 +206,7 @@ class RowsMeter:
 
 @lru_cache(maxsize=1024)
 def _shares(data_type: pa.DataType) -> bool:
-    """Return whether slices of arrays of a type share what `nbytes` counts in each of them."""
+    """Return whether slices of arrays of a type share data that `nbytes` counts in each of them."""
     if types.is_dictionary(data_type) or _is_view(data_type) or _is_list_view(data_type):
         return True
     if isinstance(data_type, pa.BaseExtensionType):
@@ -245,7 +246,7 @@ def _children(array: pa.Array) -> list[pa.Array]:
 
 
 def _place_bytes(data_type: pa.DataType) -> int:
-    """Return the bytes that say where the values of one row are."""
+    """Return the bytes per row that locate its values."""
     if types.is_struct(data_type) or types.is_fixed_size_list(data_type):
         return 0
     offset = 8 if types.is_large_list(data_type) or types.is_large_list_view(data_type) else 4
@@ -266,10 +267,10 @@ _KEY = b"batchqueue.origin"
 class ChunkOrigin(NamedTuple):
     """Where a chunk came from.
 
-    A chunk that comes again after a crash has the same pipeline, source, partition, position,
-    number and part, and the same rows, if the operators are deterministic and keep nothing back.
-    Its cut may be another one. What an operator emitted at a cut, as `aggregate` does, has no
-    position, and its rows need not be the same.
+    A chunk that is delivered again after a crash has the same pipeline, source, partition,
+    position, number, part and rows, provided that the operators are deterministic and hold nothing
+    back. Its cut may differ. A chunk that an operator emitted at a cut, as `aggregate` does, has no
+    position, and its rows may differ.
     """
 
     pipeline: str
@@ -277,19 +278,19 @@ class ChunkOrigin(NamedTuple):
     source: str
     """The name of the source."""
     cut: int
-    """The number of the cut that the chunk becomes a part of."""
+    """The number of the cut that will include the chunk."""
     partition: str
-    """The partition of the split; for what was emitted at a cut, the stage and worker."""
+    """The partition of the split; the stage and worker for a chunk emitted at a cut."""
     position: Position | None
-    """The beginning of the split; None for what was emitted at a cut."""
+    """The start of the split; None for a chunk emitted at a cut."""
     number: int
     """The number of the chunk in the split, from 0."""
     part: str
-    """Which part of the chunk it is, such as "1.0", if operators made several; else ""."""
+    """The part of the chunk, such as "1.0", if operators made several; else ""."""
 
 
 class Origin(NamedTuple):
-    """What the runner keeps of the origin of a chunk."""
+    """The part of a chunk's origin that the runner carries along."""
 
     cut: int
     partition: str
@@ -326,13 +327,13 @@ def _beginning(pipeline: str, source: str, cut: int, partition: str, position: s
 
 
 def chunk_origin(chunk: pa.RecordBatch) -> ChunkOrigin:
-    """Return where a chunk that a sink was given came from.
+    """Return the origin of a chunk that a sink was given.
 
     Args:
-        chunk: As `Sink.write` or the function of a `FunctionSink` got it.
+        chunk: The chunk, as passed to `Sink.write` or to the function of a `FunctionSink`.
 
     Raises:
-        ConfigError: It is not such a chunk.
+        ConfigError: The chunk carries no origin.
 
     Example:
         >>> import pyarrow as pa
@@ -359,14 +360,14 @@ def chunk_origin(chunk: pa.RecordBatch) -> ChunkOrigin:
     return ChunkOrigin(pipeline, source, cut, partition, at, number, part)
 
 
-# Rows of a record batch: by mask, and by index. pyarrow cannot do it for all types.
+# Selects rows of a record batch by mask or index, which pyarrow does not support for all types.
 
 
 pc: Any = pyarrow.compute  # untyped: it creates its functions on import
 
 
 def filtered(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
-    """Return the rows where a mask is true; the batch itself if these are all."""
+    """Return the rows where a mask is true; the batch itself if it is true everywhere."""
     if mask.true_count == batch.num_rows:
         return batch
     try:

@@ -1,4 +1,4 @@
-"""From a graph to the stages that a process runs. Pure: it starts nothing."""
+"""Compilation of a graph to the stages that a process runs. Pure: it starts nothing."""
 
 import enum
 from collections.abc import Iterator
@@ -25,14 +25,14 @@ from batchqueue.pipeline.operators import ChainStep, PartialAggregateStep
 
 
 class StageRoute(enum.Enum):
-    """Which worker of a stage gets a chunk."""
+    """How a stage picks the worker that gets a chunk."""
 
     ANY = "any"
-    """The one with the fewest chunks, in turn where several have the same number."""
+    """To the worker with the fewest chunks, taking turns among equals."""
     SOURCE_PARTITION = "source partition"
-    """The one of the source partition that it comes from."""
+    """To the worker of the source partition that the chunk comes from."""
     KEY = "key"
-    """The chunk is split, and each row goes to the worker of its key."""
+    """To several workers: the chunk is split, and each row goes to the worker of its key."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class StagePlan:
     """A stage: operators that run one after the other in each worker, or a sink.
 
     Attributes:
-        name: Its name, unique in the pipeline and the same in each run of an equal graph.
+        name: Its name, unique in the pipeline and stable across runs of an equal graph.
         source: The name of the source that its chunks come from.
         upstream: The name of the stage before it, or of the source.
         config: Its settings.
@@ -63,7 +63,7 @@ class StagePlan:
 
     @property
     def partitions(self) -> int:
-        """The partitions that keys are hashed to, and are dealt to the workers; else one each."""
+        """The partitions that keys are hashed to and the workers divide; else one per worker."""
         return self.workers if self.key is None else self.config.partition_count or self.workers
 
 
@@ -72,8 +72,8 @@ class CompiledGraph:
     """What a process runs.
 
     Attributes:
-        sources: The sources by name, in the order of their declaration.
-        stages: The stages; each one follows the stage before it.
+        sources: The sources by name, in declaration order.
+        stages: The stages; each follows the stage before it.
     """
 
     sources: dict[str, Source]
@@ -91,8 +91,8 @@ class CompiledGraph:
 def compile_graph(graph: Graph, config: StageConfig | None = None) -> CompiledGraph:
     """Return the sources and stages of a graph.
 
-    Neighbouring operators share a stage, up to a `stage`, a `key_by`, other `workers` or a branch.
-    Each sink is a stage, so that a slow sink is seen as one.
+    Adjacent operators share a stage, up to a `stage`, a `key_by`, a different `workers` or a
+    branch. Each sink is a separate stage, so that a slow sink is visible as such.
 
     Args:
         graph: The graph.
@@ -129,12 +129,12 @@ class _Compiler:
         return CompiledGraph(sources, tuple(self.stages))
 
     def _branches(self, node: GraphNode, source: str, upstream: str) -> None:
-        """Begin a stage with each child of a node that ends one."""
+        """Start a stage with each child of a node that ends one."""
         for child in self._children[id(node)]:
             self._follow(child, source, upstream, None)
 
     def _follow(self, node: GraphNode, source: str, upstream: str, stage: StagePlan | None) -> None:
-        """Add a node to a stage that is not complete, or begin another one with it."""
+        """Add a node to an incomplete stage, or start another stage with it."""
         step = node.step
         if isinstance(step, SinkStep):
             _check_batch_rows(step)
@@ -201,7 +201,7 @@ class _Compiler:
 
 
 def _check_workers(stage: StagePlan) -> None:
-    """Refuse a number of workers that a step gives, and the settings of the stage rule out."""
+    """Refuse a number of workers that a step asks for and the settings of its stage rule out."""
     least, most = stage.config.min_workers, stage.config.partition_count
     if stage.workers < least:
         raise GraphError(
@@ -240,7 +240,7 @@ def _extended(stage: StagePlan, step: object) -> StagePlan | None:
         case MapStep(workers=workers) if workers not in {None, stage.workers}:
             return None
         case KeyByStep():
-            # The name and the settings of `.stage(...)` are those of the `key_by` after it.
+            # A `.stage(...)` gives its name and settings to the `key_by` after it.
             is_new = not stage.steps and stage.key is None
             return _keyed(stage, step) if is_new else None
         case AggregateStep() if not _meets_groups(stage, step):
@@ -251,14 +251,14 @@ def _extended(stage: StagePlan, step: object) -> StagePlan | None:
 
 
 def _in_chain(step: MapStep | FilterStep | AggregateStep | StatefulStep) -> ChainStep:
-    """Return what a chain does for a step: of a spread aggregation only the first half."""
+    """Return what a chain does for a step; only the first half of a spread aggregation."""
     if isinstance(step, AggregateStep) and step.spread > 1:
         return PartialAggregateStep(step.aggregation, step.spread)
     return step
 
 
 def _meets_groups(stage: StagePlan, step: AggregateStep) -> bool:
-    """Whether all rows of a group meet the same worker, or a later stage merges its parts."""
+    """Return whether all rows of a group go to one worker, or a later stage merges its parts."""
     if step.spread > 1:
         return stage.workers == step.spread
     if stage.workers == 1:
@@ -284,12 +284,12 @@ def _keyed(stage: StagePlan, step: KeyByStep) -> StagePlan:
 
 
 def _single(config: StageConfig) -> StageConfig:
-    """Return the settings of a stage that has one worker whatever they say."""
+    """Return the settings of a stage with the number of workers forced to 1."""
     return replace(config, min_workers=1)
 
 
 def _label(step: object) -> str:
-    """Name a stage after its first step, without anything that changes from run to run."""
+    """Name a stage after its first step, using only what is the same in every run."""
     match step:
         case MapStep(operation=operation):
             return f"map({_called(operation)})"

@@ -1,12 +1,12 @@
-"""What a source, an operator and a sink are: the protocols that a pipeline is made of.
+"""The protocols that a pipeline is made of: sources, operators and sinks.
 
 The unit of data is a *chunk*, a `pyarrow.RecordBatch` of at most `StageConfig.chunk_rows` rows.
 Sources and operators may return record batches of any size; the pipeline cuts them and joins small
 ones. On Spark, operators get Spark's own batches if the pipeline was made without `stage`.
 
-A source is asked in two steps. `plan` says which pieces of input, the *splits*, come next and what
-the position behind them is; `read` reads one of them. To pause is not to plan, so a pause cannot
-skip anything, and nothing is read ahead.
+A source is read in two steps. `plan` returns the next pieces of input, the *splits*, and the
+position after them; `read` reads one split. Pausing means not planning, so a pause cannot skip
+anything, and nothing is read ahead.
 """
 
 import inspect
@@ -23,13 +23,13 @@ from batchqueue.base.words import a_type
 from batchqueue.exceptions import BatchQueueError
 
 Position = dict[str, Any]
-"""Where to continue in a source: JSON, less than 64 kB. Its fields are the source's own."""
+"""Where to continue in a source: JSON of less than 64 kB, whose fields the source defines."""
 
 MAX_POSITION_BYTES = 64 * 1024
 
 
 class Limit(NamedTuple):
-    """How much a plan may comprise. A single split may exceed it, two together may not."""
+    """The most that a plan may contain. A single split may exceed it, two together may not."""
 
     rows: int
     """Rows, at least 1."""
@@ -38,33 +38,33 @@ class Limit(NamedTuple):
 
 
 class Split(NamedTuple):
-    """A piece of input that is read as a whole. It pickles, and any process can read it."""
+    """A piece of input that is read as a whole. It pickles, so that any process can read it."""
 
     partition: str
-    """The name of the part of the source that it belongs to; the order is kept in each."""
+    """The part of the source that it belongs to; order is kept within each."""
     start: Position
-    """Where it begins."""
+    """The position where it begins."""
     end: Position
-    """Where the next split of the source begins."""
+    """The position where the next split of the source begins."""
     rows: int | None
-    """Its rows; None if not known before it is read."""
+    """The number of rows; None if unknown until it is read."""
     bytes: int | None
-    """Its size in memory, at least roughly; None if not known before it is read."""
+    """Its size in memory, at least roughly; None if unknown until it is read."""
     what: Any
-    """What `Source.read` needs to find it; the source's own."""
+    """Whatever `Source.read` needs to find it, defined by the source."""
 
 
 class Plan(NamedTuple):
-    """The next splits of a source, and the position behind them."""
+    """The next splits of a source, and the position after them."""
 
     splits: tuple[Split, ...]
-    """In the order of reading. Empty: there is nothing to read now."""
+    """In reading order; empty if there is nothing to read now."""
     end: Position
     """Where the next plan begins."""
 
 
 class Lag(NamedTuple):
-    """How far a source is behind. What is not known is None, never 0."""
+    """How far a source is behind. Unknown values are None, never 0."""
 
     records: int | None
     seconds: float | None
@@ -74,11 +74,11 @@ class Lag(NamedTuple):
 class Source(Protocol):
     """A description of input that can be read from any position.
 
-    It pickles: whatever has to be opened is opened in the process that reads, and dropped by
-    `__getstate__`. A run calls its methods from one thread at a time, and `lag` from another one.
+    It must pickle: handles are opened in the process that reads, and `__getstate__` drops them. A
+    run calls its methods from one thread at a time, and `lag` from another thread.
 
     `plan` and `between` are pure: the same arguments give the same splits, now and after a restart,
-    whatever else was planned before. `batchqueue.pipeline.testing.check_source` checks that.
+    regardless of what was planned before. `batchqueue.pipeline.testing.check_source` checks that.
     """
 
     @property
@@ -88,7 +88,7 @@ class Source(Protocol):
 
     @property
     def bounded(self) -> bool:
-        """Whether it ends: an empty plan means "the end" if so, and else "nothing new yet"."""
+        """Whether it ends: an empty plan then means "the end", otherwise "nothing new yet"."""
         ...
 
     def schema(self) -> pa.Schema:
@@ -96,7 +96,7 @@ class Source(Protocol):
         ...
 
     def initial(self) -> Position:
-        """Return the position of the first run, which is the first of all input by default."""
+        """Return the position where the first run begins, by default the start of all input."""
         ...
 
     def plan(self, start: Position, limit: Limit) -> Plan:
@@ -104,7 +104,7 @@ class Source(Protocol):
 
         Args:
             start: The position to begin at.
-            limit: How much to plan: splits up to the first that would exceed it, and at least one
+            limit: The most to plan: splits up to the first that would exceed it, but at least one
                 if there is any input. A split of unknown size ends the plan.
 
         Raises:
@@ -116,10 +116,10 @@ class Source(Protocol):
     def between(self, start: Position, end: Position) -> Sequence[Split]:
         """Return the splits from one position to a later one, as `plan` returned them.
 
-        They are the same whatever the limits were, so that an epoch can be replayed.
+        They do not depend on the limits of the plans, so that an epoch can be replayed.
 
         Raises:
-            PositionError: One of them is not a position of this source.
+            PositionError: `start` or `end` is not a position of this source.
             SourceChangedError: The input in between has changed or is gone.
         """
         ...
@@ -127,7 +127,7 @@ class Source(Protocol):
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Read one split, and nothing ahead of it.
 
-        Each call gives the same rows in the same order.
+        Each call returns the same rows in the same order.
 
         Raises:
             SourceChangedError: The input has changed since it was planned.
@@ -137,57 +137,57 @@ class Source(Protocol):
     def lag(self, at: Position) -> dict[str, Lag]:
         """Return how much input follows a position, by partition; empty if nothing is known.
 
-        A run calls it on a separate thread at each check of back-pressure, while other methods run,
-        and waits for it nowhere: while it hangs, or if it raises, the lag is not known.
+        A run calls it on a separate thread at each backpressure check, while other methods run, and
+        never waits for it: while it hangs, or if it raises, the lag is unknown.
         """
         ...
 
     def commit(self, end: Position) -> None:
-        """Take note that all input before a position has been stored and is not read again."""
+        """Acknowledge that all input before a position has been stored and is not read again."""
         ...
 
 
 class Operator(Protocol):
-    """A step between source and sink. A function of a record batch will do as well.
+    """A step between source and sink. A function of a record batch works, too.
 
     One instance serves one worker: its methods are never called concurrently, and see each other's
-    effects. All but `process` are optional. These are the others:
+    effects. All methods except `process` are optional. The others are:
 
     - `flush() -> Iterable[pa.RecordBatch]` emits what should not wait any longer, before a cut and
-      at the end. What has to stay, stays, and is part of the snapshot.
-    - `snapshot() -> bytes` returns the state, at a cut, while no `process` runs, and
-      `restore(state: bytes)` takes that of a former one, before the first chunk. An operator has
-      both or neither.
-    - `on_pause(reason: str)` and `on_resume()` take note of a pause of the input and of its end,
-      between two calls of `process`, for instance to stand its timers. The state stays.
+      at the end. Rows that have to wait become part of the snapshot.
+    - `snapshot() -> bytes` returns the state at a cut, while no `process` runs. `restore(state:
+      bytes)` restores it, before the first chunk. An operator has both or neither.
+    - `on_pause(reason: str)` and `on_resume()` are called when the input pauses and resumes,
+      between two calls of `process`, for example to stop timers. They keep the state.
     """
 
     def process(self, chunk: pa.RecordBatch) -> pa.RecordBatch | Iterable[pa.RecordBatch] | None:
-        """Take a chunk, and return what follows from it: a batch, several, or None for nothing."""
+        """Process a chunk, and return a batch, several, or None for nothing."""
         ...
 
 
 @runtime_checkable
 class Sink(Protocol):
-    """Where chunks end. Calls are never concurrent, and those of a run come from one thread.
+    """The destination of chunks. Calls are never concurrent; a run makes them from one thread.
 
     Two more methods are optional. `open(pipeline: str)` prepares for a run of the pipeline with
-    this name, before any other call, and drops what a former run did not commit. `close()` releases
-    what is held, at the end of a run, also after an error.
+    this name, before any other call, and discards what an earlier run did not commit. `close()`
+    releases resources at the end of a run, even after an error.
 
-    A sink with an attribute `needs_origins` that is false gets chunks without the metadata that
+    A sink whose attribute `needs_origins` is false gets chunks without the metadata that
     `chunk_origin` reads.
     """
 
     @property
     def batch_rows(self) -> int:
-        """The rows that a write should have, if they are there; at least 1."""
+        """The preferred number of rows per write, if available; at least 1."""
         ...
 
     def write(self, chunks: list[pa.RecordBatch]) -> None:
-        """Write chunks, in order. What it raises ends the run.
+        """Write chunks in order. Any exception ends the run.
 
-        `chunk_origin` says where a chunk came from. After a crash chunks may come again.
+        `chunk_origin` returns where a chunk came from. After a crash, chunks may be delivered
+        again.
         """
         ...
 
@@ -196,21 +196,20 @@ class Sink(Protocol):
 class TransactionalSink(Sink, Protocol):
     """A sink that stores its effects and the cut in one transaction: exactly once.
 
-    What `write` was given since the last `commit` becomes visible with the next `commit`, or not at
-    all.
+    Chunks written since the last `commit` become visible with the next `commit`, or not at all.
     """
 
     def commit(self, cut: int, positions: Mapping[str, Position]) -> None:
-        """Store all that was written since the last cut, together with the cut.
+        """Store everything written since the last cut, together with the cut.
 
         Args:
-            cut: Its number, one above that of the last.
-            positions: The position of each source, by name, behind what was written.
+            cut: Its number, one more than the last.
+            positions: The position of each source after what was written, by name.
         """
         ...
 
     def last_cut(self) -> tuple[int, Mapping[str, Position]] | None:
-        """Return the newest cut that is stored, with its positions; None if there is none."""
+        """Return the newest stored cut with its positions; None if there is none."""
         ...
 
 
@@ -222,8 +221,8 @@ def checked_position(position: Position, source: str) -> str:
         source: The name of the source, for the error.
 
     Raises:
-        PositionError: It is not a dict of JSON, is not the same when it is read again, or has
-            64 kB or more.
+        PositionError: The position is not a dict of JSON, does not survive a round trip, or has 64
+            kB or more.
     """
     remedy = "its source must return a dict of str, int, float, bool, None, lists and dicts"
     if not isinstance(position, dict):
@@ -254,7 +253,7 @@ def checked_position(position: Position, source: str) -> str:
 
 
 def is_deferred(function: Callable[..., Any]) -> bool:
-    """Return whether calling a function only makes a coroutine or a generator."""
+    """Return whether calling a function only creates a coroutine or a generator."""
     return any(
         kind(function) or kind(type(function).__call__)
         for kind in (
@@ -266,23 +265,23 @@ def is_deferred(function: Callable[..., Any]) -> bool:
 
 
 def write_to(sink: Sink, chunks: list[pa.RecordBatch]) -> None:
-    """Have a sink write chunks, and check that it has.
+    """Write chunks to a sink, and check that it did not defer the work.
 
     Raises:
-        SinkError: It may not have written everything.
+        SinkError: The sink may not have written everything.
     """
     write: Callable[[list[pa.RecordBatch]], object] = sink.write
     check_written(write(chunks))
 
 
 def check_written(result: object) -> None:
-    """Refuse what a call returned if the work may not be done yet.
+    """Refuse a result that indicates unfinished work.
 
     Args:
         result: What `write` of a sink, or the function of a sink, returned.
 
     Raises:
-        SinkError: It is an awaitable, a generator or another lazy iterator, or a future.
+        SinkError: The result is an awaitable, a generator or another lazy iterator, or a future.
     """
     if result is None or not (
         inspect.isawaitable(result)
@@ -299,9 +298,9 @@ def check_written(result: object) -> None:
     )
 
 
-# Errors. Each message holds the value, the limit and the remedy. Wrong settings raise `ConfigError`
-# and a missing package `MissingPackageError`, as everywhere in batchqueue. The errors here can be
-# pickled: they may come from another process.
+# Errors. Each message names the value, the limit and the remedy. Invalid settings raise
+# `ConfigError` and a missing package `MissingPackageError`, as everywhere in batchqueue. These
+# errors pickle, because they may come from another process.
 
 
 class PipelineError(BatchQueueError, RuntimeError):
@@ -313,7 +312,7 @@ class GraphError(PipelineError, ValueError):
 
 
 class StateError(PipelineError):
-    """A state machine was to take a step that its table does not have."""
+    """A state machine was asked for a step that its table does not allow."""
 
 
 class PositionError(PipelineError, ValueError):
@@ -345,13 +344,13 @@ class SinkError(PipelineError):
 
 
 class StageFailedError(PipelineError):
-    """An operator or a sink raised. The run has ended; the checkpoint is that of the last cut.
+    """An operator or a sink raised. The run has ended; the checkpoint holds the last cut.
 
     Its `__cause__` is the first error.
 
     Attributes:
         stage: The name of the stage.
-        position: Where the chunk that failed came from, for the message; None if not known.
+        position: The origin of the chunk that failed, for the message; None if unknown.
     """
 
     def __init__(self, message: str, stage: str = "", position: str | None = None) -> None:

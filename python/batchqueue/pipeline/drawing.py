@@ -27,7 +27,7 @@ def explained(graph: CompiledGraph) -> str:
 
 
 def order_of(graph: CompiledGraph, stage: StagePlan) -> str:
-    """Return the order in which a stage meets rows, as a user would say it."""
+    """Describe to a user the order in which a stage processes rows."""
     above = next((each for each in graph.stages if each.name == stage.upstream), None)
     before = "in order" if above is None else order_of(graph, above)
     if stage.workers == 1 or before == "in any order":
@@ -42,7 +42,7 @@ def order_of(graph: CompiledGraph, stage: StagePlan) -> str:
 
 
 def delivery_of(stage: StagePlan) -> str:
-    """Return what a sink does with rows that come again."""
+    """Return what a sink does with rows that are delivered again."""
     assert stage.sink is not None
     return "exactly once" if isinstance(stage.sink.sink, TransactionalSink) else "at least once"
 
@@ -73,7 +73,7 @@ def _steps_of(stage: StagePlan) -> str:
     return ", ".join([*key, *map(str, stage.steps)])
 
 
-# Where the boxes of a picture are: sources left, sinks right, branches below each other.
+# The layout of a picture: sources on the left, sinks on the right, branches stacked.
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Box:
     Attributes:
         name: Its name.
         column: How many arrows lead to it from its source.
-        row: Its row, from 0; a half one between two branches.
+        row: Its row, from 0; fractional if centred between two branches.
         stage: The stage, or None for a source.
         upstream: The name of the box that an arrow comes from, or None.
     """
@@ -96,7 +96,7 @@ class Box:
 
 
 def boxes_of(graph: CompiledGraph) -> Mapping[str, Box]:
-    """Return the boxes by name. A box stands in the middle of what follows from it."""
+    """Return the boxes by name, each centred on the boxes that follow it."""
     boxes: dict[str, Box] = {}
     next_row = 0
 
@@ -130,22 +130,22 @@ _WAITING = "#D55E00"
 
 
 class Activity(NamedTuple):
-    """What a source or stage does at the moment."""
+    """The current activity of a source or stage."""
 
     rows_per_s: float
-    """The rows that it emits, or writes, in a second."""
+    """The rows that it emits, or writes, per second."""
     queue_rows: int | None = None
-    """The rows in front of it and in its hands; None for a source."""
+    """The rows that it has queued or is processing; None for a source."""
     queue_limit_rows: int | None = None
     """The most rows that it holds; None for a source."""
     busy_ratio: float | None = None
-    """The share of its time that it works, 0 to 1; None for a source."""
+    """The share of time that it spends working, 0 to 1; None for a source."""
     waited_for_ratio: float = 0.0
-    """The share of the time that the box before it waits for it, 0 to 1."""
+    """The share of time that the box before it spends waiting for it, 0 to 1."""
     is_root: bool = False
-    """Whether it is what the boxes before it wait for."""
+    """Whether it is the root of what the boxes before it wait for."""
     note: str = ""
-    """What else to say of it, for instance why it pauses."""
+    """A remark, for example why it pauses."""
 
 
 def svg(title: str, graph: CompiledGraph, activity: Mapping[str, Activity] | None = None) -> str:
@@ -154,7 +154,7 @@ def svg(title: str, graph: CompiledGraph, activity: Mapping[str, Activity] | Non
     Args:
         title: Its title.
         graph: The graph, compiled.
-        activity: What the sources and stages do, by name. Default: None, the graph alone.
+        activity: The activity of the sources and stages, by name. Default: None, the graph alone.
     """
     boxes = boxes_of(graph)
     activity = activity or {}

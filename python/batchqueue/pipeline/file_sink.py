@@ -41,18 +41,18 @@ _REMEDIES = {
 
 
 class FileSink:
-    """Writes a file with each cut. Readers see the rows of all cuts, once, and nothing else.
+    """A sink that writes a file per cut. Readers see the rows of all cuts once, and nothing else.
 
     `pyarrow.dataset`, Spark, polars and DuckDB read the directory as it is. The file of a cut
-    appears by a rename, which is the commit as well: there is no moment at which a crash could
-    leave half a cut, or rows without their position. What is written is on the disk by then.
+    appears by a rename, which is also the commit: at no moment could a crash leave half a cut, or
+    rows without their position. The data has been synced to disk by then.
 
     The directory is local, or on a shared file system with locks and atomic renames. It belongs to
-    one pipeline, and one run at a time. Older files may be moved away or merged into others; the
+    one pipeline, and to one run at a time. Older files may be moved away or merged into others; the
     directory `_batchqueue` must stay.
 
     Attributes:
-        batch_rows: The rows that a write should have, if they are there.
+        batch_rows: The preferred number of rows per write, if available.
         directory: Where the files go, as an absolute path.
         format: The format of the files.
         compression: The compression that was given, or None.
@@ -69,7 +69,7 @@ class FileSink:
         compression: str | None = None,
         batch_rows: int = 2_000,
     ) -> None:
-        """Describe the sink. The directory is opened with the first call.
+        """Describe the sink. The first call opens the directory.
 
         Args:
             directory: Where the files go. Its parent must exist; the directory is created on
@@ -78,9 +78,9 @@ class FileSink:
             schema: The names and types that chunks must have. Default: None, those of the first
                 chunk, for this and all later runs.
             compression: Of Parquet ("snappy", "zstd", "none" ...) or Arrow ("lz4", "zstd").
-                Default: None, snappy for Parquet and nothing for Arrow.
-            batch_rows: Rows that a write should have, 1 to 1,000,000. Row groups are larger: up to
-                131,072 rows or 16 MB are kept in memory. Default: 2,000.
+                Default: None, snappy for Parquet and none for Arrow.
+            batch_rows: The preferred number of rows per write, 1 to 1,000,000. Row groups are
+                larger: up to 131,072 rows or 16 MB are kept in memory. Default: 2,000.
 
         Raises:
             ConfigError: A setting is invalid.
@@ -109,7 +109,7 @@ class FileSink:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._calls = threading.Lock()  # held by a call that writes
+        self._calls = threading.Lock()  # held during a call that writes
         self._thread: threading.Thread | None = None
         self._reset()
 
@@ -119,13 +119,13 @@ class FileSink:
         self._failure: BaseException | None = None
 
     def open(self, pipeline: str) -> None:
-        """Begin a run, and drop what a former run wrote and did not commit.
+        """Begin a run, and discard what an earlier run wrote but did not commit.
 
         Args:
             pipeline: The name of the pipeline, which the directory must belong to.
 
         Raises:
-            SinkError: The directory is in use, also by a call of a former run that hangs, belongs
+            SinkError: The directory is in use, possibly by a hung call of an earlier run, belongs
                 to another pipeline, or cannot be written.
         """
         if not self._calls.acquire(blocking=False):
@@ -142,7 +142,7 @@ class FileSink:
         self._opened()
 
     def close(self) -> None:
-        """End a run, and drop what was written and not committed."""
+        """End a run, and discard what was written but not committed."""
         # A thread that was left behind by a former run ends late.
         if self._thread in (None, threading.current_thread()) or not self._thread.is_alive():
             self._end()
@@ -151,7 +151,7 @@ class FileSink:
         if self._writer is not None:
             self._writer.abort()
         if self._directory is not None:
-            with suppress(OSError):  # the next run drops it
+            with suppress(OSError):  # the next run discards it
                 self._directory.pending.unlink(missing_ok=True)
             self._directory.release()
         self._reset()
@@ -160,8 +160,8 @@ class FileSink:
         """Add chunks to the file of the next cut.
 
         Raises:
-            SinkError: Their columns are not those of the files, or the directory cannot be written.
-                Nothing of this cut becomes visible; a new run writes it again.
+            SinkError: The columns differ from those of the files, or the directory cannot be
+                written. Nothing of this cut becomes visible; a new run writes it again.
         """
         directory = self._opened()
         with self._calls, self._failing():
@@ -176,8 +176,8 @@ class FileSink:
         """Make what was written visible, together with the cut.
 
         Raises:
-            CutError: The cut does not follow the last one that the directory has.
-            SinkError: The directory cannot be written, or a write before failed.
+            CutError: The cut does not follow the last one in the directory.
+            SinkError: The directory cannot be written, or an earlier write failed.
         """
         directory = self._opened()
         with self._calls, self._failing():
@@ -189,7 +189,7 @@ class FileSink:
             self._writer = None
 
     def last_cut(self) -> tuple[int, Mapping[str, Position]] | None:
-        """Return the newest cut that is stored, with its positions; None if there is none.
+        """Return the newest stored cut with its positions; None if there is none.
 
         Raises:
             SinkError: The directory is in use, belongs to another pipeline, or cannot be read.
@@ -228,7 +228,7 @@ class FileSink:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Have all later calls fail as well: rows of this cut may be missing in the file."""
+        """Make all later calls fail, too: rows of this cut may be missing from the file."""
         try:
             with self._named():
                 yield
@@ -249,7 +249,7 @@ class FileSink:
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
-    """Returns the columns without metadata, and nullable: later chunks may have nulls."""
+    """Return the columns without metadata, and nullable: later chunks may have nulls."""
     return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 
@@ -267,20 +267,20 @@ def _check_compression(compression: str | None, format: str) -> None:
         )
 
 
-# How a directory of files gets a cut: by a rename, so that it has all of the cut or nothing.
+# How a directory of files gets a cut: by a rename, so that it has the whole cut or none of it.
 #
-# Beside the files, `_batchqueue` holds what readers do not see:
+# Next to the files, `_batchqueue` holds what readers do not see:
 #
 # * `cut.json`: the last cut, its positions and its file, the pipeline, the format and the schema;
-# * `prepared.json`: the same of the cut that is being committed;
-# * `pending`: the file of that cut while it is written;
-# * `lock`, which is held while a sink is open.
+# * `prepared.json`: the same for the cut that is being committed;
+# * `pending`: the file of that cut while it is being written;
+# * `lock`: held while a sink is open.
 #
-# A commit writes `pending` and then `prepared.json` to the disk, and renames `pending` to its name
-# beside the other files: with this the cut has happened, for readers and for the next run. Last, it
-# renames `prepared.json` to `cut.json`. A cut without rows has no file, and happens with that.
-# A directory that is opened again finishes the commit if the file of `prepared.json` is there, and
-# drops it otherwise.
+# A commit syncs `pending` and then `prepared.json` to disk, and renames `pending` to its name next
+# to the other files. This is the commit point, for readers and for the next run. Last, it renames
+# `prepared.json` to `cut.json`, which is the commit point of a cut without rows, since that has no
+# file. Opening the directory again completes the commit if the file named in `prepared.json`
+# exists, and discards it otherwise.
 
 
 ROOM = "_batchqueue"
@@ -293,21 +293,21 @@ class Directory:
 
     Attributes:
         pending: Where to write the file of the next cut.
-        schema: The columns of its files; None if there is none yet.
+        schema: The columns of its files; None before the first.
     """
 
     def __init__(self, path: Path, pipeline: str, format: str, suffix: str) -> None:
-        """Open it, after a crash as well; create it if it is missing.
+        """Open the directory, recovering from a crash; create it if it is missing.
 
         Args:
             path: The directory; its parent must exist.
             pipeline: The name of the pipeline that it must belong to; empty for any.
             format: The format that its files must have.
-            suffix: The end of their names.
+            suffix: The suffix of their names.
 
         Raises:
-            SinkError: It is in use, or belongs to another pipeline, or holds other files.
-            OSError: It cannot be read or written.
+            SinkError: The directory is in use, belongs to another pipeline, or holds other files.
+            OSError: The directory cannot be read or written.
         """
         self._path, self._room = path, path / ROOM
         self._pipeline, self._format, self._suffix = pipeline, format, suffix
@@ -339,7 +339,7 @@ class Directory:
 
         Raises:
             CutError: The cut does not follow the last one.
-            OSError: It cannot be written; nothing is visible.
+            OSError: The directory cannot be written; nothing becomes visible.
         """
         last = self.last_cut()
         if cut != (last[0] if last else 0) + 1:
@@ -446,7 +446,7 @@ class Directory:
 
 
 def sync(path: Path) -> None:
-    """Return when the content of a file, or the entries of a directory, are on the disk."""
+    """Sync the content of a file, or the entries of a directory, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -471,13 +471,13 @@ def _lock(path: Path, directory: Path) -> int:
 
 def _unlock(descriptor: int, pid: int) -> None:
     try:
-        if os.getpid() == pid:  # a forked child has it open as well, and must not release it
+        if os.getpid() == pid:  # a forked child has it open, too, and must not release it
             fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
 
 
-# Writes a file of record batches, in row groups of a good size whatever the size of the chunks.
+# Writes a file of record batches, in row groups of a good size regardless of the chunk size.
 
 
 SUFFIXES = {"parquet": ".parquet", "arrow": ".arrow", "csv": ".csv"}
@@ -497,10 +497,10 @@ class FileWriter:
         """Create the file.
 
         Args:
-            path: Where; what is there is overwritten.
+            path: Its path; an existing file is overwritten.
             format: One of `SUFFIXES`.
             schema: The columns.
-            compression: Of Parquet and Arrow; None for the default of pyarrow.
+            compression: The codec for Parquet and Arrow; None for pyarrow's default.
 
         Raises:
             SinkError: The format has no type for a column.
@@ -513,13 +513,13 @@ class FileWriter:
         self._rows = self._bytes = 0
 
     def write(self, chunk: pa.RecordBatch) -> None:
-        """Take a chunk, which must have the columns of the file.
+        """Add a chunk, which must have the columns of the file.
 
         Raises:
-            SinkError: It has others.
+            SinkError: The chunk has other columns.
         """
         check_columns(chunk.schema, self.schema, str(self._path.parent.parent))
-        # Not the chunk: its schema may carry metadata, which differs from chunk to chunk.
+        # Not the chunk itself: its schema may carry metadata that differs from chunk to chunk.
         self._kept.append(pa.RecordBatch.from_arrays(chunk.columns, schema=self.schema))
         self._rows += chunk.num_rows
         self._bytes += chunk.nbytes
@@ -527,12 +527,12 @@ class FileWriter:
             self._write_group()
 
     def finish(self) -> None:
-        """Write what is kept, and the end of the file."""
+        """Write the buffered rows and the end of the file."""
         self._write_group()
         self._writer.close()
 
     def abort(self) -> None:
-        """Close the file, which is incomplete; what goes wrong is of no interest any more."""
+        """Close the incomplete file, ignoring errors."""
         self._kept.clear()
         with suppress(OSError, pa.ArrowException):
             self._writer.close()
@@ -562,7 +562,7 @@ def check_types(schema: pa.Schema, format: str, directory: str) -> None:
     """Refuse columns that a format has no type for.
 
     Raises:
-        SinkError: There is one.
+        SinkError: The format has no type for a column.
     """
     for field in schema:
         if format == "csv" and pa.types.is_nested(field.type):

@@ -1,4 +1,4 @@
-"""`Flow`: a graph from sources over operators to sinks, declared step by step."""
+"""`Flow`: a graph from sources through operators to sinks, declared step by step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ MAX_CHUNK_ROWS = 1_000_000
 
 
 class Flow:
-    """What comes out of a step. It never changes: each method returns a new one.
+    """The output of a step. It is immutable: each method returns a new flow.
 
-    Two methods called on the same flow make two branches, and each chunk goes to both. Branches do
-    not meet again: there are no joins, which are Spark's.
+    Calling two methods on the same flow makes two branches, and each chunk goes to both. Branches
+    never meet again: joins are left to Spark.
 
-    `Pipeline.source` makes the first one.
+    `Pipeline.source` returns the first flow.
     """
 
     def __init__(self, graph: "Graph", node: "GraphNode") -> None:
@@ -41,13 +41,13 @@ class Flow:
         Args:
             operation: A function that takes a `pyarrow.RecordBatch` and returns one, several, or
                 None for nothing; or an object with `process`, which serves a single worker.
-            workers: Threads that run it, 1 to 1024; another number than that of the stage before it
-                begins a new stage. Default: None, it joins the stage before it.
+            workers: Threads that run it, 1 to 1024; a number that differs from that of the
+                preceding stage starts a new stage. Default: None, it joins the preceding stage.
             schema: The schema of the result. It is checked in this process, and Spark needs it
-                where it cannot find it from an empty batch. Default: None, any.
+                where an empty batch does not reveal it. Default: None, any.
 
         Raises:
-            GraphError: `operation` is neither, or an object is to serve several workers or steps.
+            GraphError: `operation` is neither, or an object would serve several workers or steps.
             ConfigError: `workers` is out of range.
         """
         if workers is not None:
@@ -71,8 +71,8 @@ class Flow:
         """Keep some of the rows.
 
         Args:
-            keep: A pyarrow expression, as `pc.field("cents") > 0`; or a function that takes a
-                record batch and returns a boolean array with a value per row. Null means no.
+            keep: A pyarrow expression, such as `pc.field("cents") > 0`; or a function that takes a
+                record batch and returns a boolean array with a value per row. Null drops the row.
 
         Raises:
             GraphError: `keep` is neither.
@@ -91,7 +91,7 @@ class Flow:
         partitions: int | None = None,
         partition: Callable[[pa.RecordBatch], Any] | None = None,
     ) -> "Flow":
-        """Begin a stage where rows with equal keys meet the same worker, in order.
+        """Start a stage in which rows with equal keys go to the same worker, in order.
 
         Args:
             columns: The columns of the key, at least one unless `partition` is given.
@@ -99,7 +99,7 @@ class Flow:
                 `StageConfig` of the stage, or fewer if its `partition_count` is lower.
             partition: A function that takes a record batch and returns the partition of each row,
                 as an array of ints; it is taken modulo `partition_count` of the `StageConfig`, or
-                the workers if that has none. Default: None, a stable hash of the key.
+                the number of workers if that is not set. Default: None, a stable hash of the key.
 
         Raises:
             GraphError: There are neither columns nor a function, or a column is not a str.
@@ -116,16 +116,17 @@ class Flow:
         return self._then(KeyByStep(columns, partitions, partition))
 
     def aggregate(self, aggregation: Aggregation, spread: int = 1) -> "Flow":
-        """Aggregate rows in groups, in Rust; a batch with a row per group follows with each cut.
+        """Aggregate rows by group, in Rust; each cut emits a batch with a row per group.
 
-        A group occurs again with a later cut if it has new rows, with the values of these rows
-        alone. So its sink has to combine them, as `MetricsSink` does in its store.
+        A group with new rows is emitted again at a later cut, with the values of these rows alone,
+        so the sink has to combine them, as `MetricsSink` does in its store.
 
         Args:
-            aggregation: The keys and measures. `max_groups` bounds the memory: when there are as
+            aggregation: The keys and measures. `max_groups` bounds the memory: once there are that
                 many groups, they are emitted before the cut.
-            spread: Workers that aggregate parts of the rows, before one more merges them; 1 to
-                1024. Give more than one where a single thread is too slow. Default: 1.
+            spread: Workers that each aggregate a part of the rows, before one more worker merges
+                the results; 1 to 1024. Use more than one where a single thread is too slow.
+                Default: 1.
 
         Raises:
             GraphError: `aggregation` is not an `Aggregation`.
@@ -140,14 +141,14 @@ class Flow:
         return self._then(AggregateStep(aggregation, spread))
 
     def stateful(self, make: Callable[[], Operator], spark: Any = None) -> "Flow":
-        """Apply an operator with state; each worker has one.
+        """Apply a stateful operator, one instance per worker.
 
-        After `key_by` it sees all rows of its keys, in order. Its `snapshot` is part of each cut.
+        After `key_by`, it sees all rows of its keys, in order. Its `snapshot` is part of each cut.
 
         Args:
-            make: Makes an operator; it is called once for each worker.
-            spark: The `StatefulProcessor` that does the same on Spark. Default: None, the graph
-                does not run on Spark.
+            make: Makes an operator; called once per worker.
+            spark: The equivalent `StatefulProcessor` on Spark. Default: None, the graph does not
+                run on Spark.
 
         Raises:
             GraphError: `make` is not callable.
@@ -157,7 +158,7 @@ class Flow:
         return self._then(StatefulStep(make, spark))
 
     def stage(self, name: str, config: "StageConfig | None" = None) -> "Flow":
-        """Begin a stage: what follows runs in separate threads, behind a separate queue.
+        """Start a stage: the steps that follow run in separate threads, behind a separate queue.
 
         Args:
             name: Its name in statistics; printable characters, at least one.
@@ -203,21 +204,21 @@ class Flow:
 
 @dataclass(frozen=True, kw_only=True)
 class StageConfig:
-    """How a stage runs: how many workers it has, and how large its chunks are.
+    """The settings of a stage: its workers, and the size of its chunks.
 
     Attributes:
-        partition_count: Partitions of the stage, 1 to 1024: those that the keys of `key_by` are
-            hashed to, and the most workers of any stage, since each needs one. Default: None, one
-            per worker.
-        min_workers: The least workers that a stage of operators may have, at most `max_workers` and
-            `partition_count`: a graph that gives one fewer is refused. Default: 1.
-        max_workers: The workers of a stage whose first step names no other number, 1 to 1024: each
-            is a thread with its own instances of the operators. More than one needs operators that
-            may run concurrently. Sinks, and aggregations without a key, have one. Default: 1.
+        partition_count: Partitions of the stage, 1 to 1024: `key_by` hashes keys to them, and any
+            stage has at most this many workers, since each needs one. Default: None, one per
+            worker.
+        min_workers: The fewest workers that a stage of operators may have, at most `max_workers`
+            and `partition_count`: a graph that asks for fewer is refused. Default: 1.
+        max_workers: The workers of a stage whose first step does not set a number, 1 to 1024: each
+            is a thread with its own operator instances. More than one requires operators that may
+            run concurrently. Sinks, and aggregations without a key, have one. Default: 1.
         chunk_rows: The most rows of a chunk, 1 to 1,000,000. Chunks also stay below 1 MB, except
             for a single row that is larger. On Spark, see `Pipeline(stage=...)`. Default: 500.
-        keep_order: Whether several workers keep the order of each partition of the source, by
-            sending all its chunks to one worker. Default: False, chunks go to any worker.
+        keep_order: Whether a stage with several workers keeps the order of each source partition,
+            by sending all its chunks to one worker. Default: False, chunks go to any worker.
 
     Raises:
         ConfigError: A number is out of range; the message names the setting and its limit.
@@ -244,11 +245,11 @@ class StageConfig:
 
     @property
     def workers(self) -> int:
-        """The workers of a stage that is given no other number: each has a partition."""
+        """The workers of a stage that does not set a number; each has a partition."""
         return min(self.max_workers, self.partition_count or self.max_workers)
 
 
-# The steps of a graph, as they were declared. They do nothing; a runner gives them a meaning.
+# The steps of a graph, as they were declared. They do nothing until a runner interprets them.
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,7 +277,7 @@ class MapStep:
 
 @dataclass(frozen=True, eq=False)
 class FilterStep:
-    """Which rows stay: a pyarrow expression, or a function of a record batch."""
+    """The rows to keep: a pyarrow expression, or a function of a record batch."""
 
     keep: pc.Expression | Callable[[pa.RecordBatch], Any]
 
@@ -286,7 +287,7 @@ class FilterStep:
 
 @dataclass(frozen=True, eq=False)
 class KeyByStep:
-    """From here on, rows with equal values in these columns meet the same worker, in order."""
+    """From here on, rows with equal values in these columns go to the same worker, in order."""
 
     columns: tuple[str, ...]
     partitions: int | None
@@ -298,7 +299,7 @@ class KeyByStep:
 
 @dataclass(frozen=True, eq=False)
 class AggregateStep:
-    """A row per group, with each cut."""
+    """An aggregation, which emits a row per group at each cut."""
 
     aggregation: Aggregation
     spread: int
@@ -309,7 +310,7 @@ class AggregateStep:
 
 @dataclass(frozen=True, eq=False)
 class StatefulStep:
-    """An operator with state, made once for each worker."""
+    """A stateful operator, made once per worker."""
 
     make: Callable[[], Operator]
     spark: Any
@@ -331,7 +332,7 @@ class StageStep:
 
 @dataclass(frozen=True, eq=False)
 class SinkStep:
-    """The end."""
+    """The end of a branch: a sink."""
 
     sink: Sink
     name: str
@@ -354,7 +355,7 @@ Step = (
 
 @dataclass(frozen=True, eq=False)
 class GraphNode:
-    """A step and the one before it; sources have none before them."""
+    """A step and its predecessor; sources have none."""
 
     step: Step
     parent: "GraphNode | None"
@@ -378,7 +379,7 @@ def _name_of(value: object) -> str:
 
 
 class Graph:
-    """The sources and sinks that were declared for one pipeline, in that order."""
+    """The sources and sinks declared for one pipeline, in declaration order."""
 
     def __init__(self) -> None:
         self.sources: list[GraphNode] = []
@@ -408,7 +409,7 @@ class Graph:
         return node
 
     def unused_name(self, given: str | None, default: str) -> str:
-        """Reserve the name of a stage: the given one, or the default with a number if need be."""
+        """Reserve the name of a stage: the given one, or the default, numbered if necessary."""
         if given is not None:
             check_name(given)
             if given in self._names:
@@ -427,10 +428,10 @@ class Graph:
         return name
 
     def check_new(self, part: object, remedy: str) -> None:
-        """Refuse a source, sink or operator that is in the graph already: two threads would use it.
+        """Refuse a source, sink or operator that is already in the graph: two threads would use it.
 
         Raises:
-            GraphError: It is.
+            GraphError: It is already in the graph.
         """
         if any(part is _part_of(node.step) for node in self._nodes):
             raise GraphError(f"{part!r} is in the graph already; {remedy}")
@@ -460,10 +461,10 @@ def _part_of(step: Step) -> object:
 
 
 def check_name(name: object) -> None:
-    """Refuse what cannot be a name.
+    """Refuse an invalid name.
 
     Raises:
-        ConfigError: It is not a str of printable characters, or is empty.
+        ConfigError: The name is not a str of printable characters, or is empty.
     """
     if not isinstance(name, str) or not name or not name.isprintable():
         raise ConfigError(f"the name is {name!r}; give printable characters, at least one")

@@ -23,18 +23,17 @@ _Result = TypeVar("_Result")
 
 
 class Chain:
-    """Neighbouring operators, applied one after the other without a queue in between.
+    """Adjacent operators, applied one after the other without a queue in between.
 
     A chain belongs to one worker: its methods must not be called concurrently. It makes its own
-    instances of stateful operators. Operators are never given an empty batch.
+    instances of stateful operators. Operators never get an empty batch.
 
-    What an operator raises is raised as `OperatorError`, with the operator's own error as its
-    `__cause__`. After an error the chain is not usable any more, because an operator may have seen
-    half of a chunk.
+    An exception of an operator is raised as `OperatorError`, with the original as its `__cause__`.
+    After an error the chain is unusable, because an operator may have seen half of a chunk.
 
     Attributes:
         has_state: Whether a cut needs a snapshot.
-        keeps_rows: Whether rows may wait for `flush`.
+        keeps_rows: Whether it may hold rows until `flush`.
 
     Example:
         >>> import pyarrow as pa
@@ -47,10 +46,10 @@ class Chain:
     """
 
     def __init__(self, steps: "Sequence[ChainStep]") -> None:
-        """Make the operators.
+        """Create the operators.
 
         Raises:
-            GraphError: A step does not belong into a chain, or made something that is not an
+            GraphError: A step does not belong in a chain, or made something that is not an
                 operator.
             OperatorError: The function of a stateful step raised.
         """
@@ -60,7 +59,7 @@ class Chain:
         self.keeps_rows = any(operator.keeps_rows for operator in self._operators)
 
     def process(self, chunk: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """Return what follows from a chunk; no batch is empty.
+        """Return the output for a chunk, without empty batches.
 
         Raises:
             OperatorError: An operator raised, or returned something invalid.
@@ -70,18 +69,18 @@ class Chain:
     def flush(self) -> list[pa.RecordBatch]:
         """Return what should not wait any longer, before a cut and at the end.
 
-        What an operator emits passes through those behind it, before these are flushed.
+        The output of an operator passes through the operators after it before they are flushed.
 
         Raises:
-            OperatorError: As `process`.
+            OperatorError: See `process`.
         """
         return list(self.flushed())
 
     def outputs(self, chunk: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-        """Return what `process` returns, one by one: a generator of an operator need not end first.
+        """Return the output of `process` lazily, as operators yield it.
 
-        Take all of it before the next call of the chain. If no operator has more than one output,
-        it is a tuple of at most one batch.
+        Consume the output before the next call to the chain. If no operator has more than one
+        output, it is a tuple of at most one batch.
         """
         for place, operator in enumerate(self._operators):
             if not chunk.num_rows:
@@ -100,7 +99,7 @@ class Chain:
         return (chunk,) if chunk.num_rows else ()
 
     def flushed(self) -> Iterator[pa.RecordBatch]:
-        """Return what `flush` returns, one by one. Take all of it before the next call."""
+        """Return the output of `flush` lazily. Consume it before the next call."""
         for place, operator in enumerate(self._operators):
             for batch in _guarded(operator, operator.flush, " in flush"):
                 yield from self._from(place + 1, iter((batch,)))
@@ -118,10 +117,11 @@ class Chain:
         return packed([operator.name for operator in self._stateful], states)
 
     def restore(self, state: bytes) -> None:
-        """Give all operators the state of a former snapshot, before the first chunk.
+        """Restore all operators from an earlier snapshot, before the first chunk.
 
         Raises:
-            CutError: It belongs to another chain, or is damaged; no operator has been restored.
+            CutError: The snapshot belongs to another chain, or is damaged; no operator has been
+                restored.
             OperatorError: An operator raised.
         """
         states = unpacked([operator.name for operator in self._stateful], state)
@@ -147,11 +147,11 @@ class Chain:
             _called(operator, operator.resume, "on_resume")
 
     def _from_each(self, place: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Return what follows from the batches that the operator at a place returned."""
+        """Return the output of the chain for batches that the operator at an index returned."""
         return self._from(place + 1, _guarded(self._operators[place], lambda: batches, ""))
 
     def _from(self, place: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Return what the operators from a place on make of batches, depth first."""
+        """Return the output of the operators from an index on for some batches, depth first."""
         # Not recursive: a chain may have more operators than Python allows nested calls.
         levels = [batches]
         while levels:
@@ -171,16 +171,16 @@ ChainStep: TypeAlias = "MapStep | FilterStep | StatefulStep | AggregateStep | Pa
 
 
 Outputs: TypeAlias = pa.RecordBatch | Iterator[pa.RecordBatch] | None
-"""What follows from a chunk: a batch, as from most operators, several lazily, or nothing."""
+"""The output for a chunk: a batch, as from most operators, several lazily, or nothing."""
 
 
 class ChainedOperator:
-    """An operator inside a chain. What it raises is wrapped by the chain.
+    """An operator inside a chain, which wraps its exceptions.
 
     Attributes:
         name: The step as the graph declares it; part of the snapshot.
-        has_state: Whether `snapshot` and `restore` mean something.
-        keeps_rows: Whether rows may stay in it until `flush`.
+        has_state: Whether it supports `snapshot` and `restore`.
+        keeps_rows: Whether it may hold rows until `flush`.
     """
 
     has_state = False
@@ -190,7 +190,7 @@ class ChainedOperator:
         self.name = name
 
     def process(self, chunk: pa.RecordBatch) -> Outputs:
-        """Return what follows from a chunk."""
+        """Return the output for a chunk."""
         raise NotImplementedError
 
     def flush(self) -> Iterator[pa.RecordBatch]:
@@ -205,20 +205,20 @@ class ChainedOperator:
         raise NotImplementedError
 
     def restore(self, state: bytes) -> None:
-        """Take the state of a former snapshot."""
+        """Restore the state of an earlier snapshot."""
         raise NotImplementedError
 
     def pause(self, reason: str) -> None:
-        """Take note that the input pauses."""
+        """Handle a pause of the input."""
 
     def resume(self) -> None:
-        """Take note that the input continues."""
+        """Handle the end of a pause."""
 
 
 def _guarded(
     operator: ChainedOperator, begin: Callable[[], Outputs], where: str
 ) -> Iterator[pa.RecordBatch]:
-    """Return the batches of an operator; what it raises between them is wrapped."""
+    """Return the batches of an operator, wrapping exceptions raised between them."""
     batches: Iterator[pa.RecordBatch] | None = None
     while True:
         try:
@@ -276,7 +276,7 @@ def _operator(step: Any) -> ChainedOperator:
     raise GraphError(f"{name} cannot run inside a chain; it begins or ends a stage")
 
 
-# The snapshot of a chain: the states of its operators, with their names, in one piece of bytes.
+# The snapshot of a chain: the states of its operators, with their names, in one bytes object.
 
 
 _VERSION = 1
@@ -284,17 +284,17 @@ _FORMAT = "batchqueue.chain"
 
 
 def packed(names: Sequence[str], states: Sequence[bytes]) -> bytes:
-    """Return the states of operators as bytes: a line of JSON, and the states behind it."""
+    """Return the states of operators as bytes: a line of JSON followed by the states."""
     operators = [[name, len(state)] for name, state in zip(names, states, strict=True)]
     header = {"format": _FORMAT, "version": _VERSION, "operators": operators}
     return b"".join([json.dumps(header).encode(), b"\n", *states])
 
 
 def unpacked(names: Sequence[str], data: bytes) -> list[bytes]:
-    """Return the states again.
+    """Return the states that were packed.
 
     Args:
-        names: The operators that want their states.
+        names: The names of the operators to restore.
         data: What `packed` returned.
 
     Raises:
@@ -348,18 +348,18 @@ def _listed(names: Sequence[str]) -> str:
     return f"[{', '.join(names)}]"
 
 
-# `aggregate` in a chain: in one worker, or in several whose partials one more merges.
+# `aggregate` in a chain: in one worker, or in several whose partials another merges.
 
 
 _NEVER_MS = 1e12
-"""The flush period: the flush of the chain decides, not the time."""
+"""The flush period: effectively never, since the chain decides when to flush."""
 
 
 @dataclass(frozen=True, eq=False)
 class PartialAggregateStep:
     """The first half of a spread aggregation: `spread` workers merge parts of the rows.
 
-    The second half is an `AggregateStep` without a spread, of the partials.
+    The second half is an `AggregateStep` over the partials, without a spread.
     """
 
     aggregation: Aggregation
@@ -372,7 +372,7 @@ class PartialAggregateStep:
 class AggregateOperator(ChainedOperator):
     """Merges rows, and partials, until `flush`; groups are emitted earlier if there are too many.
 
-    It has no state at a cut, because it is flushed before.
+    It has no state at a cut, because it is flushed first.
     """
 
     keeps_rows = True
@@ -385,7 +385,7 @@ class AggregateOperator(ChainedOperator):
         self._aggregator = self._new()
 
     def process(self, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Merge the rows; return groups only where there would be too many."""
+        """Merge the rows; return groups only if there would be too many."""
         self._aggregator.update(chunk)
         early = self._early.copy()
         self._early.clear()
@@ -393,7 +393,7 @@ class AggregateOperator(ChainedOperator):
             yield partials if self._emits_partials else self._merged(partials)
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Return all groups, and begin anew."""
+        """Return all groups, and start over."""
         if len(self._aggregator):
             if self._emits_partials:
                 groups = self._aggregator.partials()
@@ -420,7 +420,7 @@ class AggregateOperator(ChainedOperator):
 
 
 class FilterOperator(ChainedOperator):
-    """Keeps the rows for which an expression or a function says true; null means no."""
+    """Keeps the rows for which an expression or a function is true; null drops the row."""
 
     def __init__(self, name: str, keep: pc.Expression | Callable[[pa.RecordBatch], Any]) -> None:
         super().__init__(name)
@@ -446,9 +446,9 @@ class FilterOperator(ChainedOperator):
 def _evaluated(expression: pc.Expression, chunk: pa.RecordBatch) -> pa.ChunkedArray:
     """Return the value of an expression for each row.
 
-    `RecordBatch.filter` would do it in threads of pyarrow, and not for all types of columns.
+    `RecordBatch.filter` would run in pyarrow's threads, and does not support all column types.
     """
-    # Imported here: it imports pandas, if that is installed, which takes seconds.
+    # Imported here, because it imports pandas if installed, which takes seconds.
     from pyarrow import acero
 
     table = pa.Table.from_batches([chunk])
@@ -491,7 +491,7 @@ class FunctionOperator(ChainedOperator):
 
 
 class ObjectOperator(FunctionOperator):
-    """An object with `process`, and whatever else of `contract.Operator` it has."""
+    """An object with `process` and any optional methods of `contract.Operator`."""
 
     def __init__(self, name: str, operation: Any, schema: pa.Schema | None = None) -> None:
         super().__init__(name, operation.process, schema)
@@ -525,7 +525,7 @@ class ObjectOperator(FunctionOperator):
         return state
 
     def restore(self, state: bytes) -> None:
-        """Give the object its state."""
+        """Restore the state of the object."""
         assert self._restore is not None
         self._restore(state)
 
@@ -562,7 +562,7 @@ def batches_of(operator: str, result: Any) -> Iterator[pa.RecordBatch]:
     """Return the record batches of what `process` or `flush` returned, lazily.
 
     Raises:
-        OperatorError: It is neither a batch, a table, an iterable of these, nor None.
+        OperatorError: The result is neither a batch, a table, an iterable of these, nor None.
     """
     if result is None:
         return
@@ -584,7 +584,7 @@ def check_schema(operator: str, batch: pa.RecordBatch, wanted: pa.Schema) -> Non
     """Refuse a batch whose columns differ from the declared ones; metadata may differ.
 
     Raises:
-        OperatorError: They differ; the message says in what.
+        OperatorError: The columns differ; the message says how.
     """
     if batch.schema.equals(wanted):
         return
@@ -599,13 +599,13 @@ def row_values(operator: str, given: Any, rows: int, wanted: str) -> pa.Array:
     """Return what a function returned for the rows of a chunk, as one array.
 
     Args:
-        operator: Whose function it is.
+        operator: The operator whose function it is.
         given: A pyarrow array, chunked or not, or what `pa.array` takes: numpy, pandas, a list.
         rows: The rows of the chunk.
         wanted: The remedy for the errors.
 
     Raises:
-        OperatorError: It is not an array, or not of that length.
+        OperatorError: The result is not an array, or not of that length.
     """
     if isinstance(given, pa.ChunkedArray):
         values = given.combine_chunks()

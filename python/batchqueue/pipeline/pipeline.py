@@ -1,4 +1,4 @@
-"""`Pipeline`: a graph with a name, and the settings that all of its runs share."""
+"""`Pipeline`: a named graph, with the settings that all of its runs share."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -39,23 +39,22 @@ class Pipeline:
 
         Args:
             name: The name in checkpoints, statistics and logs; printable characters.
-            checkpoint: A directory for the positions and the state of the last cuts. It is made if
-                it is missing, and belongs to one pipeline. Needed if a stage has state and a sink
-                is transactional. Default: None, a run starts at the beginning of its sources, or
-                where a transactional sink says.
-            stage: The settings of stages that are given none. Default: None,
-                `StageConfig()`; on Spark, operators then get batches as Spark makes them, and
-                otherwise chunks of `chunk_rows`.
+            checkpoint: A directory for the positions and the state of the last cuts. It is created
+                if missing, and belongs to one pipeline. Required if a stage has state and a sink is
+                transactional. Default: None, a run starts at the beginning of its sources, or where
+                a transactional sink left off.
+            stage: The settings of stages without their own. Default: None, `StageConfig()`; on
+                Spark, operators then get Spark's own batches, and otherwise chunks of `chunk_rows`.
             backpressure: When stages signal that they are under pressure, and which sources obey.
                 Refused on Spark, where no stage signals. Default: None, `BackpressureConfig()`.
             skew: When partitions of a source count as hot. Refused on Spark, which balances them
                 itself. Default: None, `SkewDetectionConfig()`.
-            cut_interval_s: Seconds between two cuts, at least 0.1. After a crash, what came after
-                the last cut is read again. On Spark, epochs take the place of cuts: see
-                `trigger_ms`. Default: 5.
+            cut_interval_s: Seconds between cuts, at least 0.1. After a crash, what came after the
+                last cut is read again. On Spark, epochs take the place of cuts: see `trigger_ms`.
+                Default: 5.
             max_bytes: The most bytes of data in all stages together, at least 1 MB; each may hold
-                an equal share of it. One chunk always passes, however large. On Spark,
-                `max_epoch_bytes` counts. Default: 256 MB.
+                an equal share of it. One chunk always fits, however large. On Spark,
+                `max_epoch_bytes` applies instead. Default: 256 MB.
 
         Raises:
             ConfigError: A setting is invalid.
@@ -80,11 +79,11 @@ class Pipeline:
 
     @property
     def graph(self) -> Graph:
-        """What has been declared."""
+        """The sources, steps and sinks declared so far."""
         return self.settings.graph
 
     def source(self, source: Source, *, name: str | None = None) -> Flow:
-        """Begin with a source.
+        """Add a source, and return its flow.
 
         Args:
             source: What to read, for instance `FileSource("orders/*.parquet")`.
@@ -96,10 +95,10 @@ class Pipeline:
         return Flow(self.graph, self.graph.add_source(source, name))
 
     def on_spark(self, spark: "SparkSession", **options: Any) -> SparkPipeline:
-        """Return the same graph as queries of Spark; nothing runs yet.
+        """Return the same graph as Spark queries; nothing runs yet.
 
         Args:
-            spark: The session that runs it.
+            spark: The session that runs them.
             options: `checkpoint`, `trigger_ms`, `target_epoch_ms` and others, see `SparkOptions`;
                 and those of `MetricsWriter`, such as `onNewQuery`, for its exactly-once sinks.
 
@@ -132,24 +131,24 @@ class Pipeline:
         return PipelineRun(self.settings)
 
     def run(self, timeout: float | None = None, *, grace: float = 30) -> RunSummary:
-        """Run in this process until the sources end, or SIGTERM or Ctrl-C.
+        """Run in this process until the sources end, or until SIGTERM or Ctrl-C.
 
-        These signals are handled if this is the main thread. After the first, nothing more is read,
-        and what was read is handled and becomes part of a last cut. A second one gives that up: the
-        cut before stands.
+        The signals are handled if this is the main thread. After the first, nothing more is read,
+        and what was read is processed and included in a last cut. A second signal abandons that,
+        and the previous cut stands.
 
         Args:
             timeout: Stop after this many seconds, as after a signal. Default: None, no limit.
-            grace: Seconds from a signal, or the timeout, to the end. If they are not enough, for
+            grace: Seconds from a signal or the timeout to the end. If that is not enough, for
                 instance because a sink hangs, the last cut stands, what came after it is read again
                 by the next run, and the summary is not `complete`. Default: 30.
 
         Returns:
-            What the run has done.
+            A summary of the run.
 
         Raises:
             ConfigError: A setting is invalid.
-            GraphError: As `start`, which raises further errors.
+            GraphError: See `start`, which raises further errors.
             StageFailedError: An operator, a sink or a source raised.
 
         Example:
@@ -169,7 +168,7 @@ class Pipeline:
         return run_in_foreground(self.settings, timeout, grace)
 
     def explain(self) -> str:
-        """Return the graph as text: a line per source, stage and sink, and what each promises.
+        """Return the graph as text: a line per source, stage and sink, with its guarantees.
 
         Raises:
             GraphError: The graph cannot run.
@@ -177,7 +176,7 @@ class Pipeline:
         return explained(self.compiled())
 
     def picture(self, path: LocalPath) -> None:
-        """Draw the graph. `PipelineRun.picture` draws what it does at a moment, too.
+        """Draw the graph. `PipelineRun.picture` also draws its current activity.
 
         Args:
             path: The SVG file to write.

@@ -28,7 +28,7 @@ _P = ("partition",)
 
 
 class PipelineMetric(Enum):
-    """The metrics of a stage or source. What is not known is missing, never 0."""
+    """The metrics of a stage or source. Unknown values are omitted, never 0."""
 
     ROWS_IN = _spec("rows_in_total", "rows", "rows that it accepted", _COMES_IN)
     ROWS_OUT = _spec("rows_out_total", "rows", "rows that it emitted or stored", _ENDS)
@@ -79,13 +79,13 @@ OfStage = tuple[str, Sample]
 """The name of a stage, and a sample of it, without the labels `pipeline` and `stage`."""
 
 _WHOLE_RUN = ""
-"""The stage of a metric that is of the run, and of none of its stages."""
+"""The stage name of a metric of the whole run."""
 
 
 class PipelineCollector(MetricCollector):
     """A collector for `prometheus_client`, which reads a run at each scrape.
 
-    See `PipelineMetric` for the names. It works after the end of the run, too.
+    See `PipelineMetric` for the names. It also works after the run has ended.
 
     Example:
         REGISTRY.register(PipelineCollector(run))
@@ -114,7 +114,7 @@ class PipelineCollector(MetricCollector):
 
 
 def samples_of_run(run: PipelineRun) -> Iterator[OfStage]:
-    """Return the samples of a run, each with its stage. What is not known has none."""
+    """Return the samples of a run, each with its stage. Unknown values have none."""
     stats = run.stats()
     yield _WHOLE_RUN, (PipelineMetric.CUTS, (), stats.cuts_total)
     if stats.cut_seconds is not None:
@@ -125,7 +125,7 @@ def samples_of_run(run: PipelineRun) -> Iterator[OfStage]:
         yield name, (PipelineMetric.ROWS_OUT, (), source.rows_out_total)
         yield name, (PipelineMetric.BYTES_OUT, (), source.bytes_out_total)
         for reason, seconds in source.paused_seconds_total.items():
-            if reason != PAUSE_REASON:  # of those there are samples by stage
+            if reason != PAUSE_REASON:  # reported by stage
                 yield name, (PipelineMetric.PAUSED_SECONDS, (reason,), seconds)
     for name, stage in stats.stages.items():
         yield name, (PipelineMetric.ROWS_IN, (), stage.rows_in_total)
@@ -137,7 +137,7 @@ def samples_of_run(run: PipelineRun) -> Iterator[OfStage]:
 
 
 def samples_of(metrics: StageMetrics) -> Iterator[Sample]:
-    """Return the samples of a stage. What is not known has none.
+    """Return the samples of a stage. Unknown values have none.
 
     Example:
         for metric, labels, value in samples_of(controller.metrics("totals")):

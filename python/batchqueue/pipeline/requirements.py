@@ -1,4 +1,4 @@
-"""Checks that pyarrow is here and new enough, before anything that imports it."""
+"""A check that pyarrow is installed and recent enough, before anything imports it."""
 
 from batchqueue.base.checks import install_command
 from batchqueue.exceptions import MissingPackageError
@@ -6,7 +6,7 @@ from batchqueue.exceptions import MissingPackageError
 __all__ = ["MissingPackageError"]
 
 _LEAST = 20
-"""The first version that reads JSON lines in a stream."""
+"""The first version that can stream JSON lines."""
 
 try:
     import pyarrow

@@ -1,6 +1,6 @@
-"""`RunSettings`: what `Pipeline` hands to the runner, in this process or on Spark.
+"""`RunSettings`: what `Pipeline` passes to the runner, in this process or on Spark.
 
-`SparkOptions` is what `Pipeline.on_spark` was given besides.
+`SparkOptions` holds the options of `Pipeline.on_spark`.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class RunSettings:
         name: The name in checkpoints, statistics and logs.
         graph: The sources, operators and sinks. A process has one run of a graph at a time.
         checkpoint: The directory of the last cuts; None for nowhere.
-        stage: The settings of stages that are given none; None for the defaults.
+        stage: The settings of stages without their own; None for the defaults.
         backpressure: When stages are under pressure; None for the defaults.
         skew: When partitions are hot; None for the defaults.
         cut_interval_s: Seconds between two cuts.
@@ -72,7 +72,7 @@ Gate = Literal["credit", "signal", "both"]
 _GATES: tuple[str, ...] = get_args(Gate)
 
 STALE_INTERVALS = 3
-"""Check intervals after which what was read last counts as not known."""
+"""Check intervals after which the last reading counts as unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,26 +84,26 @@ class BackpressureConfig:
     are below `release_ratio` of their thresholds.
 
     Attributes:
-        enabled: Whether pressure is computed. Without it nothing is ever slowed down by a signal;
-            bounded queues and the limit on bytes still are. Default: True.
-        queue_size_threshold: Rows that a stage has accepted and not completed, at least 1. Default:
+        enabled: Whether pressure is computed. If not, signals never slow anything down; bounded
+            queues and the byte limit still do. Default: True.
+        queue_size_threshold: Rows that a stage has accepted but not completed, at least 1. Default:
             1000.
-        lag_threshold: Rows that a stage has still to read, at least 1. Default: 5000.
+        lag_threshold: Rows that a stage still has to read, at least 1. Default: 5000.
         slow_down_factor_step: The slow-down factor is a multiple of this, from 0.001 to 1. Default:
             0.1.
         release_ratio: The share of both thresholds below which backpressure ends, above 0 and below
             1. The slow-down factor falls from 1 at this share to 0 at the threshold. Default: 0.7.
         early_warning_ratio: The pressure above which a stage warns before backpressure is active,
             above 0 and at most 1. Default: 0.8.
-        check_interval_s: Seconds between two checks, at least 0.01. What is older than three of
-            them counts as not known. Default: 0.5.
-        gate: What the signal does to the sources. "credit": it only informs. Bounded queues hold
-            them back, `PushSource` included, and the thresholds by default are less than a fast
-            sink handles between two checks; producers outside of the pipeline ask
+        check_interval_s: Seconds between two checks, at least 0.01. A reading older than three
+            intervals counts as unknown. Default: 0.5.
+        gate: How the signal affects the sources. "credit": it only informs. Bounded queues hold the
+            sources back, `PushSource` included, and the default thresholds are below what a fast
+            sink handles between two checks; producers outside the pipeline call
             `PipelineRun.check_backpressure_before_produce`. "both": sources do not plan on an early
-            warning or at a slow-down factor of 0, and else plan as much as their limit times the
-            factor. "signal": the same, and they do not plan for as long as backpressure is active.
-            Default: "credit".
+            warning or at a slow-down factor of 0, and otherwise plan up to their limit times the
+            factor. "signal": the same, and they do not plan while backpressure is active. Default:
+            "credit".
 
     Raises:
         ConfigError: A setting is invalid; the message names it and its limit.
@@ -150,13 +150,12 @@ SINK_OPTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class SparkOptions:
-    """How a pipeline runs on Spark.
+    """The settings of a pipeline on Spark.
 
     Attributes:
         checkpoint: A directory for the checkpoints of all queries; a path of Spark, such as
             "s3a://bucket/revenue". Default: None, `spark` in the checkpoint of the pipeline.
-        trigger_ms: Milliseconds between the beginnings of two epochs. Default: 0, one follows the
-            other.
+        trigger_ms: Milliseconds between the starts of two epochs. Default: 0, back to back.
         target_epoch_ms: Milliseconds that an epoch should take, 1 to 3,600,000. Default: 2,000.
         first_epoch_rows: Rows of the first epoch after each start. Default: 10,000.
         max_epoch_rows: The most rows of an epoch. Default: 10,000,000.
@@ -183,7 +182,7 @@ class SparkOptions:
         """Check the options of `on_spark`.
 
         Raises:
-            ConfigError: An option is invalid or not known.
+            ConfigError: An option is invalid or unknown.
         """
         own = {field.name for field in fields(cls)} - {"sink"}
         for name in options:

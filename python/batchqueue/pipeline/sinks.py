@@ -25,11 +25,11 @@ _MOST_ROWS = 1_000_000
 class FunctionSink:
     """A sink that calls a function with a list of chunks.
 
-    After a crash, chunks since the last cut come again. `chunk_origin` says where a chunk came
-    from, so that the function can recognise it.
+    After a crash, chunks since the last cut are delivered again. `chunk_origin` returns where a
+    chunk came from, so that the function can recognise it.
 
     Attributes:
-        batch_rows: The rows that a call should have, if they are there.
+        batch_rows: The preferred number of rows per call, if available.
 
     Example:
         >>> from batchqueue.pipeline import FunctionSink, IterableSource, Pipeline
@@ -49,9 +49,9 @@ class FunctionSink:
         """Make a sink.
 
         Args:
-            function: Gets one or more chunks, in order. Calls are never concurrent. What it raises
+            function: Gets one or more chunks, in order. Calls are never concurrent. Any exception
                 ends the run.
-            batch_rows: The rows that a call gets if they are there already, 1 to 1,000,000. A call
+            batch_rows: The preferred number of rows per call, if available, 1 to 1,000,000. A call
                 never waits for them. Default: 500.
 
         Raises:
@@ -83,8 +83,8 @@ class FunctionSink:
 
 # `MetricsSink`: merges chunks as metrics into a store, each exactly once.
 #
-# The store has a mark with the number of the last cut, and in the description of the sink the
-# positions of it. Both are raised in the transaction that stores the metrics.
+# The store has a mark with the number of the last cut, and the description of the sink has the
+# positions of that cut. The transaction that stores the metrics advances both.
 
 
 _MARK = "pipeline"
@@ -94,17 +94,18 @@ _POSITIONS = "positions"
 class MetricsSink:
     """A sink that merges chunks as metrics into a store, so that each counts exactly once.
 
-    What comes between two cuts is merged in memory, a partial per metric and key, and is stored
-    with the cut, in one transaction. What a crash leaves over comes again, and counts once.
+    Metrics that arrive between two cuts are merged in memory, a partial per metric and key, and
+    stored with the cut in one transaction. Chunks lost in a crash are delivered again, and count
+    once.
 
-    A sink id belongs to one pipeline. Others are refused, because their metrics would count beside
-    those that are stored; so are metrics whose columns have changed.
+    A sink id belongs to one pipeline. Other pipelines are refused, because their metrics would be
+    added to the stored ones; so are metrics whose columns have changed.
 
     Attributes:
         store: Where it writes.
         to_metrics: What turns chunks into metrics.
         sink_id: The sink that it writes for.
-        metrics: The types of metrics that were named.
+        metrics: The declared types of metrics.
 
     Example:
         >>> from batchqueue.aggregation import Aggregation, Count, CountMetrics, metric_type
@@ -136,12 +137,13 @@ class MetricsSink:
         sink_id: str = "default",
         metrics: Sequence[type[Metrics]] = (),
     ) -> None:
-        """Make a sink; the store is opened with the run.
+        """Make a sink; a run opens the store.
 
         Args:
             store: Where to write, for instance a `SqliteStore`.
-            to_metrics: Gets a chunk, and returns its metrics, in any number. Take their time from
-                the rows, not from the clock: a chunk that comes again must give the same metrics.
+            to_metrics: Gets a chunk, and returns any number of metrics. Take their time from the
+                rows, not from the clock: a chunk that is delivered again must give the same
+                metrics.
             sink_id: The sink to write for; "default" by default. Several sinks may share a store.
             metrics: The types of metrics that `to_metrics` returns. Only Spark needs them. Default:
                 none.
@@ -173,7 +175,7 @@ class MetricsSink:
         return f"MetricsSink({self.store!r}, sink_id={self.sink_id!r})"
 
     def open(self, pipeline: str) -> None:
-        """Prepare for a run of a pipeline, and forget what a former run did not commit."""
+        """Prepare for a run of a pipeline, and discard what an earlier run did not commit."""
         self._pipeline = pipeline
         self._buffer = None
 
@@ -194,8 +196,8 @@ class MetricsSink:
         Raises:
             ConfigError: The sink id belongs to another pipeline, group or job, or a metric has
                 changed its columns. Nothing was changed.
-            CutError: The store does not have the cut before: another run of the pipeline writes, or
-                the store was replaced. Nothing was changed.
+            CutError: The store does not have the previous cut: another run of the pipeline is
+                writing, or the store was replaced. Nothing was changed.
             StoreError: The store cannot be written.
         """
         partials = [] if self._buffer is None else self._buffer.drain()
@@ -212,7 +214,7 @@ class MetricsSink:
         self._sink.write_once(_MARK, cut, next_cut, **{_POSITIONS: dict(positions)})
 
     def last_cut(self) -> tuple[int, Mapping[str, Position]] | None:
-        """Return the newest cut that is stored, with its positions; None if there is none.
+        """Return the newest stored cut with its positions; None if there is none.
 
         Raises:
             ConfigError: The sink id belongs to another pipeline, group or job.

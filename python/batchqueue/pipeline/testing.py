@@ -40,13 +40,13 @@ def check_source(
 ) -> None:
     """Check that a source keeps the contract, by reading its whole input several times.
 
-    Give it a small input of several splits: a few hundred rows do. An unbounded source is read up
-    to its first empty plan, and its input must not change meanwhile. `commit` is called last.
+    Use a small input of several splits; a few hundred rows are enough. An unbounded source is read
+    up to its first empty plan, and its input must not change meanwhile. `commit` is called last.
 
     Args:
         source: The source.
-        rows: How many rows it must give. Default: None, any number above 0.
-        limits: The limits to plan with, each alone and all in turns, at least one. Default: from a
+        rows: The number of rows that it must return. Default: None, any number above 0.
+        limits: The limits to plan with, each alone and all in turn, at least one. Default: from a
             single row to everything.
 
     Raises:
@@ -74,7 +74,7 @@ def check_source(
     _check_end(probe, ends[-1], limits)
 
 
-# The steps that `check_source` repeats; each says what is wrong in a sentence, and where.
+# The steps that `check_source` repeats; each reports what is wrong, and where.
 
 
 _MOST_PLANS = 100_000
@@ -121,7 +121,7 @@ class Probe:
         return copy
 
     def position(self, position: Position, what: str) -> Position:
-        """Return a position as it comes back from a checkpoint."""
+        """Return a position as a checkpoint would return it."""
         try:
             restored: Position = json.loads(checked_position(position, self.source.name))
         except PositionError as error:
@@ -221,12 +221,12 @@ class Probe:
         return pa.Table.from_batches(batches, schema)
 
     def abandon(self, split: Split) -> None:
-        """Begin to read a split and drop it, as a run does that stops."""
+        """Start reading a split and drop it, as a stopping run does."""
         next(iter(self.source.read(split)), None)
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Whether two values are equal, or at least pickle to the same bytes."""
+    """Return whether two values are equal, or at least pickle to the same bytes."""
     if isinstance(left, Split) and isinstance(right, Split):
         return left[:-1] == right[:-1] and equal(left.what, right.what)
     try:
@@ -243,7 +243,7 @@ def _one_line(schema: pa.Schema) -> str:
 def _check_plans(
     probe: Probe, copy: Probe, limits: Sequence[Limit]
 ) -> tuple[list[Split], list[Position]]:
-    """Returns all splits and their ends, which are the same for any limits."""
+    """Return all splits and their ends, which are the same for any limits."""
     probe.require(
         equal(probe.initial(), copy.initial()),
         f"initial() returns {probe.initial()!r}, and after pickling {copy.initial()!r}",
@@ -262,7 +262,7 @@ def _check_plans(
 
 
 def _check_reads(probe: Probe, copy: Probe, splits: list[Split]) -> int:
-    """Returns the number of rows, which are the same whenever they are read."""
+    """Return the number of rows, which are the same whenever they are read."""
     total = 0
     for split in splits:
         table = probe.read(split)
@@ -281,7 +281,7 @@ def _check_reads(probe: Probe, copy: Probe, splits: list[Split]) -> int:
             "number, or None",
         )
         total += table.num_rows
-    probe.pickled()  # now that it has opened things
+    probe.pickled()  # again, now that it has open handles
     return total
 
 
@@ -375,11 +375,12 @@ def check_sink(
 ) -> None:
     """Check that a sink keeps the contract.
 
-    A sink with `commit` and `last_cut` is given cuts, and is dropped and made again between them
-    as after a crash. If it has `open`, it is called first.
+    A sink with `commit` and `last_cut` is given cuts, and is dropped and recreated between them as
+    after a crash. If the sink has `open`, it is called first.
 
     Args:
-        make: Returns a new instance of the sink, each on the same place, which is empty at first.
+        make: Returns a new instance of the sink, always for the same place, which is empty at
+            first.
         chunks: What to write, at least two record batches. Default: None, four of them with the
             columns `n` (int64, each value once) and `s` (string).
         read: Returns the rows that readers see, in any order, as dicts. Default: None, only what
@@ -471,7 +472,7 @@ class _SinkCheck:
         self.has(cut, self.chunks, "after a cut without rows")
 
     def commit(self, cut: int, positions: dict[str, Position]) -> _Cut:
-        """Commit, check that the same instance knows, and return the cut."""
+        """Commit, check that the same instance reports the cut, and return it."""
         self.sink.commit(cut, positions)
         self.remembers((cut, positions), f"after commit({cut}, ...)")
         return cut, positions
