@@ -77,8 +77,8 @@ class FileSink:
             format: "parquet", "arrow" (IPC files) or "csv". Default: "parquet".
             schema: The names and types that chunks must have. Default: None, those of the first
                 chunk, for this and all later runs.
-            compression: Of Parquet ("snappy", "zstd", "none" ...) or Arrow ("lz4", "zstd").
-                Default: None, snappy for Parquet and none for Arrow.
+            compression: The codec for Parquet ("snappy", "zstd", "none" ...) or Arrow ("lz4",
+                "zstd"). Default: None, snappy for Parquet and none for Arrow.
             batch_rows: The preferred number of rows per write, 1 to 1,000,000. Row groups are
                 larger: up to 131,072 rows or 16 MB are kept in memory. Default: 2,000.
 
@@ -143,7 +143,7 @@ class FileSink:
 
     def close(self) -> None:
         """End a run, and discard what was written but not committed."""
-        # A thread that was left behind by a former run ends late.
+        # A thread that an earlier run left behind ends the run once its call returns.
         if self._thread in (None, threading.current_thread()) or not self._thread.is_alive():
             self._end()
 

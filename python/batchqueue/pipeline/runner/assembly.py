@@ -40,7 +40,7 @@ from batchqueue.pipeline.runner.stage import (
 from batchqueue.pipeline.settings import RunSettings
 
 LEAVE_S = 0.5
-"""Seconds that the parts of a run have to end if it cannot begin, or its time has run out."""
+"""Seconds that the parts of a run get to shut down if the run cannot begin or has timed out."""
 
 
 @dataclass(eq=False)
@@ -50,15 +50,15 @@ class Assembly:
     Attributes:
         pipeline: The name of the pipeline.
         graph: Its sources and stages.
-        ending: What ends the run early.
+        ending: The early end of the run.
         sources: The sources.
-        stages: The stages, each behind the one before it.
+        stages: The stages, each after the one that feeds it.
         checkpoint: The checkpoint, or None.
-        cutter: What takes cuts.
+        cutter: Takes the cuts.
         positions: Where each source begins.
-        replay_to: Up to where each source reads again for the sinks that lack a cut; None if all
+        replay_to: Where the replay of each source ends, for the sinks that lack a cut; None if all
             have the same.
-        ahead: The sinks that have that cut.
+        ahead: The sinks that already have that cut.
         pausing: Held while a pause begins or ends.
     """
 
@@ -75,7 +75,7 @@ class Assembly:
     pausing: threading.RLock = field(default_factory=threading.RLock)
 
     def pause(self, source: SourceThread, reason: str) -> None:
-        """Pause a source, and notify the operators behind it."""
+        """Pause a source, and notify the operators downstream."""
         with self.pausing:
             reasons = source.control.reasons
             if reason not in reasons:
@@ -90,7 +90,7 @@ class Assembly:
             if not reasons:
                 return
             if not [each for each in reasons if reason not in {None, each}]:
-                # Before the source continues, so that operators hear of it before a chunk.
+                # Before the source continues, so that operators are notified before the next chunk.
                 self._notify_of_pause(source.name, None)
             source.control.resume(reason)
 
@@ -100,16 +100,16 @@ class Assembly:
                 stage.notify_of_pause(reason)
 
     def skip(self, sinks: frozenset[str]) -> None:
-        """Have these sinks, and no others, drop what comes from now on."""
+        """Make these sinks, and no others, drop chunks from now on."""
         for stage in self.stages:
             if stage.plan.sink is not None:
                 is_ahead = stage.name in sinks
                 stage.results(stage.order(partial(_skip, is_ahead)))
 
     def shut_down(self, timeout: float) -> list[str]:
-        """End the threads of the stages, in seconds; return the stages that are still busy."""
+        """End the threads of the stages within a timeout; return the stages that are still busy."""
         until = time.monotonic() + timeout
-        # What may hang comes last, so that the others have time.
+        # Stages that may hang come last, so that the others get their time.
         stages = sorted(self.stages, key=lambda stage: stage.busy.is_open)
         return [
             stage.name
@@ -119,7 +119,7 @@ class Assembly:
 
 
 def assemble(settings: RunSettings) -> Assembly:
-    """Start the stages of a pipeline, and find out where its sources begin.
+    """Start the stages of a pipeline, and determine where its sources begin.
 
     Raises:
         GraphError: The graph cannot run, or is not that of the checkpoint.
@@ -163,7 +163,7 @@ def assemble(settings: RunSettings) -> Assembly:
 
 
 def _start_stages(parts: Assembly, max_bytes: int) -> None:
-    """Start the stages, the sinks first: each one needs those that it feeds."""
+    """Start the stages, sinks first: each needs the stages that it feeds."""
     graph = parts.graph
     by_name: dict[str, RunnerStage] = {}
     for plan in reversed(graph.stages):
@@ -183,7 +183,7 @@ def _workers(stage: RunnerStage, pipeline: str, chunk_rows: int) -> list[StageWo
 
 
 def _recover(parts: Assembly) -> None:
-    """Open operators and sinks, and bring them and the sources to the cut that counts."""
+    """Open operators and sinks, and restore them and the sources to the cut that counts."""
     sinks: dict[str, StoredCut | None] = {}
     stateful: dict[str, int] = {}
     for stage in parts.stages:
@@ -219,7 +219,7 @@ def _recover(parts: Assembly) -> None:
 
 
 def _place(parts: Assembly, recovery: Recovery) -> None:
-    """Find out where each source begins."""
+    """Determine where each source begins."""
     missing = recovery.positions.keys() - {source.name for source in parts.sources}
     if missing:
         raise GraphError(
@@ -271,7 +271,7 @@ def _skip(skips: bool, worker: StageWorker) -> None:
 
 
 def _raise(failure: StageFailedError) -> NoReturn:
-    """Raise what went wrong before the run: an error of batchqueue needs no wrapper."""
+    """Raise a failure from before the run; batchqueue's own errors need no wrapper."""
     cause = failure.__cause__
     if isinstance(cause, BatchQueueError) and not isinstance(cause, OperatorError):
         raise cause

@@ -1,4 +1,4 @@
-"""Cuts: what is kept of them, and which one a run continues from."""
+"""Stored cuts, and the choice of the one that a run continues from."""
 
 import fcntl
 import json
@@ -24,7 +24,7 @@ class StoredCut(NamedTuple):
 
 
 State = Mapping[tuple[str, int], bytes]
-"""The snapshots of the workers, by stage and number of the worker."""
+"""The snapshots of the workers, by stage and worker number."""
 
 _VERSION = 1
 _CREATE = (
@@ -47,22 +47,22 @@ _DAMAGED = "it is damaged: restore a copy of the directory, or begin with anothe
 class Checkpoint:
     """A directory with the positions and the state of the last two cuts of a pipeline.
 
-    A cut is stored here before the sinks store it. If the process ends in between, the sinks know
-    which of the two cuts counts, so both are kept.
+    A cut is stored here before the sinks store it. If the process ends in between, the sinks
+    determine which of the two cuts counts, so both are kept.
 
-    It is open in at most one process. One thread at a time uses it.
+    At most one process has it open, and one thread at a time uses it.
     """
 
     def __init__(self, directory: str, pipeline: str) -> None:
-        """Open a checkpoint, and make it if it is missing.
+        """Open a checkpoint, creating it if missing.
 
         Args:
             directory: Where it is.
             pipeline: The name of the pipeline.
 
         Raises:
-            CheckpointError: A running pipeline has it, it belongs to another pipeline, or it cannot
-                be written.
+            CheckpointError: The checkpoint is in use by a running pipeline, belongs to another one,
+                or cannot be written.
         """
         self._directory = Path(directory)
         self._pipeline = pipeline
@@ -101,7 +101,7 @@ class Checkpoint:
         return {(stage, worker): state for stage, worker, state in rows}
 
     def store(self, cut: int, positions: Mapping[str, Position], state: State) -> None:
-        """Store a cut, keep the one before it, and forget what came after it."""
+        """Store a cut, keep the one before it, and drop any later ones."""
         oldest = cut - _KEPT_CUTS + 1
         text = json.dumps(positions, sort_keys=True)
         with self._transaction() as connection:
@@ -150,7 +150,7 @@ class Checkpoint:
         try:
             yield
         except (OSError, sqlite3.Error) as error:
-            # SQLite's own class means that the file is not that of a database, or not intact.
+            # SQLite raises exactly this class if the file is not a database or is damaged.
             remedy = _DAMAGED if type(error) is sqlite3.DatabaseError else _NO_ROOM
             raise CheckpointError(
                 f"cannot use checkpoint {self._directory}: {error}; {remedy}"
@@ -158,7 +158,7 @@ class Checkpoint:
 
 
 class _Lock:
-    """What keeps a second run out of a directory, also one in this process."""
+    """A lock that keeps a second run out of a directory, even one in this process."""
 
     def __init__(self, directory: Path) -> None:
         self._key = os.path.realpath(directory)
@@ -166,8 +166,8 @@ class _Lock:
         with _open_lock:
             if self._key in _open_here:
                 raise _in_use(directory)
-            # A record lock: a child does not inherit it in a fork. It ends when this process
-            # closes the file, so the file is opened nowhere else.
+            # A record lock: a forked child does not inherit it. It ends when this process closes
+            # the file, so the file is opened nowhere else.
             self._file: Any = (directory / "lock").open("w")
             try:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -177,7 +177,7 @@ class _Lock:
             _open_here.add(self._key)
 
     def release(self) -> None:
-        """Let others in."""
+        """Release the lock."""
         with _open_lock:
             _open_here.discard(self._key)
             self._file.close()
@@ -205,11 +205,11 @@ class Recovery(NamedTuple):
     cut: int
     """The last cut that counts; 0 if there is none."""
     positions: Positions
-    """Where the sources begin, as far as that cut names them."""
+    """Where the sources begin, for those that the cut names."""
     replay_to: Positions | None = None
-    """Up to where to read before cut `cut + 1`, which some sinks have already; None for anywhere"""
+    """Where to stop reading for cut `cut + 1`, which some sinks already have; None for no limit."""
     ahead: frozenset[str] = frozenset()
-    """The sinks that have cut `cut + 1`, which get nothing of the replay."""
+    """The sinks that already have cut `cut + 1`, which skip the replay."""
 
 
 def recover(
@@ -218,10 +218,10 @@ def recover(
     """Decide where a run begins.
 
     Args:
-        kept: The cuts of the checkpoint, of which only the last may lack an effect in a sink; empty
-            without a checkpoint.
+        kept: The cuts of the checkpoint; only the last may be missing from a sink. Empty without a
+            checkpoint.
         sinks: The last cut of each transactional sink; None if it has none.
-        where: What to call the checkpoint in errors.
+        where: The name of the checkpoint in errors.
 
     Raises:
         CutError: They disagree about more than the last cut.
@@ -238,7 +238,7 @@ def recover(
                 f"{' and '.join(f'cut {each}' for each in sorted(known))}; give the pipeline the "
                 "checkpoint and the sink that belong together, or begin anew with both empty"
             )
-    # Without a transactional sink nothing is stored twice, so the newest one counts.
+    # Without a transactional sink nothing is stored twice, so the newest cut counts.
     last = min(numbers.values(), default=newest)
     ahead = frozenset(name for name, number in numbers.items() if number > last)
     return Recovery(last, known[last].positions, known[newest].positions if ahead else None, ahead)

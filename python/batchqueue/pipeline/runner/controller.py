@@ -1,4 +1,4 @@
-"""`FlowController`: from readings of the stages to what each source may do.
+"""`FlowController`: turns readings of the stages into what each source may do.
 
 `FlowWatch` is the thread that takes the readings of a run.
 """
@@ -51,7 +51,7 @@ _log = BackgroundLog("batchqueue.pipeline")
 
 @dataclass(frozen=True)
 class _View:
-    """The result of a check. It never changes, so other threads read it without a lock."""
+    """The result of a check. It is immutable, so other threads read it without a lock."""
 
     checked_at: float
     timestamp: float
@@ -63,10 +63,10 @@ class _View:
 class FlowController:
     """Decides at each check how much every source may plan, and says why.
 
-    One thread calls `check`, about each `check_interval_s`. All other methods may be called by any
-    thread; they answer for the last check. When the checks cease for three intervals, nothing is
-    held back any more: memory is bounded by other means, and a check that hangs should not stop
-    the pipeline.
+    One thread calls `check`, about every `check_interval_s`. All other methods may be called from
+    any thread, and report the last check. After three intervals without a check, nothing is held
+    back any more: memory is bounded by other means, and a check that hangs should not stop the
+    pipeline.
 
     Attributes:
         partition_states: The state of the partitions of each stage, by name. The runner advances
@@ -93,8 +93,8 @@ class FlowController:
         """Begin without readings.
 
         Args:
-            stages: All stages and sources. They may feed stages that are not among them, whose
-                pressure is never known.
+            stages: All stages and sources. They may feed stages that are not listed, whose pressure
+                is never known.
             config: The thresholds. Default: None, those of `BackpressureConfig()`.
             skew_config: When partitions are hot. Default: None, `SkewDetectionConfig()`.
             clock: Returns the time in seconds, for intervals. Default: `time.monotonic`.
@@ -128,11 +128,11 @@ class FlowController:
         """Take readings, and decide what each source may do until the next check.
 
         Args:
-            readings: By name. A stage that is left out keeps its pressure for three intervals;
-                then it counts as missing.
+            readings: The readings, by name. A stage without one keeps its pressure for three
+                intervals, and then counts as missing.
 
         Raises:
-            ConfigError: A reading is of a stage that does not exist. Nothing has changed.
+            ConfigError: A reading is of a stage that does not exist. Nothing was changed.
         """
         taken = [(self._flow(name), reading) for name, reading in readings.items()]
         now = self._clock()
@@ -184,7 +184,7 @@ class FlowController:
         return self._fresh_view().propagated[stage].effective
 
     def signal(self, stage: str) -> BackpressureSignal | None:
-        """Return the signal of a stage to what comes before it.
+        """Return the signal of a stage to the stages and sources before it.
 
         Returns None if backpressure is active neither at the stage nor at one after it.
 
@@ -200,11 +200,10 @@ class FlowController:
         return BackpressureSignal(stage, factor, reason, view.timestamp, cause)
 
     def check_backpressure_before_produce(self, source: str) -> bool:
-        """Return whether a source should pause: a stage after it is under pressure, or warns.
+        """Return whether a source should pause: a stage after it is under pressure or warns.
 
-        It asks all stages after the source, whatever the `gate` is, so that a producer that the
-        pipeline does not run can ask before it produces. `decision` is what the pipeline does with
-        its own sources.
+        It considers all stages after the source, regardless of `gate`, so that a producer outside
+        the pipeline can ask before it produces. `decision` applies to the pipeline's own sources.
 
         Raises:
             ConfigError: There is no such source or stage.
@@ -214,7 +213,7 @@ class FlowController:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The stages whose pressure is not known, because there is no reading or it is too old."""
+        """The stages whose pressure is unknown, because their reading is missing or too old."""
         return self._fresh_view().missing
 
     def hot_partitions(self, stage: str) -> frozenset[Partition]:
@@ -262,7 +261,7 @@ class FlowController:
         view = self._view
         for name, decision in view.decisions.items():
             if not decision.may_plan and decision.cause is not None:
-                # Checks that came late do not count as a pause: the source continued meanwhile.
+                # Late checks do not count as a pause: the source continued meanwhile.
                 seconds = min(now - view.checked_at, self._patience_s)
                 paused = self._paused[name]
                 total = paused.get(decision.cause, 0.0) + seconds
@@ -289,23 +288,23 @@ _THRESHOLDS = ("lag_threshold", "queue_size_threshold")
 
 
 class FlowLog:
-    """Writes a line when something has changed, at most one a minute of each kind and stage."""
+    """Logs a line when something has changed, at most one per minute for each kind and stage."""
 
     def __init__(self, config: BackpressureConfig, clock: Callable[[], float]) -> None:
-        """Begin with nothing logged."""
+        """Start with nothing logged."""
         self._config = config
         self._changes = ChangeLog(_log, clock)
         self._advised: dict[str, int] = {}
 
     def stage(self, flow: StageFlow, *, is_gating: bool) -> None:
-        """Take note of a stage after a reading.
+        """Log what has changed in a stage after a reading.
 
         Args:
             flow: The stage.
             is_gating: Whether its signal can slow a source down.
         """
         name, is_active, hot = flow.stage.name, flow.last.pressure.is_active, flow.skew.hot
-        # A full queue that slows no source down by the signal is how a slow sink looks.
+        # Where signals slow no source down, a full queue is simply what a slow sink looks like.
         level = logging.WARNING if is_active and is_gating else logging.INFO
         self._changes.note((name, "active"), is_active, False, level, lambda: _activity(flow))
         level = logging.WARNING if hot else logging.INFO
@@ -314,13 +313,13 @@ class FlowLog:
             self._advise(name, flow.last.reading.rate_per_s)
 
     def source(self, name: str, decision: GateDecision) -> None:
-        """Take note of what a source may do."""
+        """Log what has changed in what a source may do."""
         self._changes.note(
             (name, "pause"), decision.may_plan, True, logging.INFO, lambda: _pause(name, decision)
         )
 
     def _advise(self, name: str, rate_per_s: float) -> None:
-        """Name the thresholds that a stage passes between two checks."""
+        """Log the thresholds that are below what a stage completes in two check intervals."""
         needed = 2 * rate_per_s * self._config.check_interval_s
         low = [each for each in _THRESHOLDS if getattr(self._config, each) < needed]
         if low:
@@ -347,7 +346,7 @@ class FlowLog:
 
 
 def rounded_up(rows: float) -> int:
-    """Return a number of rows, rounded up to two digits.
+    """Return a number of rows, rounded up to two significant digits.
 
     Example:
         >>> rounded_up(20_000.0), rounded_up(20_001.0), rounded_up(7.2)
@@ -372,18 +371,18 @@ def _pause(name: str, decision: GateDecision) -> str:
 
 
 PAUSE_REASON = "backpressure"
-"""The reason of a pause by a signal, beside those by hand."""
+"""The reason for a pause by a signal, as opposed to one by hand."""
 
 
 class FlowWatch:
     """Checks the pressure of all stages at an interval.
 
-    The bounded queue and the byte gate of their first stages hold all sources back, `PushSource`
-    too. So signals only inform, unless `gate` of the config says otherwise.
+    The bounded queue and the byte gate of their first stages hold back all sources, `PushSource`
+    included, so signals only inform, unless the `gate` of the config says otherwise.
 
     Attributes:
-        controller: What decides.
-        lags: What reads the lag of each source, by its name.
+        controller: The controller that decides.
+        lags: The reader of each source's lag, by source name.
     """
 
     def __init__(
@@ -423,14 +422,14 @@ class FlowWatch:
         self._partitions = [_started(parts, stage, states[stage.name]) for stage in parts.stages]
 
     def start(self) -> None:
-        """Begin to check."""
+        """Start checking."""
         for reader in self.lags.values():
             reader.start()
         name = f"flow of {self._parts.pipeline}"[:60]
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def stop(self) -> None:
-        """Take note that the run is to end."""
+        """Note that the run is about to end."""
         with self._lock:
             if not self._is_stopping:
                 self._is_stopping = True
@@ -438,7 +437,7 @@ class FlowWatch:
                     partitions.stop()
 
     def end(self) -> None:
-        """Check no more: the run has ended."""
+        """Stop checking: the run has ended."""
         self._ended.set()
         self.stop()
         until = time.monotonic() + LEAVE_S
@@ -471,7 +470,7 @@ class FlowWatch:
                 )
 
     def _committed(self, source: str) -> Position:
-        """Return where a source would continue now: behind the last cut."""
+        """Return where a source would continue now: after the last cut."""
         position = self._parts.cutter.positions.get(source)
         return self._parts.positions[source] if position is None else position
 
@@ -493,7 +492,7 @@ class FlowWatch:
 def _started(
     parts: Assembly, stage: RunnerStage, machine: StateMachine[PartitionState]
 ) -> StagePartitions:
-    """Return the partitions of a stage whose workers run, each with an equal number of them."""
+    """Return the partitions of a stage whose workers run, divided equally among them."""
     plan = stage.plan
     made = StagePartitions(parts.pipeline, plan.name, plan.config, machine, count=plan.partitions)
     made.queue_created()

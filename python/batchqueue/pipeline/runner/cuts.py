@@ -2,17 +2,17 @@
 
 The steps of a cut with number n, in this order:
 
-1. `hold`: the sources finish the split in hand and begin no other.
+1. `hold`: the sources finish their current split and begin no other.
 2. `positions`: where each source will continue.
-3. `flush STAGE`, in the order of the stages: everything before it has been handled, and what the
-   operators had kept back is on its way to the next stage.
+3. `flush STAGE`, in the order of the stages: everything before it has been processed, and what the
+   operators held back is on its way to the next stage.
 4. `snapshots`: the state of the operators.
 5. `store`: the checkpoint has cut n, and keeps cut n - 1.
 6. `commit SINK`: the sink has cut n.
-7. `release`: the sources continue, and take note that cut n is done.
+7. `release`: the sources continue, and acknowledge cut n.
 
 If the process ends before the first sink has cut n, the next run begins at n - 1; afterwards it
-begins at n. Where one of several sinks has it, see `recovery`.
+begins at n. If only some of several sinks have it, see `checkpoint.recover`.
 """
 
 import time
@@ -27,7 +27,7 @@ from batchqueue.pipeline.runner.stage import RunnerStage, SinkWorker, StageWorke
 _log = BackgroundLog("batchqueue.pipeline")
 
 LATE_S = 30.0
-"""Seconds after which a cut that does not end is logged; it is never forced."""
+"""Seconds after which an unfinished cut is logged; it is never forced."""
 
 
 class Cutter:
@@ -45,7 +45,7 @@ class Cutter:
         """Prepare for cuts.
 
         Args:
-            stages: All stages, each behind the one before it.
+            stages: All stages, each after the one that feeds it.
             checkpoint: Where positions and state are kept; None for nowhere.
         """
         self.number = 0
@@ -71,7 +71,7 @@ class Cutter:
 
     @property
     def holder(self) -> str | None:
-        """The source or stage that a cut waits for, at the root; None if it waits for nothing."""
+        """The source or stage at the root of what a cut waits for; None if it waits for nothing."""
         waits_for = self._waits_for
         return None if waits_for is None else root(waits_for.outlets) or waits_for.name
 
@@ -79,7 +79,7 @@ class Cutter:
         """Take a cut.
 
         Args:
-            skipping: Sinks that have it already.
+            skipping: Sinks that already have it.
 
         Raises:
             RunEnded: The run ends early. The cut may be stored in some of the sinks.
@@ -87,8 +87,8 @@ class Cutter:
         """
         began, number = time.monotonic(), self.number + 1
         try:
-            # Where nothing is stored exactly once, the orders that flush are barrier enough: what
-            # follows them is handled again after a crash.
+            # Where nothing is stored exactly once, the flush orders are barrier enough: chunks
+            # after them are processed again after a crash.
             if self._holds:
                 self.hold()
             self._on_step("hold")
@@ -117,7 +117,7 @@ class Cutter:
         self._on_step("release")
 
     def hold(self) -> None:
-        """Let the sources finish the split in hand, and begin no other.
+        """Make the sources finish their current split and begin no other.
 
         Raises:
             RunEnded: The run ends early.
@@ -173,17 +173,17 @@ def _commit(worker: StageWorker, number: int, positions: Mapping[str, Position])
 
 
 _HELD_UP = 0.05
-"""The share of the last seconds that has to be spent on waiting for room, to be named."""
+"""The share of the last seconds that must be spent waiting for a stage's room to name it."""
 
 
 def root(outlets: Sequence[RunnerStage]) -> str | None:
-    """Return the last of the stages that wait for each other, from these on.
+    """Return the last stage in a chain of stages that wait for one another, starting at these.
 
     Args:
         outlets: The stages that a source or stage feeds.
 
     Returns:
-        The name of the stage; None if there was hardly a wait for any of these.
+        The name of the stage; None if hardly anything waited for these.
     """
     share, slowest = max(
         ((outlet.waited_for.share, outlet) for outlet in outlets),

@@ -1,4 +1,4 @@
-"""Keys: which partition a row belongs to."""
+"""Keys, and the partitions that they assign to rows."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -28,9 +28,9 @@ and cancel out where a key has the same value twice. A prime close to a power of
 class Partitioner:
     """Splits chunks by key.
 
-    The partition of a key is the same in every process and version, as long as the number of
-    partitions is. It differs from the one that `groups.Producer` gives it: a process that owns some
-    partitions of a stream gets only their keys, and has to spread these over all of its workers.
+    A key has the same partition in every process and version, for a given number of partitions. It
+    differs from the partition that `groups.Producer` assigns: a process that owns some partitions
+    of a stream gets only their keys, and has to spread them over all of its workers.
 
     Values are compared as by `Aggregation`: null is a value like any other, all NaN are equal, and
     -0.0 equals 0.0. Types of a kind agree: an int32 with an int64, a string with a dictionary of
@@ -53,7 +53,7 @@ class Partitioner:
         partitions: int,
         partition: Callable[[pa.RecordBatch], Any] | None = None,
     ) -> None:
-        """Make a partitioner; it has no state.
+        """Make a partitioner, which is stateless.
 
         Args:
             columns: The columns of the key; empty if `partition` is given.
@@ -69,14 +69,14 @@ class Partitioner:
         self._name = f"key_by({shown})"
 
     def split(self, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
-        """Return the rows of each partition that has some, by ascending partition.
+        """Return the rows of each non-empty partition, by ascending partition.
 
-        Rows keep their order. Where all have one partition, the batch itself is returned; else
-        copies are, so that a slow partition does not keep the memory of the others.
+        Rows keep their order. If all are in one partition, the batch itself is returned, otherwise
+        copies, so that a slow partition does not keep the memory of the others alive.
 
         Raises:
-            OperatorError: A column is missing or cannot be a key; the function raised, or returned
-                anything but an integer for each row.
+            OperatorError: A column is missing or cannot be a key, or the function raised or
+                returned anything but an integer for each row.
         """
         keys = self._key_columns(batch)
         if batch.num_rows == 0:
@@ -98,7 +98,7 @@ class Partitioner:
         return [batch.column(column) for column in self._columns]
 
     def _hashed(self, columns: list[pa.Array]) -> pa.Array:
-        """Return the partition of each row. Only different keys are hashed."""
+        """Return the partition of each row. Only distinct keys are hashed."""
         is_single = len(columns) == 1
         keys, of_rows = self._keys(self._columns[0], columns[0], is_single)
         for name, column in zip(self._columns[1:], columns[1:], strict=True):
@@ -121,7 +121,7 @@ class Partitioner:
             ) from None
 
     def _given(self, function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch) -> pa.Array:
-        """Return the partition of each row, as the function says."""
+        """Return the partition of each row, as the function returns it."""
         try:
             given = function(batch)
         except Exception as error:
@@ -170,14 +170,14 @@ class KeyTypeError(TypeError):
 
 
 def keys_of(column: pa.Array, *, is_single: bool) -> tuple[list[bytes], pa.Int64Array]:
-    """Return the different keys of a column, and for each row the place of its key among them.
+    """Return the keys of a column, and the index of each row's key among them.
 
-    Two places may have the same key.
+    Two indices may have the same key.
 
     Args:
         column: The values, at least one.
-        is_single: Whether the column is the whole key. Otherwise all encodings say where they end,
-            so that those of several columns can be joined without ambiguity.
+        is_single: Whether the column is the whole key. Otherwise all encodings are self-delimiting,
+            so that those of several columns can be joined unambiguously.
 
     Raises:
         KeyTypeError: The type cannot be a key.
@@ -209,7 +209,7 @@ def _encoding(column: pa.Array, is_single: bool) -> tuple[pa.Array, Callable[[An
     kind = column.type
     encode: Callable[[Any], bytes]
     if _is_text(kind) or _is_binary(kind):
-        # As bytes, so that text need not be decoded, nor be valid.
+        # As bytes, so that text need be neither decoded nor valid.
         values, encode = column.cast(pa.large_binary()), bytes if is_single else _sized
     elif types.is_integer(kind):
         values, encode = column, _int if is_single else _tagged_int
@@ -251,7 +251,7 @@ def _tagged_int(value: int) -> bytes:
 
 
 def _float(value: float) -> bytes:
-    # All NaN are equal, and adding 0.0 makes 0.0 of -0.0.
+    # All NaN are equal, and adding 0.0 turns -0.0 into 0.0.
     return b"f" + (_NAN if isnan(value) else struct.pack("<d", value + 0.0))
 
 
@@ -264,7 +264,7 @@ def _sized(value: bytes) -> bytes:
 
 
 def _decimal(value: Decimal) -> bytes:
-    """Return the digits without trailing zeros; `normalize` would round to 28 of them."""
+    """Return the digits without trailing zeros; `normalize` would round to 28 digits."""
     sign, digits, exponent = value.as_tuple()
     text = "".join(map(str, digits)).lstrip("0")
     significant = text.rstrip("0")

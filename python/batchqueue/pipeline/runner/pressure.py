@@ -1,13 +1,13 @@
-"""`Pressure`: from how far a stage is behind to whether, and how much, its sources slow down.
+"""`Pressure`: whether, and how much, the sources of a stage that is behind slow down.
 
 Readings of the stages become a pressure, which reaches the sources as a signal; the gate decides
-what that does to them. All of it is pure: `FlowController` has the clock, the threads and the log.
+how it affects them. All of this is pure: `FlowController` has the clock, the threads and the log.
 
-Numbers of rows are compared with exact fractions of the thresholds, so that a lag of exactly 0.7 of
-its threshold is not below it, whatever floats make of 0.7.
+Row counts are compared with exact fractions of the thresholds, so that a lag of exactly 0.7 times
+its threshold is not below that, although 0.7 is inexact as a float.
 
-A reading that is not known is None; a negative one is not known either. It neither activates nor
-releases backpressure: what was last known remains in force, and the release needs both readings.
+An unknown reading is None or negative. It neither activates nor releases backpressure: the last
+known reading remains in force, and a release needs both readings.
 """
 
 import math
@@ -24,12 +24,12 @@ from batchqueue.pipeline.settings import BackpressureConfig, Gate
 
 
 class Pressure(NamedTuple):
-    """The pressure of a stage after a reading, all that the next one needs to know of it."""
+    """The pressure of a stage after a reading: all that the next reading needs to know of it."""
 
     lag: int | None
     """Rows still to read, as last known; None if never known."""
     queue_rows: int | None
-    """Rows accepted and not completed, as last known; None if never known."""
+    """Rows accepted but not completed, as last known; None if never known."""
     is_lag_known: bool
     """Whether the last reading had the lag."""
     is_queue_known: bool
@@ -41,7 +41,7 @@ class Pressure(NamedTuple):
     early_warning: bool
     """Whether the ratio is above `early_warning_ratio`."""
     slow_down_factor: float
-    """From 0.0, stop, to 1.0, as fast as possible."""
+    """From 0.0 (stop) to 1.0 (full speed)."""
 
 
 NO_PRESSURE = Pressure(None, None, False, False, None, False, False, 1.0)
@@ -55,8 +55,8 @@ def next_pressure(
 
     Args:
         before: The pressure after the last reading; `NO_PRESSURE` if there is none.
-        lag: Rows that the stage has still to read; None or negative if not known.
-        queue_rows: Rows that it has accepted and not completed; None or negative if not known.
+        lag: Rows that the stage still has to read; None or negative if unknown.
+        queue_rows: Rows that it has accepted but not completed; None or negative if unknown.
         config: The thresholds.
 
     Example:
@@ -82,7 +82,7 @@ def next_pressure(
     ]
     highest = max(ratios, default=Fraction(0))
     is_known = is_lag_known and is_queue_known
-    # What is only remembered can be above 1 only if it has activated backpressure already.
+    # A remembered reading can be above 1 only if it has already activated backpressure.
     is_active = highest > 1 or (
         before.is_active and not (is_known and highest < _exact(config.release_ratio))
     )
@@ -102,7 +102,7 @@ def next_pressure(
 
 
 def slow_down_factor(ratio: Fraction, config: BackpressureConfig) -> float:
-    """Return the factor for a pressure: 1.0 up to `release_ratio`, 0.0 from 1 on, linear between.
+    """Return the factor for a pressure: 1.0 up to `release_ratio`, 0.0 from 1, linear between.
 
     It is rounded down to a multiple of `slow_down_factor_step`.
 
@@ -127,8 +127,8 @@ def reason_of(
     Args:
         pressure: The pressure.
         config: Its thresholds.
-        busy_ratio: The share of the time in which the workers of the stage are busy, from 0 to 1.
-            Default: None, it is not mentioned.
+        busy_ratio: The share of time that the workers of the stage are busy, from 0 to 1. Default:
+            None, it is not mentioned.
 
     Example:
         >>> config = BackpressureConfig()
@@ -179,23 +179,23 @@ def _known(rows: int | None) -> int | None:
 
 @lru_cache(maxsize=64)
 def _exact(share: float) -> Fraction:
-    """The fraction that a setting is written as: 0.7 is 7/10."""
+    """Return the fraction that a setting is written as: 7/10 for 0.7."""
     return Fraction(str(share))
 
 
 # Signals: how the pressure of a stage reaches the stages and sources before it.
 #
-# The effective pressure of a stage is the highest of all stages from it to the end. So a
-# source is informed of its last stage at the next check, before the stages between them are full.
+# The effective pressure of a stage is the highest of all stages from it to the end. So a source
+# learns of pressure at its last stage at the next check, before the stages in between are full.
 
 
 class BackpressureSignal(NamedTuple):
     """Backpressure is active at a stage, or at one after it."""
 
     stage: str
-    """The stage that is to slow down what comes before it."""
+    """The stage that asks those before it to slow down."""
     slow_down_factor: float
-    """From 0.0, stop, to 1.0, as fast as possible."""
+    """From 0.0 (stop) to 1.0 (full speed)."""
     reason: str
     """Why, for instance `lag 6000 > 5000, workers 98 % busy`: the readings of `cause`."""
     timestamp: float
@@ -205,7 +205,7 @@ class BackpressureSignal(NamedTuple):
 
 
 class StagePressure(NamedTuple):
-    """What a stage says about itself."""
+    """The pressure that a stage reports for itself."""
 
     slow_down_factor: float
     is_active: bool
@@ -214,10 +214,10 @@ class StagePressure(NamedTuple):
 
 
 class EffectivePressure(NamedTuple):
-    """What is true of a stage and all stages after it."""
+    """The combined pressure of a stage and all stages after it."""
 
     slow_down_factor: float = 1.0
-    """The least of all."""
+    """The lowest factor of all."""
     is_active: bool = False
     """Whether backpressure is active at any of them."""
     early_warning: bool = False
@@ -225,10 +225,10 @@ class EffectivePressure(NamedTuple):
     reason: str = ""
     """The reason of `cause`; empty if there is none."""
     cause: str | None = None
-    """Where it began: of equally slow stages the last one, because it holds up those before it.
-    None if nothing slows down."""
+    """The stage where it began; of equally slow stages the last, because it holds up those before
+    it. None if nothing slows down."""
     missing: frozenset[str] = frozenset()
-    """Those whose pressure is not known; they count as 1.0."""
+    """The stages whose pressure is unknown; they count as 1.0."""
 
     @property
     def asks_to_pause(self) -> bool:
@@ -240,17 +240,16 @@ class Propagated(NamedTuple):
     """The pressure at one stage of a graph."""
 
     heard: EffectivePressure
-    """That of the stages after it. It is what a source has to follow."""
+    """The pressure of the stages after it, which a source has to follow."""
     effective: EffectivePressure
-    """The same with its own."""
+    """The same, including its own pressure."""
 
 
 def downstream_first(downstream: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return the stages of a graph, each behind those that follow it.
+    """Return the stages of a graph, each after those downstream of it.
 
     Args:
-        downstream: The names of the stages that follow each stage. Those that are not a key have
-            no stage after them.
+        downstream: The names of the stages that follow each stage. Stages without a key have none.
 
     Raises:
         GraphError: A stage follows itself.
@@ -277,9 +276,9 @@ def propagate(
 
     Args:
         downstream: The names of the stages that follow each stage.
-        own: What each stage says about itself. A stage that is missing counts as 1.0 and is named
-            in `missing`.
-        order: What `downstream_first` returned. Default: None, it is called.
+        own: The pressure that each stage reports for itself. A missing stage counts as 1.0 and is
+            named in `missing`.
+        order: The result of `downstream_first`. Default: None, which calls it.
 
     Raises:
         GraphError: A stage follows itself.
@@ -308,7 +307,7 @@ def _own(stage: str, pressure: StagePressure | None) -> EffectivePressure:
 
 
 def _combined(pressures: Iterable[EffectivePressure]) -> EffectivePressure:
-    """The highest pressure; of several that are equal the first gives reason and cause."""
+    """Return the highest pressure; among equals the first gives reason and cause."""
     combined = list(pressures)
     if not combined:
         return EffectivePressure()
@@ -328,14 +327,14 @@ def _rank(pressure: EffectivePressure) -> tuple[bool, float, bool]:
     return not pressure.is_active, pressure.slow_down_factor, not pressure.early_warning
 
 
-# The gate: what signals do to a source.
+# The gate: how signals affect a source.
 
 
 class GateDecision(NamedTuple):
     """What a source may do until the next check."""
 
     may_plan: bool = True
-    """Whether it may plan, or take what is pushed."""
+    """Whether it may plan, or accept pushed rows."""
     factor: float = 1.0
     """The share of its limit that it may plan."""
     cause: str | None = None
@@ -363,8 +362,8 @@ def decide(heard: EffectivePressure, gate: Gate) -> GateDecision:
     """Return what a source may do.
 
     Args:
-        heard: The pressure of the stages after the source. Its own is not part of it: a source
-            that is behind has to read more, not less.
+        heard: The pressure of the stages after the source. Its own is not included: a source that
+            is behind has to read more, not less.
         gate: The `gate` of the `BackpressureConfig`.
 
     Example:
@@ -385,7 +384,7 @@ def decide(heard: EffectivePressure, gate: Gate) -> GateDecision:
 
 
 Partition = int | str
-"""The number or the name of a partition; all of one stage are of one type."""
+"""The number or the name of a partition; all partitions of a stage use the same type."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -393,14 +392,13 @@ class PartitionProgress:
     """How far a partition has been read.
 
     Attributes:
-        latest: The rows that were ever added, or the next offset to be written; None if not known.
+        latest: The rows ever added, or the next offset to be written; None if unknown.
         committed: The rows that are done, or the next offset to be read; None if nothing was
             committed, which counts as 0.
         low: The lowest offset that still exists. Default: 0.
         rate_per_s: Rows that are done per second. Default: None, not known.
         owner: The worker that reads it. Default: None, there is none or it is not known.
-        seconds: Seconds that it is behind. Default: None, they follow from the rate, or are not
-            known.
+        seconds: Seconds that it is behind. Default: None, derived from the rate, or unknown.
     """
 
     latest: int | None
@@ -412,35 +410,35 @@ class PartitionProgress:
 
     @property
     def lag(self) -> int | None:
-        """Rows that are not done; None if not known, as when it would be negative."""
+        """Rows that are not done; None if unknown or if the result would be negative."""
         return partition_lag(self.latest, self.committed, self.low)
 
     @property
     def lag_seconds(self) -> float | None:
-        """Seconds that it is behind, infinite at rate 0; None if not known."""
+        """Seconds that it is behind, infinite at rate 0; None if unknown."""
         return PartitionReading(
             partition=0, lag=self.lag, rate_per_s=self.rate_per_s, seconds=self.seconds
         ).time_lag_s
 
     @classmethod
     def of_lag(cls, lag: Lag, *, owner: str | None = None) -> Self:
-        """Return the progress of a partition of which a source knows the lag alone."""
+        """Return the progress of a partition for which a source knows only the lag."""
         rate = lag.records / lag.seconds if lag.records is not None and lag.seconds else None
         return cls(latest=lag.records, rate_per_s=rate, owner=owner, seconds=lag.seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageReading:
-    """A stage at one moment. What could not be read is None, never 0.
+    """A stage at one moment. Values that could not be read are None, never 0.
 
     Attributes:
-        lag: Rows that the stage has still to read, see `lag_of`. A stage behind a queue of this
+        lag: Rows that the stage still has to read, see `lag_of`. A stage fed by a queue of this
             process has 0: its rows are in `queue_rows`.
-        queue_rows: Rows that it has accepted and not completed.
+        queue_rows: Rows that it has accepted but not completed.
         partitions: The progress of its partitions, by number or name. Default: none.
         rate_per_s: Rows that it completes per second. Default: None, not known.
-        busy_ratio: The share of the time in which its workers are busy, from 0 to 1. Default: None,
-            not known.
+        busy_ratio: The share of time that its workers are busy, from 0 to 1. Default: None, not
+            known.
     """
 
     lag: int | None
@@ -451,7 +449,7 @@ class StageReading:
 
 
 def lag_of(partitions: Iterable[PartitionProgress]) -> int | None:
-    """Return the sum of the lags; None if any of them is not known.
+    """Return the sum of the lags; None if any of them is unknown.
 
     Example:
         >>> lag_of([PartitionProgress(latest=7, committed=3), PartitionProgress(latest=2)])

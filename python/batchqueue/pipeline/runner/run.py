@@ -43,16 +43,18 @@ _log = BackgroundLog("batchqueue.pipeline")
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a run has done.
+    """The summary of a run.
 
     Attributes:
-        rows_read: The rows that sources handed to the first stages, also those after the last cut.
-        rows_written: The rows that sinks took; with several sinks, of all together.
+        rows_read: The rows that sources handed to the first stages, including those after the last
+            cut.
+        rows_written: The rows that sinks took, summed over all sinks.
         cuts: The cuts of this run.
         seconds: How long it took.
-        complete: Whether all that was read is part of a cut. If False, time ran out; what came
-            after the last cut is read again by the next run.
-        waited_for: The stage or source that was waited for when time ran out; None if none.
+        complete: Whether everything that was read is part of a cut. If False, time ran out; what
+            came after the last cut is read again by the next run.
+        waited_for: The stage or source that the run was waiting for when time ran out; None if
+            none.
     """
 
     rows_read: int
@@ -64,18 +66,18 @@ class RunSummary:
 
 
 GRACE_S = 30.0
-"""Seconds that a run has to end by default."""
+"""Seconds that a run gets to end by default."""
 
 _GIVE_UP_S = 15.0
-"""Seconds until a run that is given up has closed what is not hung."""
+"""Seconds that an abandoned run gets to close whatever does not hang."""
 
 
 class PipelineRun:
-    """A pipeline that runs, as `Pipeline.start` returns it.
+    """A running pipeline, as returned by `Pipeline.start`.
 
-    Leaving its `with` block stops it, and so does the exit of the interpreter; Ctrl-C meanwhile
-    abandons it. Its methods may be called from any thread, except from operators, sinks and sources
-    of the pipeline those that wait.
+    Leaving its `with` block stops it, and so does the exit of the interpreter; Ctrl-C during the
+    stop abandons it. Its methods may be called from any thread, but operators, sinks and sources of
+    the pipeline must not call those that wait.
 
     Example:
         >>> import pyarrow as pa
@@ -91,7 +93,7 @@ class PipelineRun:
     """
 
     def __init__(self, settings: RunSettings) -> None:
-        """Start; `Pipeline.start` calls this.
+        """Start the run; `Pipeline.start` calls this.
 
         Args:
             settings: What to run.
@@ -110,7 +112,7 @@ class PipelineRun:
 
     @property
     def failed(self) -> StageFailedError | None:
-        """Why the run ended early; None if it did not, or was given up."""
+        """Why the run ended early; None if it did not, or was abandoned."""
         return self._parts.ending.failure
 
     @property
@@ -130,13 +132,13 @@ class PipelineRun:
         return {each.name: each for each in self._parts.stages}
 
     def pause(self, source: str, reason: str = "paused by hand") -> None:
-        """Let a source plan and read nothing more. Nothing is skipped.
+        """Stop a source from planning and reading. Nothing is skipped.
 
-        A split that it is reading may still come, as a whole: a cut needs all of it.
+        A split that it is already reading may still arrive in full: a cut needs all of it.
 
         Args:
-            source: Its name.
-            reason: Why, for operators and statistics. A source continues when no reason for a pause
+            source: The name of the source.
+            reason: Why, for operators and statistics. A source continues once no reason for a pause
                 is left. Default: "paused by hand".
 
         Raises:
@@ -149,7 +151,7 @@ class PipelineRun:
 
         Args:
             source: The name of the source.
-            reason: The reason that has passed. Default: None, all of them.
+            reason: The reason that no longer applies. Default: None, all of them.
 
         Raises:
             ConfigError: There is no such source.
@@ -157,10 +159,10 @@ class PipelineRun:
         self._parts.resume(self._source(source), reason)
 
     def signal(self, stage: str) -> BackpressureSignal | None:
-        """Return the signal of a stage or source to what comes before it.
+        """Return the signal of a stage or source to the stages and sources before it.
 
-        Returns None unless back-pressure is active at the stage, or at one after it. Whether
-        sources obey it depends on `BackpressureConfig.gate`.
+        Returns None unless backpressure is active at the stage, or at one after it. Whether sources
+        obey it depends on `BackpressureConfig.gate`.
 
         Args:
             stage: Its name.
@@ -173,8 +175,8 @@ class PipelineRun:
     def check_backpressure_before_produce(self, source: str) -> bool:
         """Return whether a producer should pause, because a stage after a source is under pressure.
 
-        It is for producers that the pipeline does not run, for instance those of a topic that the
-        source reads. The sources themselves are held back by bounded queues.
+        It is for producers outside the pipeline, for example those of a topic that the source
+        reads. The sources themselves are held back by bounded queues.
 
         Args:
             source: The name of the source.
@@ -213,9 +215,9 @@ class PipelineRun:
         source: str | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Hand rows to a `PushSource`, and return when a cut has them.
+        """Hand rows to a `PushSource`, and return once a cut includes them.
 
-        Calls of several threads share cuts, so push from several threads, or push large batches.
+        Calls from several threads share cuts, so push from several threads, or push large batches.
 
         Args:
             batch: The rows.
@@ -224,8 +226,8 @@ class PipelineRun:
 
         Raises:
             ConfigError: There is no such source, the rows do not fit it, or `timeout` is invalid.
-            PipelineError: The run has ended, or ends before a cut has the rows; push them again to
-                the next run.
+            PipelineError: The run has ended, or ends before a cut includes the rows; push them
+                again to the next run.
             TimeoutError: Time ran out; the rows may still become part of a cut.
         """
         if timeout is not None:
@@ -245,12 +247,12 @@ class PipelineRun:
             ) from None
 
     def stats(self) -> PipelineStats:
-        """Return the figures of the run; works after its end, too."""
+        """Return the statistics of the run; also works after its end."""
         self._check_process()
         return pipeline_stats(self._state(), self._parts, self._watch)
 
     def picture(self, path: LocalPath) -> None:
-        """Draw the graph with rates, depths, and who waits for whom.
+        """Draw the graph with rates, queue depths, and what waits for what.
 
         Args:
             path: The SVG file to write.
@@ -268,7 +270,7 @@ class PipelineRun:
             timeout: Seconds to wait. Default: None, no limit.
 
         Returns:
-            What the run has done; None if it still runs.
+            A summary of the run; None if it is still running.
 
         Raises:
             StageFailedError: An operator, a sink or a source raised.
@@ -279,14 +281,14 @@ class PipelineRun:
         return self._result()
 
     def stop(self, timeout: float | None = GRACE_S) -> RunSummary:
-        """Read nothing more, handle what was read, take a last cut, and end.
+        """Stop reading, process what was read, take a last cut, and end.
 
         Args:
-            timeout: Seconds for that. Then the last cut stands, what came after it is read again by
-                the next run, and the summary is not `complete`. None means no limit. Default: 30.
+            timeout: Seconds for all of this. After that the last cut stands, what came after it is
+                read again by the next run, and the summary is not `complete`. None means no limit.
+                Default: 30.
 
-        Returns:
-            What the run has done.
+        Returns: A summary of the run.
 
         Raises:
             StageFailedError: An operator, a sink or a source raised.
@@ -300,7 +302,7 @@ class PipelineRun:
         return self._result()
 
     def request_stop(self) -> None:
-        """Begin to stop, and return; `wait` waits for the end."""
+        """Begin to stop, and return immediately; `wait` waits for the end."""
         self._check_process()
         self._coordinator.stop()
 
@@ -411,7 +413,7 @@ class PipelineRun:
 
 
 _POLL_S = 0.05
-"""Seconds between two checks of the flags, which a signal handler cannot notify of."""
+"""Seconds between two checks of the flags, since a signal handler cannot notify waiting threads."""
 
 
 def run_in_foreground(settings: RunSettings, timeout: float | None, grace: float) -> RunSummary:
@@ -419,13 +421,13 @@ def run_in_foreground(settings: RunSettings, timeout: float | None, grace: float
     if timeout is not None:
         check_finite("timeout", timeout, 0, ", or leave it out")
     check_finite("grace", grace, 0)
-    # Before the signals are handled: a sink that hangs while it is opened can be interrupted.
+    # Before signals are handled, so that a sink that hangs while it is opened can be interrupted.
     run = PipelineRun(settings)
     try:
         return _followed(run, settings.name, timeout, grace)
     except BaseException:
-        # An interrupt that another handler raised, for instance: nothing may run behind the back of
-        # the caller.
+        # For example, another handler raised an interrupt: nothing may keep running behind the
+        # caller's back.
         if run.running:
             run.abandon()
         raise
@@ -442,7 +444,7 @@ def _followed(run: PipelineRun, name: str, timeout: float | None, grace: float) 
 
 
 def _waited(run: PipelineRun, ends: Flag, seconds: float) -> RunSummary | None:
-    """Wait for the end of a run, until a flag is set or time is over."""
+    """Wait until a run ends, a flag is set, or time runs out."""
     end = time.monotonic() + seconds
     while not ends.is_set and (left := end - time.monotonic()) > 0:
         summary = run.wait(min(_POLL_S, left))
@@ -451,24 +453,24 @@ def _waited(run: PipelineRun, ends: Flag, seconds: float) -> RunSummary | None:
     return None
 
 
-# What a run has to do with its process: other runs, forks, the end of the interpreter.
+# How a run interacts with its process: other runs, forks, the exit of the interpreter.
 
 
 _over: weakref.WeakKeyDictionary[Graph, threading.Event] = weakref.WeakKeyDictionary()
-"""By graph, what is set when its last run is over. Read and written under `_lock`."""
+"""By graph, the event that is set when its last run is over. Read and written under `_lock`."""
 
 _lock = threading.RLock()
 
 
 @contextmanager
 def sole_run(settings: RunSettings) -> Iterator[Callable[[threading.Event], None]]:
-    """Refuse to run a pipeline twice: its sources and sinks would be called concurrently.
+    """Refuse a second run of a pipeline: its sources and sinks would be called concurrently.
 
     Args:
         settings: What is to run.
 
     Yields:
-        A function that takes the event which is set when the run is over.
+        A function that takes the event that is set when the run is over.
 
     Raises:
         PipelineError: A run of the pipeline is not over.
@@ -488,7 +490,7 @@ def sole_run(settings: RunSettings) -> Iterator[Callable[[threading.Event], None
         with _lock:
             _over[settings.graph] = over
 
-    # Without the lock: to start calls sinks and operators, which may wait for another pipeline.
+    # Without the lock: starting calls sinks and operators, which may wait for another pipeline.
     try:
         yield admit
     finally:
@@ -496,7 +498,7 @@ def sole_run(settings: RunSettings) -> Iterator[Callable[[threading.Event], None
 
 
 def stop_at_exit(run: "PipelineRun") -> Callable[[], None]:
-    """Stop when the interpreter ends, unless the run has ended; return what does it."""
+    """Stop a run when the interpreter exits, unless it has ended; return the exit hook."""
     known = weakref.ref(run)
 
     def stop() -> None:
@@ -523,16 +525,16 @@ os.register_at_fork(after_in_child=_forget)
 
 
 _RELEASE_S = 5.0
-"""Seconds that each part of a run has to release what it holds, once it is idle or has failed."""
+"""Seconds that each part of a run gets to release its resources, once it is idle or has failed."""
 
 
 class Coordinator:
-    """Takes a cut each interval, and the last one when the sources have ended or are stopped.
+    """Takes a cut every interval, and a last one when the sources have ended or are stopped.
 
     Attributes:
         done: Set when the run is over and everything is closed.
-        is_complete: Whether all that was read is part of a cut.
-        is_stopping: Whether it is to stop.
+        is_complete: Whether everything that was read is part of a cut.
+        is_stopping: Whether it is stopping.
         ended_at: When the run was over, on the monotonic clock.
     """
 
@@ -576,7 +578,7 @@ class Coordinator:
         self._wake.set()
 
     def cut_soon(self) -> None:
-        """Take a cut without waiting for the interval; one follows a cut that is being taken."""
+        """Take a cut without waiting for the interval, after any cut in progress."""
         self._is_wanted = True
         self._wake.set()
 
@@ -617,7 +619,7 @@ class Coordinator:
                 return
 
     def _wait(self) -> bool:
-        """Wait for the time of the next cut; return whether it is the last one.
+        """Wait until the next cut is due; return whether it is the last one.
 
         Raises:
             RunEnded: The run ends early.
@@ -625,7 +627,7 @@ class Coordinator:
         parts = self._parts
         due = time.monotonic() + self._interval_s
         while True:
-            # Cleared first: what is set from now on is seen by the checks, or ends the wait.
+            # Cleared first: whatever is set from now on is seen by the checks, or ends the wait.
             self._wake.clear()
             if parts.ending.has_begun:
                 raise RunEnded
@@ -634,7 +636,7 @@ class Coordinator:
                 return True
             left = due - time.monotonic()
             if left <= 0 or self._is_wanted:
-                # A split that is complete from here on asks again.
+                # A split completed from here on asks again.
                 self._is_wanted = False
                 return False
             self._wake.wait(left)
@@ -647,7 +649,7 @@ class Coordinator:
         for source in parts.sources:
             source.join(_RELEASE_S if is_idle else 0.0)
             source.control.end()
-        # After an error, what runs may finish; when time has run out, it is not waited for.
+        # After an error, running calls may finish; after a timeout, they are not waited for.
         waits = is_idle or parts.ending.failure is not None
         for name in parts.shut_down(_RELEASE_S if waits else LEAVE_S):
             _log.warning("stage %s is still busy, and is left alone", name)

@@ -32,12 +32,12 @@ class SourceThread:
     Attributes:
         name: The name of the source in the pipeline.
         source: The source itself.
-        control: Who may stop it, and where.
+        control: Pauses, holds and stops the thread.
         outlets: The stages that it feeds.
-        rows_out: The rows that these have accepted; likewise `bytes_out`.
+        rows_out: The rows that the outlets have accepted; likewise `bytes_out`.
         decision: How much of the room it may plan for; a signal lowers it.
         on_finished: Called when there is nothing more to read.
-        on_split: Called behind each split.
+        on_split: Called after each split.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class SourceThread:
         Args:
             name: The name of the source.
             source: What to read.
-            outlets: The stages that it feeds, which must run already.
+            outlets: The stages that it feeds, which must already be running.
             chunk_rows: The most rows of a chunk.
             ending: What ends the run early.
-            cut: Returns the number of the cut that chunks belong to now.
+            cut: Returns the number of the cut that chunks currently belong to.
         """
         self.name = name
         self.control = SourceControl()
@@ -76,10 +76,10 @@ class SourceThread:
         ending.notify(self.control.end)
 
     def start(self, position: Position, replay_to: Position | None) -> None:
-        """Begin to read.
+        """Start reading.
 
         Args:
-            position: Where.
+            position: Where to begin.
             replay_to: Where to stop until `control.release` is called; None for nowhere.
         """
         self.control.position = position
@@ -97,7 +97,7 @@ class SourceThread:
             self._thread.join(timeout)
 
     def commit(self, position: Position) -> None:
-        """Have the source take note of a cut that is done, when its thread comes to it."""
+        """Have the source acknowledge a completed cut, when its thread gets to it."""
         self.control.request(lambda: self.source.commit(position))
 
     def _run(self) -> None:
@@ -159,7 +159,7 @@ class SourceThread:
             self.control.complete(end)
 
     def _room(self) -> Limit:
-        """Wait until all first stages have room, and return the least of it."""
+        """Wait until all first stages have room, and return the smallest."""
         rooms: list[Limit] = []
         for outlet in self.outlets:
             with outlet.waited_for:
@@ -176,7 +176,7 @@ class SourceThread:
         self._hand_on(cutter.rest(), split.partition, position, number)
 
     def _hand_on(self, chunks: list[SizedBatch], partition: str, position: str, number: int) -> int:
-        """Hand on chunks of a split, of which the first has a number; return the next number."""
+        """Hand on chunks of a split, numbered from `number`; return the next number."""
         done = 0
         while done < len(chunks):
             self.control.wait_while_paused()
@@ -199,18 +199,18 @@ class SourceThread:
 
 
 class SourceControl:
-    """What a source thread obeys. A *pause* is a wish and may last; a *hold* is part of a cut.
+    """Controls a source thread. A *pause* is a request and may last; a *hold* is part of a cut.
 
-    The thread calls `begin` before each split, and `complete` behind it. It reads nothing else, so
-    nothing is skipped, and while it is held the position says exactly what the stages have got. A
-    hold waits for the split in hand, even in a pause.
+    The thread calls `begin` before each split, and `complete` after it. It reads nothing else, so
+    nothing is skipped, and while it is held the position marks exactly what the stages have
+    received. A hold waits for the current split, even during a pause.
 
-    All fields are written under `_changed`, the position by the source thread alone until it has
-    ended.
+    All fields are written under `_changed`; until the source thread has ended, it alone writes the
+    position.
 
     Attributes:
         position: Where the source continues.
-        has_finished: Whether the source has come to its end, or has stopped.
+        has_finished: Whether the source has reached its end, or has stopped.
     """
 
     def __init__(self) -> None:
@@ -231,15 +231,15 @@ class SourceControl:
 
     @contextmanager
     def _change(self) -> Iterator[None]:
-        """Take the lock, and wake all that wait for a change."""
+        """Take the lock, and wake all threads that wait for a change."""
         with self._changed:
             yield
             self._changed.notify_all()
 
-    # What others call.
+    # Called by other threads.
 
     def pause(self, reason: str) -> None:
-        """Let the source plan and read nothing more."""
+        """Stop the source from planning and reading."""
         with self._change():
             self._account()
             if reason not in self._reasons:
@@ -255,12 +255,12 @@ class SourceControl:
             return not self._reasons
 
     def hold(self) -> None:
-        """Let the source begin no other split."""
+        """Stop the source from beginning another split."""
         with self._change():
             self._is_held = True
 
     def wait_until_held(self, timeout: float | None = None) -> bool:
-        """Wait until it has no split in hand; return False if time ran out.
+        """Wait until it is reading no split; return False if time ran out.
 
         Raises:
             RunEnded: The run ends early.
@@ -281,17 +281,17 @@ class SourceControl:
             self._is_held = False
 
     def stop(self) -> None:
-        """Let the source end behind the split in hand."""
+        """Make the source end after the current split."""
         with self._change():
             self._is_stopping = True
 
     def request(self, what: Callable[[], None]) -> None:
-        """Have the thread do something when it has no split in hand, also after its end."""
+        """Have the thread do something between two splits, or after the end of the source."""
         with self._change():
             self._requests.append(what)
 
     def wake(self) -> None:
-        """End the rest of a source that found nothing new."""
+        """Wake a source that rests because it found nothing new."""
         with self._change():
             self._is_awake = True
 
@@ -301,7 +301,7 @@ class SourceControl:
             self._is_closed = True
 
     def end(self) -> None:
-        """Let the thread end immediately."""
+        """Make the thread end immediately."""
         with self._change():
             self._has_ended = True
 
@@ -313,7 +313,7 @@ class SourceControl:
 
     @property
     def paused_seconds(self) -> dict[str, float]:
-        """How long it was paused so far, by reason; several reasons count each."""
+        """Seconds that it has been paused, by reason; concurrent reasons each count."""
         with self._changed:
             self._account()
             return dict(self._paused)
@@ -325,7 +325,7 @@ class SourceControl:
                 raise RunEnded
             return done
 
-    # What the source thread calls.
+    # Called by the source thread.
 
     def may_plan(self) -> bool:
         """Wait while it is paused or held; return False if it is to stop."""
@@ -350,8 +350,8 @@ class SourceControl:
             self._is_reading = False
 
     def wait_while_paused(self) -> None:
-        """Wait within a split. A cut or a stop needs the rest of it, so they end the wait."""
-        if self._reasons:  # read without the lock: a pause may as well come a chunk later
+        """Wait within a split. A cut or a stop needs the rest of the split, so it ends the wait."""
+        if self._reasons:  # read without the lock: a pause may just as well come a chunk later
             self._wait(
                 lambda: self._is_stopping or self._is_held or not self._reasons, serves=False
             )
@@ -381,7 +381,7 @@ class SourceControl:
             self._is_reading = False
 
     def serve_until_closed(self) -> None:
-        """Do what is requested, until `close`."""
+        """Serve requests until `close`."""
         self._wait(lambda: self._is_closed)
 
     def _wait(self, is_met: Callable[[], bool], serves: bool = True, begins: bool = False) -> bool:
@@ -421,7 +421,7 @@ _LATE_S = 30.0
 
 
 class _LagReading(NamedTuple):
-    """What the source answered."""
+    """An answer of the source."""
 
     lags: Mapping[str, Lag]
     read_at: float
@@ -429,10 +429,10 @@ class _LagReading(NamedTuple):
 
 
 class LagReader:
-    """Reads the lag of a source whenever it is asked to, on a thread that nothing waits for.
+    """Reads the lag of a source on request, on a thread that nothing waits for.
 
-    A source whose `lag` is slow is asked again when it has answered. One that hangs or raises has
-    an unknown lag, and its run continues.
+    A source whose `lag` is slow is asked again once it has answered. If `lag` hangs or raises, the
+    lag is unknown, and the run continues.
     """
 
     def __init__(self, name: str, source: Source, interval_s: float) -> None:
@@ -440,7 +440,7 @@ class LagReader:
 
         Args:
             name: The name of the source in the pipeline.
-            source: What is asked.
+            source: The source to ask.
             interval_s: Seconds between two calls of `ask`.
         """
         self._name = name
@@ -457,13 +457,13 @@ class LagReader:
         self._hangs = ChangeLog(_log, time.monotonic)  # of the thread that asks
 
     def start(self) -> None:
-        """Begin to wait for `ask`."""
+        """Start waiting for `ask`."""
         # A daemon: a call that hangs must not keep the process alive.
         name = f"lag of {self._name}"[:60]
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def ask(self, position: Position) -> None:
-        """Have the lag read, behind a call that is under way.
+        """Request a reading of the lag, after any call in progress.
 
         Args:
             position: Where to measure it from.
@@ -478,7 +478,7 @@ class LagReader:
     def lags(self) -> Mapping[str, Lag]:
         """The lag by partition, as last read; unknown if that was more than three intervals ago.
 
-        Of a source that takes longer than an interval, it holds for three times as long.
+        If the source takes longer than an interval to answer, the limit is three times that time.
         """
         last = self._last
         now = time.monotonic() if self._ended_at is None else self._ended_at
@@ -488,12 +488,12 @@ class LagReader:
 
     @property
     def stuck_s(self) -> float:
-        """For how many seconds the source has been in its call; 0.0 between two calls."""
+        """Seconds that the source has spent in its current call; 0.0 between two calls."""
         began = self._began_at
         return 0.0 if began is None else time.monotonic() - began
 
     def end(self, position: Position, until: float) -> None:
-        """Read the lag a last time, and end the thread; one that hangs is left alone.
+        """Read the lag a last time, and end the thread; a hung thread is left alone.
 
         Args:
             position: Where the run has ended.

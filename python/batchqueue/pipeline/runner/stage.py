@@ -1,4 +1,4 @@
-"""`RunnerStage`: the queue of a stage, with its gate, its workers and its figures."""
+"""`RunnerStage`: the queue of a stage, with its gate, its workers and its counters."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,7 +35,7 @@ from batchqueue.queues.config import BatchQueueConfig, PartitionSelector
 from batchqueue.queues.queue import BatchQueue
 
 CHUNKS_PER_WORKER = 4
-"""Full chunks that a worker holds, the one in hand included."""
+"""Full chunks that a worker holds, including the one that it processes."""
 
 _SLACK = 64
 """Room in each partition for orders, which need no room in the gate."""
@@ -43,16 +43,16 @@ _SLACK = 64
 _NEVER_MS = 1e15
 
 _MOST_BYTES = 2**63 - 1
-"""More than there is: what the gate can count to."""
+"""Effectively unlimited: the most that the gate can count to."""
 
 
 class RunnerStage:
-    """A stage that runs: each worker is a drain thread of the queue, with its partition.
+    """A running stage: each worker is a drain thread of the queue, with its partition.
 
     Attributes:
-        plan: What it consists of.
+        plan: Its plan.
         name: Its name.
-        gate: What it holds.
+        gate: Bounds and counts what it holds.
         outlets: The stages that it feeds.
         workers: Its workers, by number.
         busy: The time that its workers spend in operators, or in the sink.
@@ -68,10 +68,10 @@ class RunnerStage:
         """Make a stage without workers; `start` starts it.
 
         Args:
-            plan: What it consists of.
-            outlets: The stages that it feeds, which must run already.
+            plan: Its plan.
+            outlets: The stages that it feeds, which must already be running.
             max_bytes: The most bytes that it holds.
-            ending: What ends the run early.
+            ending: The early end of the run.
         """
         rows = plan.config.chunk_rows * CHUNKS_PER_WORKER
         if plan.sink is not None:
@@ -110,10 +110,10 @@ class RunnerStage:
         """Start a thread for each worker."""
         self.workers = workers
         self._pipeline = pipeline
-        # The queue's lines of the log name the class.
+        # The queue's log lines name the class.
         dispatcher = type(self.name, (_Dispatcher,), {})
-        # Nothing takes partitions over: each keeps its thread, because of the order, and because
-        # an operator may keep what only the thread that made it can use.
+        # No take-overs: each partition keeps its thread, because of the order, and because an
+        # operator may hold objects that only the thread that made them can use.
         self._queue = BatchQueue(
             f"{pipeline}: {self.name}",
             BatchQueueConfig(
@@ -136,7 +136,7 @@ class RunnerStage:
         Args:
             chunk: The chunk.
             origin: Where it came from.
-            busy: What does not count the time of waiting; it counts the calling thread now.
+            busy: The meter that counts the calling thread now, and must not count its wait.
 
         Raises:
             RunEnded: The run ends early.
@@ -148,12 +148,12 @@ class RunnerStage:
             self._accept(worker, part, place, busy)
 
     def put_ready(self, chunks: Sequence[tuple[SizedBatch, Origin]]) -> int:
-        """Wait until there is room for the first chunk; put it, and those that there is room for.
+        """Wait until there is room for the first chunk; put it, and any following chunks that fit.
 
-        To put several together wakes the worker once.
+        Putting several together wakes the worker only once.
 
         Args:
-            chunks: At least one, each with where it came from.
+            chunks: At least one, each with its origin.
 
         Returns:
             How many were put.
@@ -198,18 +198,18 @@ class RunnerStage:
 
     def _chunk(self, worker: int, batch: pa.RecordBatch, size: int, origin: Origin) -> "StageChunk":
         if self._attaches_origins:
-            # Here, and not where the sink is called: that would wait for it between two writes.
+            # Here, not where the sink is called, which would then wait for it between two writes.
             batch = with_origin(batch, self._pipeline, self.plan.source, origin)
         return StageChunk(worker, batch, size, origin)
 
     def order(
         self, what: "Callable[[StageWorker], Any]", workers: "list[StageWorker] | None" = None
     ) -> "list[StageOrder]":
-        """Have workers do something, after the chunks before it; wait with `results`.
+        """Have workers do something after the chunks queued before it; wait with `results`.
 
         Args:
-            what: Gets the worker.
-            workers: Which. Default: None, all.
+            what: Called with the worker.
+            workers: The workers. Default: None, all.
         """
         chosen = self.workers if workers is None else workers
         orders = [StageOrder(worker.number, partial(what, worker)) for worker in chosen]
@@ -223,14 +223,14 @@ class RunnerStage:
         return orders
 
     def notify_of_pause(self, reason: str | None) -> None:
-        """Notify the operators, behind the chunks that are here, that their input pauses.
+        """Notify the operators, after the chunks already queued, that their input pauses.
 
         Args:
             reason: Why; None if the input continues.
         """
         with self._lock:
             self._pause = reason
-            # A worker that has not come to the order before will see the new reason.
+            # A worker that has not reached its previous order yet will see the new reason.
             workers = [each for each in self.workers if each.number not in self._to_notify]
             self._to_notify.update(worker.number for worker in workers)
         self.order(self._pass_pause_on, workers)
@@ -241,7 +241,7 @@ class RunnerStage:
         is_late: Callable[[], None] | None = None,
         late_s: float = 30,
     ) -> list[Any]:
-        """Wait until the workers have done it, and return what they returned.
+        """Wait until the workers have carried out orders, and return the results.
 
         Args:
             orders: What `order` returned.
@@ -275,13 +275,13 @@ class RunnerStage:
         worker.notify_of_pause(reason)
 
     def shut_down(self, timeout: float | None) -> bool:
-        """End the threads; return whether they have ended in time, in seconds."""
+        """End the threads; return whether they ended within a timeout in seconds."""
         return self._queue is None or self._queue.shutdown(timeout) == 0
 
     def _wait_for_room(
         self, rows: int, size: int, worker: int | None, busy: TimeMeter | None
     ) -> int:
-        """Enter the gate, and count the wait of this thread for room, and not as work."""
+        """Enter the gate, counting the wait of this thread as a wait for room, not as work."""
         if busy is not None:
             busy.leave()
         self.waited_for.enter()
@@ -299,7 +299,7 @@ class RunnerStage:
             try:
                 parts = self._partitioner.split(chunk.batch)
             except Exception as error:
-                # The stage before runs this, but it is the key of this one.
+                # The stage before runs this, but the key is that of this stage.
                 self.chunks_failed.add(1)
                 self.ending.fail(self.name, error, origin)
                 raise RunEnded from error
@@ -354,11 +354,11 @@ class StageChunk:
 
 @dataclass(slots=True, eq=False)
 class StageOrder:
-    """Something that a worker does after the chunks before it, on its own thread.
+    """A task that a worker runs on its own thread, after the chunks queued before it.
 
     Attributes:
         worker: The number of the worker.
-        what: Does it.
+        what: The function to run.
         result: What it returned, once it is done.
         is_done: Set when it is done.
     """
@@ -370,11 +370,11 @@ class StageOrder:
 
 
 class RunEnded(Exception):
-    """The run ends early: what has not been handled is dropped, and comes again with the next."""
+    """The run ends early: unprocessed input is dropped, and read again by the next run."""
 
 
 class Ending:
-    """The first error of a run, or that it is given up. Either way nothing more is handled.
+    """The early end of a run, by its first error or by giving up. Nothing more is processed then.
 
     Attributes:
         failure: The first error, or None. Written once, before `has_begun`.
@@ -388,7 +388,7 @@ class Ending:
         self._callbacks: list[Callable[[], None]] = []
 
     def notify(self, callback: Callable[[], None]) -> None:
-        """Have a function called when the run ends early, or now if it does already."""
+        """Have a function called when the run ends early, or immediately if it already does."""
         with self._lock:
             self._callbacks.append(callback)
             is_late = self.has_begun
@@ -414,7 +414,7 @@ class Ending:
         self._begin(failure)
 
     def give_up(self) -> None:
-        """End the run without an error: there is no more time."""
+        """End the run without an error: time has run out."""
         self._begin(None)
 
     def _begin(self, failure: StageFailedError | None) -> None:
@@ -429,7 +429,7 @@ class Ending:
 
 
 class _Dispatcher:
-    """What a drain thread calls: it hands items to the worker of their partition."""
+    """The handler that drain threads call: it hands items to the worker of their partition."""
 
     def __init__(self, workers: "list[StageWorker]") -> None:
         self._workers = workers
@@ -463,14 +463,14 @@ class _Dispatcher:
 
 
 class Gate(StageGate):
-    """Admits chunks into a stage, until they are completed.
+    """Admits chunks into a stage, and counts them until they are completed.
 
     A chunk enters if the stage then holds at most `max_bytes` and its worker at most `worker_rows`.
-    A stage that is empty admits any chunk, and a worker that is empty any number of rows. A chunk
-    overtakes only those that wait for rows of their worker, so a large one has its turn.
+    An empty stage admits any chunk, and an empty worker any number of rows. A chunk overtakes only
+    chunks that wait for rows of their worker, so a large chunk gets its turn.
 
-    The thread that completes a chunk gives its room to those that wait, so that each wakes only
-    when its chunk is inside.
+    The thread that completes a chunk gives its room to waiting threads, so that each wakes only
+    once its chunk has been admitted.
     """
 
     if TYPE_CHECKING:  # the core's, which returns the class that is called
@@ -485,7 +485,7 @@ class Gate(StageGate):
         Args:
             rows: The rows of the chunk, at least 1.
             size: Its bytes.
-            worker: The worker that must have it. Default: None, any.
+            worker: The worker that must get it. Default: None, any.
 
         Returns:
             The worker that gets it.
@@ -515,7 +515,7 @@ class Gate(StageGate):
         return Limit(*room)
 
     def held(self) -> Limit:
-        """Return the rows and bytes that are accepted and not completed."""
+        """Return the rows and bytes that are accepted but not completed."""
         return Limit(*self.held_amount())
 
 
@@ -540,14 +540,14 @@ class StageWorker:
         self._stage = stage
 
     def open(self) -> Any:
-        """Make ready what it works with."""
+        """Prepare its operators or its sink."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Release what it works with."""
+        """Release its operators or its sink."""
 
     def take(self, chunks: list[StageChunk]) -> None:
-        """Handle chunks, in order; what that raises ends the run."""
+        """Process chunks in order; any exception ends the run."""
         raise NotImplementedError
 
     def flush(self, cut: int) -> None:
@@ -558,13 +558,13 @@ class StageWorker:
         return None
 
     def restore(self, state: bytes | None) -> None:
-        """Take the state of a former snapshot."""
+        """Restore the state of an earlier snapshot."""
 
     def notify_of_pause(self, reason: str | None) -> None:
-        """Take note that the input pauses; with None, that it continues."""
+        """Handle a pause of the input; with None, its end."""
 
     def obey(self, order: StageOrder) -> None:
-        """Carry out an order; what it raises ends the run."""
+        """Carry out an order; any exception ends the run."""
         try:
             if not self._stage.ending.has_begun:
                 order.result = order.what()
@@ -577,7 +577,7 @@ class StageWorker:
 
 
 class OperatorWorker(StageWorker):
-    """Applies operators, and hands on what they emit."""
+    """A worker that applies operators, and hands on their output."""
 
     def __init__(self, stage: RunnerStage, number: int, chunk_rows: int) -> None:
         super().__init__(stage, number)
@@ -610,7 +610,7 @@ class OperatorWorker(StageWorker):
                     stage.chunks_failed.add(1)
                     stage.ending.fail(stage.name, error, chunk.origin)
                 finally:
-                    # One by one: what comes before must not wait for the next call of an operator.
+                    # One by one: the stage before must not wait for the next call of an operator.
                     stage.gate.leave(chunk.batch.num_rows, chunk.size, number)
 
     def flush(self, cut: int) -> None:
@@ -625,7 +625,7 @@ class OperatorWorker(StageWorker):
         return self.chain.snapshot() if self.chain.has_state else None
 
     def restore(self, state: bytes | None) -> None:
-        """Take the state of a former snapshot."""
+        """Restore the state of an earlier snapshot."""
         if state is not None:
             self.chain.restore(state)
 
@@ -640,13 +640,13 @@ class OperatorWorker(StageWorker):
     def _emit(
         self, batches: Iterable[pa.RecordBatch], origin: Origin, chunk: StageChunk | None = None
     ) -> None:
-        """Hand on the batches that follow from a chunk, in chunks; all of this counts as work."""
+        """Hand on the output for a chunk, in chunks; all of this counts as work."""
         # Most operators return one batch, which nothing later can be joined with.
         is_alone = type(batches) is tuple
         cut = self._cutter.all_of if is_alone else self._cutter.add
         number = 0
         for batch in batches:
-            # Operators often return what they were given, which has been measured.
+            # Operators often return their input, which has already been measured.
             size = chunk.size if chunk is not None and batch is chunk.batch else None
             for piece in cut(batch, size):
                 self._hand_on(piece, origin.child(number))
@@ -665,11 +665,11 @@ class OperatorWorker(StageWorker):
 
 
 class SinkWorker(StageWorker):
-    """Writes to a sink, several chunks together if they are there.
+    """A worker that writes to a sink, several chunks together if available.
 
     Attributes:
         sink: The sink.
-        skips: Whether it drops what comes, because the sink has it already. Written by orders.
+        skips: Whether it drops chunks, because the sink already has them. Written by orders.
     """
 
     def __init__(self, stage: RunnerStage, sink: Sink, pipeline: str) -> None:
@@ -689,7 +689,7 @@ class SinkWorker(StageWorker):
         return None if last is None else StoredCut(*last)
 
     def close(self) -> None:
-        """Have the sink release what it holds."""
+        """Have the sink release its resources."""
         end = getattr(self.sink, "close", None)
         if end is not None:
             try:
@@ -698,7 +698,7 @@ class SinkWorker(StageWorker):
                 self._stage.ending.fail(self._stage.name, error)
 
     def take(self, chunks: list[StageChunk]) -> None:
-        """Write the chunks, in groups of about the rows that the sink wants."""
+        """Write the chunks, in groups of about as many rows as the sink prefers."""
         for group in _groups(chunks, self.sink.batch_rows):
             rows = size = 0
             for chunk in group:

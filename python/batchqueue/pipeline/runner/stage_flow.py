@@ -1,4 +1,4 @@
-"""`FlowStage`: a stage as signals see it. `StageFlow`: what its controller knows of it."""
+"""`FlowStage`: a stage as signals see it. `StageFlow`: what its controller knows about it."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -62,9 +62,9 @@ class LastReading(NamedTuple):
 
 
 class StageFlow:
-    """What a controller knows of a stage.
+    """What a controller knows about a stage.
 
-    One thread calls the methods. Others may read `last`, which is replaced and never changed.
+    One thread calls the methods. Others may read `last`, which is replaced, never modified.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class StageFlow:
         self.skew.check(reading.partitions, now)
 
     def own(self) -> StagePressure:
-        """Return what the stage says about itself."""
+        """Return the pressure that the stage reports for itself."""
         reading, pressure, _ = self.last
         reason = reason_of(pressure, self._config, reading.busy_ratio)
         return StagePressure(
@@ -102,7 +102,7 @@ class StageFlow:
         )
 
     def advance(self, *, has_upstream: bool, pauses_source: bool) -> None:
-        """Move the state of the backpressure to where the last reading leads.
+        """Advance the state of the backpressure according to the last reading.
 
         Args:
             has_upstream: Whether there is a stage or source that can hear the signal.
@@ -134,7 +134,7 @@ def sources_before(
 
     Args:
         stages: The stages and sources.
-        order: Their names, each behind those that follow it.
+        order: Their names, each after those downstream of it.
     """
     by_name = {stage.name: stage for stage in stages}
     before: dict[str, dict[str, FlowStage]] = {name: {} for name in order}
@@ -149,10 +149,10 @@ def sources_before(
 
 
 class StageSkew:
-    """Takes a reading of the partitions of a stage now and then, and moves its state machine."""
+    """Reads the partitions of a stage at intervals, and advances its state machine."""
 
     def __init__(self, stage: str, config: SkewDetectionConfig, clock: Callable[[], float]) -> None:
-        """Begin without hot partitions."""
+        """Start without hot partitions."""
         self.machine = StateMachine(f"skew of {stage}", SkewState.MONITORING, SKEW_STEPS, clock)
         self._stage = stage
         self._config = config
@@ -166,13 +166,13 @@ class StageSkew:
         return frozenset(self._detector.hot)
 
     def check(self, partitions: Mapping[Partition, PartitionProgress], now: float) -> None:
-        """Take a reading, if it is time for one.
+        """Take a reading, if one is due.
 
         Args:
             partitions: All partitions of the stage.
             now: The time, in seconds.
         """
-        # Two readings in a row count only if there is time for a change between them.
+        # Two consecutive readings count only if there was time for a change between them.
         if not (self._config.enabled and partitions) or now < self._next_at:
             return
         self._next_at = now + self._config.check_interval_s
@@ -201,10 +201,10 @@ class StageSkew:
 
 
 def readings_of(partitions: Mapping[Partition, PartitionProgress]) -> list[PartitionReading]:
-    """Return partitions as the detector takes them."""
+    """Return partitions in the form that the detector takes."""
     return [
         PartitionReading(
-            # The detector compares partitions with each other only, so names will do as well.
+            # The detector only compares partitions with one another, so names work, too.
             partition=cast(int, partition),
             lag=progress.lag,
             rate_per_s=progress.rate_per_s,
@@ -216,7 +216,7 @@ def readings_of(partitions: Mapping[Partition, PartitionProgress]) -> list[Parti
 
 
 def partition_machine(stage: str, clock: Callable[[], float]) -> StateMachine[PartitionState]:
-    """Return the state of a stage's partitions, before its start."""
+    """Return the state machine of a stage's partitions, before its start."""
     name = f"partitions of {stage}"
     return StateMachine(name, PartitionState.INITIALIZING, PARTITION_STEPS, clock)
 
@@ -224,7 +224,7 @@ def partition_machine(stage: str, clock: Callable[[], float]) -> StateMachine[Pa
 class StagePartitions:
     """The partitions of a stage, from the start of the stage to its end.
 
-    The runner of the stage says what happens; this says which state that is.
+    The runner of the stage reports events; this class maps them to states.
 
     Attributes:
         count: The number of partitions.
@@ -253,8 +253,8 @@ class StagePartitions:
             config: Its settings.
             machine: The state, before the start. Default: None, a new one.
             count: The number of partitions, if the graph decides it. Default: None,
-                `partition_count` of the config, or one per worker up to `max_workers`. How many
-                workers run now does not matter.
+                `partition_count` of the config, or one per worker up to `max_workers`. The number
+                of running workers does not matter.
         """
         self.machine = machine or partition_machine(stage, time.monotonic)
         self.count = count or partition_count(config.partition_count, config.max_workers)
@@ -267,7 +267,7 @@ class StagePartitions:
 
     @property
     def group(self) -> str:
-        """The name of the group of workers that shares them, where these are processes.
+        """The name of the group of workers that shares them, if the workers are processes.
 
         Raises:
             ConfigError: A name cannot be part of the name of a group.
@@ -275,18 +275,18 @@ class StagePartitions:
         return group_id(*self._names)
 
     def queue_created(self) -> None:
-        """Take note that the queue or topic exists, with `count` partitions."""
+        """Record that the queue or topic exists, with `count` partitions."""
         self.machine.advance(PartitionState.QUEUE_CREATED)
 
     def workers_spawning(self) -> None:
-        """Take note that workers are started."""
+        """Record that workers are being started."""
         self.machine.advance(PartitionState.WORKERS_SPAWNING)
 
     def observe(self, members: Collection[str], owners: Mapping[int, str | None]) -> None:
-        """Take note of who has which partition.
+        """Record which worker owns which partition.
 
-        The stage runs as soon as `min_workers` share all partitions. When the members are others
-        than before, or a partition has no owner among them, it rebalances until they share again.
+        The stage runs once `min_workers` share all partitions. When the members change, or a
+        partition has no owner among them, it rebalances until they share all partitions again.
 
         Args:
             members: The names of the workers.
@@ -308,21 +308,21 @@ class StagePartitions:
         self._members = present
 
     def stop(self) -> None:
-        """Take note that the stage is to end."""
+        """Record that the stage is about to end."""
         self.machine.advance(PartitionState.STOPPING)
 
     def stopped(self) -> None:
-        """Take note that the stage has ended."""
+        """Record that the stage has ended."""
         self.machine.advance(PartitionState.STOPPED)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionMetrics:
-    """A partition of a stage at one moment. What is not known is None.
+    """A partition of a stage at one moment. Unknown values are None.
 
     Attributes:
         partition: Its number or name.
-        latest_offset: The rows that were ever added, or the next offset to be written.
+        latest_offset: The rows ever added, or the next offset to be written.
         committed_offset: The rows that are done, or the next offset to be read; None if nothing
             was committed.
         lag: Rows that are not done.
@@ -345,23 +345,23 @@ class PartitionMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class StageMetrics:
-    """A stage at one moment. What is not known is None.
+    """A stage at one moment. Unknown values are None.
 
-    The figures of skew are over the partitions whose lag is known. `skew_detected` is a rule of
-    thumb that one row among four partitions fulfils; `hot_partitions` is the decision that the
-    stage acts on.
+    The skew statistics cover the partitions whose lag is known. `skew_detected` is a rule of thumb
+    that a single row among four partitions meets; `hot_partitions` is the decision that the stage
+    acts on.
 
     Attributes:
         stage: Its name.
-        lag: Rows that it has still to read.
-        queue_rows: Rows that it has accepted and not completed.
+        lag: Rows that it still has to read.
+        queue_rows: Rows that it has accepted but not completed.
         rate_per_s: Rows that it completes per second.
-        busy_ratio: The share of the time in which its workers are busy, from 0 to 1.
+        busy_ratio: The share of time that its workers are busy, from 0 to 1.
         pressure: The larger of lag and queue, each divided by its threshold.
         backpressure_active: Whether backpressure is active at this stage.
         early_warning: Whether this stage warns.
         slow_down_factor: The effective factor: the least of this stage and all stages after it.
-        reason: Why it is below 1, or why backpressure is active; empty if neither.
+        reason: Why the factor is below 1, or why backpressure is active; empty if neither.
         cause: The stage where that began; None if there is none.
         partitions: The metrics of its partitions.
         partition_lags: Rows that are not done, by partition.
@@ -377,9 +377,9 @@ class StageMetrics:
         partition_state: The state of its partitions.
         backpressure_state: The state of its backpressure.
         skew_state: The state of its skew.
-        paused_seconds: For how long it was not to plan, by the stage that was the cause; of a
-            source only.
-        is_missing: Whether its last reading is too old or there is none.
+        paused_seconds: Seconds that it was not allowed to plan, by the stage that was the cause;
+            for a source only.
+        is_missing: Whether its last reading is too old or missing.
     """
 
     stage: str
@@ -442,9 +442,9 @@ def stage_metrics_of(
     """Return the metrics of a stage.
 
     Args:
-        flow: What its controller knows of it.
+        flow: What its controller knows about it.
         effective: The pressure of it and all stages after it.
-        skew_config: Its `skew_threshold` counts.
+        skew_config: The config whose `skew_threshold` applies.
         partition_state: The state of its partitions.
         paused_seconds: As in `StageMetrics`.
         is_missing: As in `StageMetrics`.

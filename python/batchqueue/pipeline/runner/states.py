@@ -1,4 +1,4 @@
-"""The states of a stage: three machines, each with one table of the steps that are allowed.
+"""The states of a stage: three machines, each with a table of the allowed steps.
 
 A machine *settles* in the last state of each `advance`, and passes through those before it. So a
 check that finds nothing new leaves `since` and `count` as they are.
@@ -29,10 +29,10 @@ class PartitionState(Enum):
 
 
 class BackpressureState(Enum):
-    """What a stage does about pressure.
+    """How a stage reacts to pressure.
 
     It settles in `normal`. Above a threshold it settles in `source_paused` if a source before the
-    stage is paused, in `monitoring` if none is, and in `backpressure_active` if nothing is before
+    stage is paused, in `monitoring` if none is, and in `backpressure_active` if nothing precedes
     the stage. Below the threshold it waits in `monitoring` until it is released.
     """
 
@@ -45,7 +45,7 @@ class BackpressureState(Enum):
 
 
 class SkewState(Enum):
-    """What a stage does about skew.
+    """How a stage reacts to skew.
 
     It settles in `no_skew`, in `mitigating` while partitions are hot, and in `monitoring` before
     the first reading and while no lag is known.
@@ -84,16 +84,17 @@ PARTITION_STEPS: Steps[PartitionState] = _steps(
         _P.STOPPED: (),
     }
 )
-"""A stage may be stopped in every state, also before it runs."""
+"""A stage may be stopped in any state, even before it runs."""
 
 BACKPRESSURE_STEPS: Steps[BackpressureState] = _steps(
     {
         _B.NORMAL: (_B.CHECKING,),
-        # To monitoring: below the threshold, and not yet below the share of it that releases.
+        # To monitoring: below the threshold, but not yet below the release ratio.
         _B.CHECKING: (_B.NORMAL, _B.BACKPRESSURE_ACTIVE, _B.MONITORING),
-        # To normal: nothing is before the stage, so nothing was propagated, and it is released.
+        # To normal: nothing precedes the stage, so nothing was propagated, and it is released.
         _B.BACKPRESSURE_ACTIVE: (_B.PROPAGATING, _B.NORMAL),
-        # To monitoring: no source pauses, because none is before the stage or other means hold it.
+        # To monitoring: no source pauses, because none precedes the stage or other means hold it
+        # back.
         _B.PROPAGATING: (_B.SOURCE_PAUSED, _B.MONITORING),
         _B.SOURCE_PAUSED: (_B.MONITORING,),
         _B.MONITORING: (_B.CHECKING,),
@@ -128,7 +129,7 @@ class Settled(Generic[State]):
 class StateMachine(Generic[State]):
     """A state, and the steps that lead from it.
 
-    One thread advances it. Others may read `settled` meanwhile, whose parts fit together.
+    One thread advances it. Others may read `settled` meanwhile, whose fields are consistent.
 
     Attributes:
         name: What it is the state of.
@@ -165,7 +166,7 @@ class StateMachine(Generic[State]):
 
     @property
     def settled(self) -> Settled[State]:
-        """The state, since when it is that, and how many times it was."""
+        """The state, when it settled there, and how many times it has."""
         return self._settled
 
     @property
@@ -177,8 +178,8 @@ class StateMachine(Generic[State]):
         """Pass through states and settle in the last of them.
 
         Args:
-            states: At least one. If the last one is where the machine is now, it stays there as
-                far as `since` and `count` are concerned.
+            states: At least one. If the last one is the current state, `since` and `count` stay
+                unchanged.
 
         Raises:
             StateError: A step is not in the table. The machine stays where it was.
@@ -201,5 +202,5 @@ class StateMachine(Generic[State]):
             )
 
     def __repr__(self) -> str:
-        """Say what it is the state of, and the state."""
+        """Return what it is the state of, and the state."""
         return f"<{self.name}: {self.state.value}>"

@@ -1,4 +1,4 @@
-"""`PipelineStats`: the figures of a run at one moment."""
+"""`PipelineStats`: the statistics of a run at one moment."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,15 +21,16 @@ class PipelineStats:
         name: The name of the pipeline.
         state: "running", "stopping", "stopped" or "failed".
         sources: The sources, by name.
-        stages: The stages, by name, each behind the one before it.
+        stages: The stages, by name, each after the one that feeds it.
         cuts_total: Cuts of this run.
         cut: The number of the last cut.
         cut_seconds: How long the last cut took; None before the first.
-        missing: The stages whose pressure is not known.
-        cut_waits_for: What the cut that is being taken waits for; None if there is none.
-        log_stuck_s: For how many seconds the log has been taking a line; 0.0 if it is not. Lines of
-            runs and workers wait meanwhile, and nothing else does.
-        log_lines_dropped_total: Lines that were dropped, in this process, because 1,000 waited.
+        missing: The stages whose pressure is unknown.
+        cut_waits_for: What the cut in progress waits for; None if there is none.
+        log_stuck_s: Seconds that the log has spent on its current line; 0.0 if there is none. Lines
+            of runs and workers wait meanwhile, and nothing else does.
+        log_lines_dropped_total: Lines that were dropped, in this process, because 1,000 were
+            waiting.
     """
 
     name: str
@@ -46,7 +47,7 @@ class PipelineStats:
 
 
 def pipeline_stats(state: str, parts: Assembly, watch: FlowWatch) -> PipelineStats:
-    """Return the figures of a run."""
+    """Return the statistics of a run."""
     cutter = parts.cutter
     return PipelineStats(
         name=parts.pipeline,
@@ -71,14 +72,14 @@ class SourceStats:
         name: Its name.
         state: "reading", "paused" or "finished".
         rows_out_total: Rows that the first stages accepted; likewise `bytes_out_total`.
-        rows_per_s: How many these are in a second; the mean of the last three seconds.
+        rows_per_s: These rows per second, averaged over the last three seconds.
         paused_reasons: Why it is paused; empty if it is not.
         paused_seconds_total: Seconds that it was paused, by reason.
         held_up_by: The stage at the root of what it waits for; None if it hardly waits for room.
-        lag: How much follows the last cut, by partition, as of the last check of back-pressure. It
-            is read by a separate thread, also while all stages are full. None if not known, as
+        lag: How much follows the last cut, by partition, as of the last backpressure check. A
+            separate thread reads it, even while all stages are full. None if unknown, for example
             when the source has not answered for three checks.
-        lag_stuck_s: For how many seconds `lag` of the source has been in its call; 0.0 between two
+        lag_stuck_s: Seconds that the source has spent in its current call of `lag`; 0.0 between two
             calls.
         position: Where it reads next.
     """
@@ -105,15 +106,16 @@ class StageStats:
         workers: Its threads.
         rows_in_total: Rows that it accepted; likewise `bytes_in_total`.
         rows_out_total: Rows that it emitted, or that its sink took; likewise `bytes_out_total`.
-        rows_per_s: How many these are in a second; the mean of the last three seconds.
-        queue_rows: Rows that it accepted and has not completed; likewise `queue_bytes`.
-        queue_limit_rows: The most that these can be, unless a single chunk has more.
+        rows_per_s: These rows per second, averaged over the last three seconds.
+        queue_rows: Rows that it accepted but has not completed; likewise `queue_bytes`.
+        queue_limit_rows: The limit of these rows, unless a single chunk has more.
         busy_ratio: The share of about the last three seconds that its workers spent in operators or
             in the sink, 0 to 1.
-        waited_for_ratio: The share of these seconds that what comes before it waited for room here.
+        waited_for_ratio: The share of these seconds that the stage or source before it waited for
+            room here.
         held_up_by: The stage at the root of what it waits for; None if it hardly waits for room.
-        slow_down_factor: From 1.0, as fast as possible, to 0.0, stop: what this stage and those
-            after it ask for. Sources obey it if `BackpressureConfig.gate` says so.
+        slow_down_factor: From 1.0 (full speed) to 0.0 (stop): what this stage and those after it
+            ask for. Sources obey it if `BackpressureConfig.gate` says so.
         chunks_failed_total: Chunks whose operator or sink raised.
     """
 
@@ -173,11 +175,11 @@ def _stage_stats(stage: RunnerStage, controller: FlowController) -> StageStats:
     )
 
 
-# What a run does at a moment, for its picture.
+# The activity of a run at one moment, for its picture.
 
 
 def activity_of(stats: PipelineStats) -> Mapping[str, Activity]:
-    """Return what the sources and stages of a run do, by name."""
+    """Return the activity of the sources and stages of a run, by name."""
     roots = {source.held_up_by for source in stats.sources.values()}
     activity = {
         source.name: Activity(source.rows_per_s, note=_note(source))
