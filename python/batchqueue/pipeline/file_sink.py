@@ -143,7 +143,7 @@ class FileSink:
 
     def close(self) -> None:
         """End a run, and discard what was written but not committed."""
-        # A thread that an earlier run left behind ends the run once its call returns.
+        # A thread that an earlier run left behind may call this late, and must not end the new run.
         if self._thread in (None, threading.current_thread()) or not self._thread.is_alive():
             self._end()
 

@@ -1,4 +1,4 @@
-"""What a file format has to do for `FileSource`, and which format a file has."""
+"""The file formats of `FileSource`, and how to detect the format of a file."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,7 +18,7 @@ from batchqueue.pipeline.sources.file_scan import FileEntry, entry_of
 
 
 class Fit(NamedTuple):
-    """The schema that all batches of a source have, and how strict it is about files."""
+    """The schema that all batches of a source have, and how strictly files must match it."""
 
     schema: pa.Schema
     given: bool
@@ -30,7 +30,7 @@ class Fit(NamedTuple):
         """Refuse a file whose columns do not fit.
 
         Raises:
-            SourceDataError: A column is missing, superfluous, of another type, or there twice.
+            SourceDataError: A column is missing, unexpected, of another type, or duplicated.
         """
         for field in self.schema:
             places = file.get_all_field_indices(field.name)
@@ -58,7 +58,7 @@ class Fit(NamedTuple):
         """Refuse columns that would be dropped although all were asked for.
 
         Raises:
-            SourceDataError: There is one.
+            SourceDataError: A column would be dropped.
         """
         more = [name for name in names if name not in self.schema.names]
         if self.all_columns and more:
@@ -68,12 +68,12 @@ class Fit(NamedTuple):
             )
 
     def is_exact(self, batches: pa.Schema) -> bool:
-        """Return whether batches of a schema are what `apply` would make of them."""
+        """Return whether `apply` would leave batches of a schema unchanged."""
         has_all = self.schema.equals(batches, check_metadata=True)
         return has_all and all(field.nullable for field in self.schema)
 
     def apply(self, batch: pa.RecordBatch, path: str) -> pa.RecordBatch:
-        """Return a batch of a file with the schema of the source.
+        """Return a batch of a file, converted to the schema of the source.
 
         Raises:
             SourceDataError: A value cannot be cast to the type that was given, or is null where
@@ -107,12 +107,12 @@ def choose(schema: pa.Schema, columns: tuple[str, ...] | None, path: str) -> pa.
     """Return the columns of a schema in the order of their names, without metadata.
 
     Args:
-        schema: Of a file, or as the user gave it.
+        schema: The schema of a file, or as the user gave it.
         columns: Names; None for all.
         path: Where the schema is from, for the error.
 
     Raises:
-        ConfigError: A column is missing or there twice.
+        ConfigError: A column is missing or duplicated.
     """
     names = schema.names if columns is None else columns
     for name in names:
@@ -145,10 +145,10 @@ class Piece(NamedTuple):
 
 
 def format_of(files: Sequence[FileEntry]) -> str:
-    """Return the format that the names of files say.
+    """Return the format that the names of files indicate.
 
     Raises:
-        ConfigError: A name says nothing, or they differ.
+        ConfigError: A name does not indicate a format, or the formats differ.
     """
     formats: dict[str, str] = {}
     for file in files:
@@ -169,7 +169,7 @@ def format_of(files: Sequence[FileEntry]) -> str:
     return next(iter(formats))
 
 
-# Arrow IPC files: the piece is a record batch, which is found without reading the others.
+# Arrow IPC files: a piece is a record batch, which is found without reading the others.
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class ArrowFormat:
 
 
 class OpenArrowFile:
-    """An Arrow IPC file that is open: its footer, which lists all record batches, is read once."""
+    """An open Arrow IPC file: its footer, which lists all record batches, is read once."""
 
     def __init__(self, filesystem: fs.FileSystem, path: str, fit: Fit) -> None:
         self._path = path
@@ -223,15 +223,15 @@ class OpenArrowFile:
         self._file.close()
 
 
-# Parquet: the piece is a row group, and batches are small whatever the width of its rows.
+# Parquet: a piece is a row group, and batches are small regardless of the width of its rows.
 
 
 _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 2_000
-"""As many as a stage of a pipeline takes from its source together.
+"""As many rows as a stage of a pipeline takes from its source together.
 
-A batch is decoded without the interpreter, while the stages work on the batch before it. To decode
-a whole row group takes 7 % less time, but the stages would wait for it.
+A batch is decoded without the interpreter, while the stages work on the batch before it. Decoding a
+whole row group takes 7 % less time, but the stages would wait for it.
 """
 _BUFFER_BYTES = 1 << 20
 
@@ -259,7 +259,7 @@ class ParquetFormat:
 
 
 class OpenParquetFile:
-    """A Parquet file that is open: its footer, which lists all row groups, is read once."""
+    """An open Parquet file: its footer, which lists all row groups, is read once."""
 
     def __init__(self, filesystem: fs.FileSystem, path: str, fit: Fit) -> None:
         self._path = path
@@ -299,16 +299,16 @@ class OpenParquetFile:
 def _open(filesystem: Any, path: str) -> Any:
     import pyarrow.parquet as pq
 
-    # Without pre_buffer, and with a buffer, pages are fetched as they are decoded. Otherwise all of
-    # a row group is in memory as soon as its first batch is.
+    # Without pre_buffer, and with a buffer, pages are fetched as they are decoded. Otherwise a
+    # whole row group is in memory as soon as its first batch is.
     return pq.ParquetFile(path, filesystem=filesystem, pre_buffer=False, buffer_size=_BUFFER_BYTES)
 
 
 def _piece(group: Any, names: set[str], fit: Fit) -> Piece:
-    """Returns the size of the columns that are read.
+    """Return the size of the columns that are read.
 
-    Encodings may store repeated values in next to nothing, so a value counts at least what its type
-    needs in memory.
+    Encodings may store repeated values in next to nothing, so a value counts as at least what its
+    type needs in memory.
     """
     size = sum(
         column.total_uncompressed_size
@@ -328,11 +328,11 @@ def _row_bytes(schema: pa.Schema) -> int:
     return total
 
 
-# CSV and JSON lines: the piece is the file, which is read in a stream, compressed or not.
+# CSV and JSON lines: a piece is a file, which is read as a stream, compressed or not.
 
 
 class Stream:
-    """A file that is read in one piece, and is open only meanwhile."""
+    """A file that is read in one piece, and is open only while it is read."""
 
     def __init__(self, read: Callable[[], Iterator[pa.RecordBatch]]) -> None:
         self._read = read
@@ -348,7 +348,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class TextFormat:
-    """Reads files of text as a whole, with options of pyarrow."""
+    """Reads whole text files, with options of pyarrow."""
 
     remedy: ClassVar[str]
 
@@ -361,7 +361,7 @@ class TextFormat:
             return _with_strings(reader.schema)
 
     def pieces(self, filesystem: fs.FileSystem, path: str, fit: Fit) -> Sequence[Piece]:
-        """Return the file, which is not opened."""
+        """Return the file as the only piece, without opening it."""
         return (Piece(None, None),)
 
     def open(self, filesystem: fs.FileSystem, path: str, fit: Fit) -> Stream:
@@ -441,26 +441,26 @@ class JsonFormat(TextFormat):
 FileFormat = ArrowFormat | ParquetFormat | TextFormat
 """How to read the files of a format. It pickles.
 
-Of a file, `schema` returns the columns, `pieces` the parts, at least one, and `open` an `OpenFile`;
-the last two check its columns.
+For a file, `schema` returns the columns, `pieces` the parts, at least one, and `open` an
+`OpenFile`; the last two check its columns.
 """
 
 OpenFile = OpenArrowFile | OpenParquetFile | Stream
-"""A file whose parts are read, one after the other, and nothing of the others meanwhile."""
+"""A file whose parts are read one after the other, without reading ahead."""
 
 
 def _with_strings(schema: pa.Schema) -> pa.Schema:
-    """Returns a schema in which a column without values so far is a string, not always null."""
+    """Return a schema in which a column without values so far is a string, not always null."""
     return pa.schema(
         [
-            # The name is decoded here, where an error of it names the file.
+            # The name is decoded here, where an error in it names the file.
             pa.field(field.name, pa.string() if pa.types.is_null(field.type) else field.type)
             for field in schema
         ]
     )
 
 
-# Errors that name the file: of what cannot be read, and of what changed after it was listed.
+# Errors that name the file, which cannot be read or has changed since it was listed.
 
 
 _KEEP = (
@@ -471,7 +471,7 @@ _KEEP = (
 
 @contextmanager
 def reading(path: str, remedy: str = "") -> Iterator[None]:
-    """Let errors of pyarrow and of the system name the file.
+    """Make errors of pyarrow and of the system name the file.
 
     Args:
         path: The file.
@@ -493,7 +493,7 @@ def reading(path: str, remedy: str = "") -> Iterator[None]:
 
 
 def check_unchanged(filesystem: fs.FileSystem, entry: FileEntry) -> None:
-    """Refuse a file that is not the one that was listed.
+    """Refuse a file that differs from the one that was listed.
 
     Raises:
         SourceChangedError: Its size or time differs, or it is gone.

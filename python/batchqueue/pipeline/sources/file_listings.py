@@ -27,18 +27,18 @@ _log = BackgroundLog("batchqueue.pipeline")
 
 
 class FrozenListings:
-    """The files that were there when the source was first used, or when a position was made."""
+    """The files that existed when the source was first used, or when a position was made."""
 
     def __init__(
         self, name: str, filesystem: fs.FileSystem, paths: Sequence[str], named: bool
     ) -> None:
-        """Describe them.
+        """Describe the files.
 
         Args:
             name: The name of the source.
             filesystem: Where the files are.
             paths: The paths to scan.
-            named: Whether the names of the files say their format.
+            named: Whether the names of the files indicate their format.
         """
         self._name, self._filesystem, self._paths, self._named = name, filesystem, paths, named
         self._current: Listing | None = None
@@ -52,11 +52,11 @@ class FrozenListings:
         return self._current
 
     def find(self, place: "FilePlace") -> "Listing":
-        """Return the listing of a position, which is made again if another process made it.
+        """Return the listing of a position, which is recreated if another process made it.
 
         Raises:
             PositionError: It is a position of a watched directory.
-            SourceChangedError: A file of it has changed or is gone.
+            SourceChangedError: A file of the listing has changed or is gone.
         """
         identity = place.mark["id"]
         if not all(type(place.mark.get(key)) is int for key in ("files", "newest")):
@@ -66,12 +66,13 @@ class FrozenListings:
             )
         if identity not in self._found:
             found = recover(self._scan(), place.mark, place.at, self._name)
-            # The thread that reads the lag may have been quicker, and there is one listing.
+            # The thread that reads the lag may have been faster, and there must be only one
+            # listing.
             self._found.setdefault(identity, found)
         return self._found[identity]
 
     def extend(self) -> None:
-        """Do nothing: there is an end."""
+        """Do nothing: the list is final."""
 
     def schema(self, read: Callable[[FileEntry], pa.Schema]) -> tuple[pa.Schema, str]:
         """Return the columns of the first file, and its path."""
@@ -92,7 +93,7 @@ class FrozenListings:
 
 
 class WatchedListing:
-    """The log of a directory that grows."""
+    """The log of a growing directory."""
 
     def __init__(
         self,
@@ -102,12 +103,12 @@ class WatchedListing:
         log: str,
         interval_s: float,
     ) -> None:
-        """Describe it.
+        """Describe the directory.
 
         Args:
             filesystem: Where the files are.
             paths: The paths to scan.
-            named: Whether the names of the files say their format.
+            named: Whether the names of the files indicate their format.
             log: The path of the log.
             interval_s: Seconds between two scans.
         """
@@ -119,22 +120,22 @@ class WatchedListing:
     def current(self) -> "ListingLog":
         """Return the log."""
         if not self._logs:
-            # The thread that reads the lag may be quicker, and there is one log.
+            # The thread that reads the lag may be faster, and there must be only one log.
             self._logs.setdefault(self._path, ListingLog(self._path, self._paths))
         return self._logs[self._path]
 
     def find(self, place: "FilePlace") -> "ListingLog":
-        """Return the log, which has to be the one of the position.
+        """Return the log, which must be that of the position.
 
         Raises:
-            SourceChangedError: The log was deleted and made again, or truncated.
+            SourceChangedError: The log was deleted and recreated, or truncated.
         """
         log = self.current()
         log.require(place.mark, place.file + (place.piece > 0))
         return log
 
     def extend(self) -> None:
-        """Scan, unless the last scan was just now."""
+        """Scan, unless the last scan is too recent."""
         if time.monotonic() < self._next_scan_s:
             return
         found = scan(self._filesystem, self._paths).files
@@ -144,10 +145,10 @@ class WatchedListing:
         self._next_scan_s = time.monotonic() + self._interval_s
 
     def schema(self, read: Callable[[FileEntry], pa.Schema]) -> tuple[pa.Schema, str]:
-        """Return the columns of the first file, which are noted: it may be gone some day.
+        """Return the columns of the first file, recording them in case it is deleted later.
 
         Raises:
-            ConfigError: No file has come yet.
+            ConfigError: No file has arrived yet.
         """
         log = self.current()
         if not log.files:
@@ -166,12 +167,12 @@ _NAMED = 5
 
 
 class FrozenListing:
-    """The files that were there when it was made, sorted by path.
+    """The files that existed when it was made, sorted by path.
 
     Attributes:
         files: The files.
-        mark: What positions keep of it: a digest of all files, and what is needed to make it again
-            when there are more files.
+        mark: What positions store of it: a digest of all files, and what it takes to recreate it
+            once there are more files.
     """
 
     def __init__(self, files: Sequence[FileEntry]) -> None:
@@ -180,21 +181,21 @@ class FrozenListing:
         self.mark: dict[str, Any] = {"id": _digest(files), "files": len(files), "newest": newest}
 
     def at(self, number: int, piece: int) -> FileEntry | None:
-        """Return what a position keeps of a file; None behind the last one."""
+        """Return what a position stores about a file; None after the last one."""
         return self.files[number] if number < len(self.files) else None
 
 
 def recover(
     found: Sequence[FileEntry], mark: dict[str, Any], at: FileEntry | None, name: str
 ) -> FrozenListing:
-    """Make the listing of a position again, from the files that exist now.
+    """Recreate the listing of a position from the files that exist now.
 
-    Files that came later do not belong to it, and are logged as a warning.
+    Later files do not belong to it, and are logged as a warning.
 
     Args:
         found: The files that exist, sorted.
         mark: The mark of the listing.
-        at: The file at the position, if it is not behind the last one.
+        at: The file at the position; None after the last one.
         name: The name of the source.
 
     Raises:
@@ -252,7 +253,7 @@ def _digest(files: Sequence[FileEntry]) -> str:
     return digest.hexdigest()[:32]
 
 
-# The list of files of a directory that grows: each file is noted once, before it is planned.
+# The list of files of a growing directory: each file is recorded once, before it is planned.
 
 
 _VERSION = 1
@@ -260,15 +261,15 @@ _HEAD = b'{"listing": '
 
 
 class ListingLog:
-    """A file of JSON lines: a head, a line for each file in the order of arrival, and a schema.
+    """A file of JSON lines: a header, a line per file in order of arrival, and a schema.
 
-    It is only appended to, and synchronized to the disk before positions refer to it; so a position
-    is a number of lines. Processes that append concurrently take turns by a lock on the file.
+    It is only appended to, and synced to disk before positions refer to it, so a position is a
+    number of lines. Processes that append concurrently take turns with a lock on the file.
 
     Attributes:
-        files: The files that were noted so far.
-        schema: The columns of the first file; None if they were not noted yet.
-        mark: What positions keep of it: its random id.
+        files: The files recorded so far.
+        schema: The columns of the first file; None until they are recorded.
+        mark: What positions store of it: its random id.
     """
 
     def __init__(self, path: str, paths: Sequence[str]) -> None:
@@ -276,10 +277,10 @@ class ListingLog:
 
         Args:
             path: Where it is; its directory must exist.
-            paths: The paths that are watched. A log belongs to them.
+            paths: The watched paths, which the log belongs to.
 
         Raises:
-            ConfigError: The file is not a log, or that of other paths.
+            ConfigError: The file is not a log, or is the log of other paths.
         """
         self.files: list[FileEntry] = []
         self.schema: pa.Schema | None = None
@@ -297,14 +298,14 @@ class ListingLog:
             self._read(file)
 
     def at(self, number: int, piece: int) -> FileEntry | None:
-        """Return what a position keeps of a file; only of one that is known for certain."""
+        """Return what a position stores about a file, if it is known for certain."""
         return self.files[number] if piece and number < len(self.files) else None
 
     def require(self, mark: dict[str, Any], length: int) -> None:
         """Check that a position refers to this log, and to files that are in it.
 
         Raises:
-            SourceChangedError: The log was deleted and made again, or truncated.
+            SourceChangedError: The log was deleted and recreated, or truncated.
         """
         if mark == self.mark and length > len(self.files):
             with self._locked() as file:
@@ -317,7 +318,7 @@ class ListingLog:
             )
 
     def extend(self, found: Sequence[FileEntry]) -> None:
-        """Note the files that are new and were the same in the scan before.
+        """Record the new files that have not changed since the previous scan.
 
         Args:
             found: All files that exist now.
@@ -334,7 +335,7 @@ class ListingLog:
             self._append(log, [file for file in settled if file.path not in self._known])
 
     def note_schema(self, schema: pa.Schema) -> pa.Schema:
-        """Note the columns of the first file, unless another process did; return what is noted."""
+        """Record the columns of the first file, unless another process did; return those."""
         with self._locked() as log:
             self._read(log)
             if self.schema is None:
@@ -393,7 +394,7 @@ class ListingLog:
         return str(identity)
 
     def _read(self, file: IO[bytes]) -> None:
-        """Read the lines that are new. A torn one is that of a writer which died: cut it off."""
+        """Read the new lines, and cut off a torn one, which a writer left when it died."""
         file.seek(self._read_bytes)
         for line in file:
             if not line.endswith(b"\n"):
@@ -415,7 +416,7 @@ class ListingLog:
 
 
 class FilePlace(NamedTuple):
-    """A position, checked."""
+    """A checked position."""
 
     mark: dict[str, Any]
     """The listing."""
@@ -424,11 +425,11 @@ class FilePlace(NamedTuple):
     piece: int
     """Number of the piece in the file."""
     at: FileEntry | None
-    """The file; None behind the last one."""
+    """The file; None after the last one."""
 
     @property
     def order(self) -> tuple[int, int]:
-        """What orders the positions of a listing."""
+        """The sort key of the positions of a listing."""
         return self.file, self.piece
 
 
@@ -449,10 +450,10 @@ def position_of(source: str, place: FilePlace) -> Position:
 
 
 def place_of(source: str, position: Position) -> FilePlace:
-    """Return what a position says.
+    """Parse a position.
 
     Raises:
-        PositionError: It is not a position of a file source with that name.
+        PositionError: The position is not one of a file source with that name.
     """
     wrong = PositionError(
         f"source {source!r}: {position!r} is not a position of it; begin with a new checkpoint, or "

@@ -16,7 +16,7 @@ _WILDCARDS = re.compile(r"[*?\[]")
 
 
 class FileEntry(NamedTuple):
-    """A file as it was when it was listed. It changed if one of the fields differs."""
+    """A file as it was when it was listed. It has changed if any field differs."""
 
     path: str
     size: int
@@ -99,7 +99,7 @@ def _matching(filesystem: Any, directory: str, parts: list[str]) -> Iterator[fs.
         elif not fnmatchcase(name, part):
             continue
         elif info.type.name == "Directory":
-            # A data set of many files, as Spark writes, may be matched like a file.
+            # A dataset of many files, as Spark writes it, may be matched like a file.
             below = _matching(filesystem, info.path, rest) if rest else None
             yield from below or _below(filesystem, info.path)
         elif info.is_file and not rest:
@@ -127,7 +127,7 @@ def _children(filesystem: Any, directory: str) -> list[fs.FileInfo]:
 
 
 def _leads_up(directory: str) -> bool:
-    """Whether a directory is a link to one above it, so that its files would come forever."""
+    """Return whether a directory links to one above it, so that scanning it would never end."""
     if not os.path.islink(directory):
         return False
     target = os.path.realpath(directory)
@@ -138,7 +138,7 @@ def _hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
-# Paths as users give them: relative ones, URIs, and those of a filesystem of pyarrow.
+# Paths as users give them: relative paths, URIs, and paths on a filesystem of pyarrow.
 
 
 _ELSEWHERE = 'give a URI that pyarrow opens as a str, such as "s3://bucket/orders", or `filesystem`'
@@ -152,7 +152,7 @@ def as_list(paths: Paths) -> list[str]:
     """Return paths as a list of str.
 
     Raises:
-        ConfigError: There is none, or it is not a path.
+        ConfigError: There are no paths, or one is not a path.
     """
     try:
         given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
@@ -170,11 +170,11 @@ def resolve(
     """Return the filesystem of paths, and the paths on it.
 
     Args:
-        paths: Local paths, URIs as `s3://bucket/orders/*.parquet`, or paths on `filesystem`.
-        filesystem: Where they are; None for what the paths say.
+        paths: Local paths, URIs such as `s3://bucket/orders/*.parquet`, or paths on `filesystem`.
+        filesystem: Where the paths are; None to derive it from the paths.
 
     Raises:
-        ConfigError: They are on several filesystems, or a URI is invalid.
+        ConfigError: The paths are on several filesystems, or a URI is invalid.
     """
     if filesystem is not None and not isinstance(filesystem, fs.FileSystem):
         raise ConfigError(f"filesystem is {filesystem!r}; give a pyarrow.fs.FileSystem or None")

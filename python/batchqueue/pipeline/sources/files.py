@@ -58,9 +58,9 @@ class FileSource:
     A split is a row group of Parquet, a record batch of Arrow, or a whole CSV or JSON file. Only
     one is read at a time and nothing ahead of it, and no file is opened before it is reached.
 
-    The list of files is made once, and positions hold a digest of it. After a restart it is made
-    again: files that came later are left out and logged, and `SourceChangedError` names files that
-    changed. With `watch` there is no end: new files are noted in `listing` and read.
+    The list of files is made once, and positions hold a digest of it. After a restart it is
+    recreated: files that arrived later are left out and logged, and `SourceChangedError` names
+    files that changed. With `watch` there is no end: new files are recorded in `listing` and read.
 
     Attributes:
         name: The name in statistics and positions.
@@ -89,20 +89,20 @@ class FileSource:
             paths: A path, directory, URI or pattern with `*`, `?`, `[0-9]` or `**`, or a list of
                 them. In directories and patterns, names that start with `.` or `_` are hidden, and
                 files of zero bytes are skipped.
-            format: "parquet", "arrow" (IPC files), "csv" or "json" (lines). Default: None, what the
-                names of the files say; they must agree.
-            columns: The columns to read, in this order; of Parquet and Arrow the others are not
+            format: "parquet", "arrow" (IPC files), "csv" or "json" (lines). Default: None, as the
+                names of the files indicate; they must agree.
+            columns: The columns to read, in this order; other columns of Parquet and Arrow are not
                 fetched. Default: None, those of the first file, and a file with more is refused.
             schema: The names and types of the columns: values are cast, and a column that a file
-                lacks is null; a value that the type does not have is an error, and floats are
-                rounded. Default: None, that of the first file; the others must have the same.
+                lacks is null; a value that the type cannot hold is an error, and floats are
+                rounded. Default: None, that of the first file, which the others must have, too.
             name: The name in positions; a position is refused by a source of another name.
                 Default: None, the paths as given.
             watch: Whether to wait for more files when all are read. Default: False.
-            listing: Where to note the files that were found, a local path for this source alone;
-                keep it as long as the checkpoint. Needed with `watch`. Default: None.
-            watch_interval_s: Seconds between two searches for files, at least 0. A file is taken
-                once two of them found it unchanged. Default: 1.
+            listing: Where to record the files that were found, a local path for this source alone;
+                keep it as long as the checkpoint. Required with `watch`. Default: None.
+            watch_interval_s: Seconds between two scans for files, at least 0. A file is taken once
+                two scans have found it unchanged. Default: 1.
             filesystem: A `pyarrow.fs.FileSystem` that the paths are on. Default: None, the local
                 one, or that of the URI.
             read_options: `ReadOptions` of `pyarrow.csv` or `pyarrow.json`. Default: None.
@@ -171,9 +171,9 @@ class FileSource:
         return self._reader.read(entry, number, self._listings)
 
     def lag(self, at: Position) -> dict[str, Lag]:
-        """Return the rows that follow, if all files that follow were opened, and for how long.
+        """Return the rows that follow, if all their files have been opened, and the seconds behind.
 
-        The seconds are the age of the next file; they are known with `watch` only.
+        The seconds are the age of the next file, and known with `watch` only.
         """
         place, listing = self._place(at)
         rows: int | None = 0
@@ -244,7 +244,7 @@ def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...] | None:
     """Return names of columns as a tuple; None for all.
 
     Raises:
-        ConfigError: There is none, or one is there twice or not a str.
+        ConfigError: There are no names, or one is repeated or not a str.
     """
     if columns is None:
         return None
@@ -260,7 +260,7 @@ def check_schema(schema: object) -> None:
     """Refuse what is neither a schema nor None.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: `schema` is neither.
     """
     if not (schema is None or isinstance(schema, pa.Schema)):
         raise ConfigError(f"schema is {schema!r}; give a pyarrow.Schema, or None")
@@ -271,7 +271,7 @@ def checked_options(format: str | None, given: dict[str, Any]) -> dict[str, Any]
 
     Args:
         format: The format of the files; None if it is not known yet.
-        given: By name; None where nothing was given.
+        given: The options by name; None where not given.
 
     Raises:
         ConfigError: The format is invalid or not given, or it has no such options.
@@ -300,7 +300,7 @@ def checked_listing(watch: bool, listing: LocalPath | None, watch_interval_s: fl
     """Return the path of the listing; None if the source is bounded.
 
     Raises:
-        ConfigError: There is a listing without `watch` or the reverse, or its directory is missing.
+        ConfigError: There is a listing without `watch` or vice versa, or its directory is missing.
     """
     check_finite("watch_interval_s", watch_interval_s, 0)
     check_switch("watch", watch)
@@ -325,11 +325,11 @@ def checked_listing(watch: bool, listing: LocalPath | None, watch_interval_s: fl
 _MOST_FOOTERS = 1_024
 
 _KEEP_S = 60.0
-"""A connection behind an open file may be closed by the other side after a longer pause."""
+"""After a longer pause, the other side may close the connection behind an open file."""
 
 
 class FileReader:
-    """Reads files of one format, or of the one that each name says. It pickles."""
+    """Reads files of one format, or of the format that each name indicates. It pickles."""
 
     def __init__(
         self,
@@ -346,7 +346,7 @@ class FileReader:
         self._options = options
         self._fit: Fit | None = None
         self._footers: dict[FileEntry, Sequence[Piece]] = {}
-        # One at most, and since when; taken out while it is read.
+        # At most one file, and since when it is kept; taken out while it is read.
         self._kept: dict[FileEntry, tuple[OpenFile, float]] = {}
 
     def fit(self, listings: Listings) -> Fit:
@@ -381,19 +381,20 @@ class FileReader:
         return pieces
 
     def known_rows(self, entry: FileEntry, piece: int) -> int | None:
-        """Return the rows of a file from a piece on, if it has been opened; None if not known."""
+        """Return the rows of a file from a piece on, if it has been opened; else None."""
         rows = [each.rows for each in self._footers.get(entry, [Piece(None, None)])[piece:]]
         return None if None in rows else sum(filter(None, rows))
 
     def read(self, entry: FileEntry, number: int, listings: Listings) -> Iterator[pa.RecordBatch]:
         """Read a piece of a file.
 
-        The file stays open for its next piece: to open it reads its footer, on an object store with
-        several requests.
+        The file stays open for its next piece: opening it reads its footer, which takes several
+        requests on an object store.
         """
         file = self._take_kept(entry)
         try:
-            # Before and after: a file that is replaced while it is read would give rows of both.
+            # Before and after: a file that is replaced while it is read would yield rows of both
+            # versions.
             check_unchanged(self._filesystem, entry)
             if file is None:
                 fit = self.fit(listings)
@@ -412,7 +413,7 @@ class FileReader:
             file.close()
 
     def _take_kept(self, wanted: FileEntry | None) -> OpenFile | None:
-        """Take out the file that is kept, and return it if it is the one; others are closed."""
+        """Take out the kept file, and return it if it is the wanted one; otherwise close it."""
         found = None
         for entry in list(self._kept):
             # Another thread may read with the same source.

@@ -46,20 +46,20 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "until": (int, type(None)),
 }
 _PARTS = ("table", "append", "none")
-"""What is read of a snapshot: all of its rows, those that it appended, or nothing."""
+"""What to read of a snapshot: all of its rows, those that it appended, or nothing."""
 
 
 class IcebergSource(TableSource["IcebergTable"]):
-    """The rows of an Iceberg table: those of one snapshot, or with `watch=True` new ones as well.
+    """The rows of an Iceberg table: those of one snapshot, and new ones, too, with `watch=True`.
 
-    A snapshot never changes, so it is read exactly as it is, whatever is written meanwhile; rows
-    that are deleted in it are left out. With `watch=True`, what each later snapshot has appended
-    comes next, in the order of the history, and within a snapshot by path. A split is one data
-    file, which is held in memory as a whole; nothing else is read ahead of it.
+    A snapshot never changes, so it is read exactly as it is, regardless of concurrent writes; rows
+    deleted in it are left out. With `watch=True`, the rows that each later snapshot appended come
+    next, in history order, and by path within a snapshot. A split is one data file, which is held
+    in memory as a whole; nothing is read ahead of it.
 
-    Columns are found by their ids, so that files from before a column was renamed are read under
-    its new name, and are null in a column that was added later. The columns are those of the table
-    when it is first opened.
+    Columns are matched by id, so files from before a column was renamed are read under its new
+    name, and are null in a column that was added later. The columns are those of the table when it
+    is first opened.
 
     Example:
         ```python
@@ -81,20 +81,20 @@ class IcebergSource(TableSource["IcebergTable"]):
         """Describe what to read. The table is opened later, in the process that reads.
 
         Args:
-            table: Its identifier, as `"shop.orders"`, or a `pyiceberg.table.Table`, which is opened
-                through its catalog again.
+            table: Its identifier, such as `"shop.orders"`, or a `pyiceberg.table.Table`, which is
+                reopened through its catalog.
             catalog: The name of a catalog in pyiceberg's configuration; or the catalog's
                 properties, with its `name` among them. Default: None, the default catalog.
             columns: The columns to read, in this order. Default: None, all.
             start: Where the first run begins: with all rows of the current snapshot (`"table"`),
-                behind them (`"latest"`, for `watch=True`), or behind the snapshot with this id.
+                after them (`"latest"`, for `watch=True`), or after the snapshot with this id.
                 Default: `"table"`.
-            watch: Whether to continue with what is appended later, without an end. Default: False,
-                up to the snapshot that is current at the first run.
+            watch: Whether to continue with later appends, indefinitely. Default: False, up to the
+                snapshot that is current at the first run.
             on_change: What to do with a later snapshot that deleted or overwrote rows: raise
-                `SourceChangedError` (`"error"`), or pass over that snapshot with all that it added
-                (`"skip"`). Snapshots that only rewrote files, as compaction does, are always passed
-                over, since they have the same rows. Default: `"error"`.
+                `SourceChangedError` (`"error"`), or pass over that snapshot with everything that it
+                added (`"skip"`). Snapshots that only rewrote files, as compaction does, are always
+                passed over, since they have the same rows. Default: `"error"`.
             name: The name in statistics and errors. Default: None, the identifier.
 
         Raises:
@@ -122,11 +122,11 @@ class IcebergSource(TableSource["IcebergTable"]):
         return f"IcebergSource({self._handle.identifier!r})"
 
     def schema(self) -> pa.Schema:
-        """Return the columns of the table, as they are when it is first opened here."""
+        """Return the columns of the table, as of when it is first opened here."""
         return self._columns_found()[1]
 
     def initial(self) -> Position:
-        """Return the position of the first run, by `start`; the current snapshot is kept in it."""
+        """Return the position of the first run, by `start`; it includes the current snapshot."""
         with at_first_run():
             current = self._history.refresh().metadata.current_snapshot_id
             if isinstance(self._start, int):
@@ -160,7 +160,7 @@ class IcebergSource(TableSource["IcebergTable"]):
         oldest = table.snapshot(at["snapshot"]).timestamp_ms if rest else None
         try:
             later = self._later(at, table)
-        except SourceChangedError:  # which the next plan raises, once the rest has been read
+        except SourceChangedError:  # the next plan raises it, once the rest has been read
             later, records = [], None
         for snapshot in later:
             counts = snapshot.summary.additional_properties if snapshot.summary else {}
@@ -241,7 +241,7 @@ class IcebergSource(TableSource["IcebergTable"]):
             snapshot = later.snapshot_id
             if self._history.appends(later, self._on_change):
                 yield from self._of(snapshot, "append", 0, last)
-            # Behind the snapshot, also if it has no files, so that it may expire.
+            # After the snapshot, even if it has no files, so that it may expire.
             yield self._position(snapshot, "none", 0, last)
         return snapshot
 
@@ -309,7 +309,7 @@ class TableHandle:
         """Return the table as it is now.
 
         Raises:
-            SourceChangedError: It is not in the catalog.
+            SourceChangedError: The table is not in the catalog.
             SourceDataError: The catalog cannot be reached, or the table cannot be read.
         """
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
@@ -321,7 +321,7 @@ class TableHandle:
                 f"table {self.identifier} is not in its catalog ({error}); correct `table` and "
                 f"`catalog`, or if the table was removed, {_NEW_CHECKPOINT}"
             ) from error
-        except Exception as error:  # each kind of catalog has its own
+        except Exception as error:  # each kind of catalog raises its own
             raise SourceDataError(
                 f"table {self.identifier} cannot be loaded from its catalog ({error}); check the "
                 "properties of the catalog, and whether it can be reached"
@@ -352,7 +352,7 @@ class IcebergTable:
         """Return a snapshot.
 
         Raises:
-            SourceChangedError: It has expired.
+            SourceChangedError: The snapshot has expired.
         """
         found = self.table.snapshot_by_id(number) or self.refresh().snapshot_by_id(number)
         if found is None:
@@ -389,10 +389,10 @@ class IcebergTable:
         return found[::-1]
 
     def appends(self, snapshot: "Snapshot", on_change: OnChange) -> bool:
-        """Whether rows of a snapshot are to be read; False if it is passed over.
+        """Return whether to read rows of a snapshot; False if it is passed over.
 
         Raises:
-            SourceChangedError: It changed rows that came before it, and may not be passed over.
+            SourceChangedError: The snapshot changed earlier rows, and must not be passed over.
         """
         from pyiceberg.table.snapshots import Operation
 
@@ -449,8 +449,8 @@ class IcebergTable:
         from pyiceberg.expressions import AlwaysTrue
         from pyiceberg.io.pyarrow import ArrowScan
 
-        # With one task per call, since each call submits all of its tasks to a pool, which reads
-        # them to the end whether or not anybody asks for them.
+        # One task per call, since each call submits all of its tasks to a pool, which reads them to
+        # the end whether or not the results are consumed.
         scan = ArrowScan(self.table.metadata, self.table.io, columns, AlwaysTrue())
         path = task.file.file_path
         allocated, start = pa.total_allocated_bytes(), time.monotonic()
@@ -478,7 +478,7 @@ class IcebergTable:
 
 
 def _release_file(expected_bytes: int, most_s: float) -> None:
-    """Return to the system what a file was read into, which the allocator would keep.
+    """Return the memory that a file was read into to the system; the allocator would keep it.
 
     Threads of Arrow free it shortly after the last row is decoded. This waits until no more than
     the expected bytes are allocated, or for the given seconds: other threads may allocate, too.
@@ -490,9 +490,9 @@ def _release_file(expected_bytes: int, most_s: float) -> None:
 
 
 def _is_first(snapshot: "Snapshot") -> bool:
-    """Whether a snapshot without a parent had none when it was made.
+    """Return whether a snapshot without a parent had none when it was made.
 
-    Some tools clear the parent when that expires.
+    Some tools clear the reference to the parent when the parent expires.
     """
     number: int = snapshot.sequence_number or 0
     if number:  # 0 in tables of format 1

@@ -1,4 +1,4 @@
-"""`IterableSource`: rows from anything that can be iterated over, again and again."""
+"""`IterableSource`: rows from anything that can be iterated over repeatedly."""
 
 import datetime
 import math
@@ -29,11 +29,11 @@ _FIELD = "rows"
 
 
 class IterableSource:
-    """A source of the rows of an iterable, which a factory makes.
+    """A source of the rows of an iterable that a factory makes.
 
     The position is the count of rows. To continue from one, the source makes a new iterable and
-    skips as many rows, so the factory must give the same rows in the same order each time; skipping
-    takes as long as making them.
+    skips that many rows, so the factory must return the same rows in the same order each time;
+    skipping takes as long as making them.
 
     It holds one split in memory. It pickles if the factory does.
 
@@ -56,13 +56,13 @@ class IterableSource:
         split_rows: int = 500,
         name: str = "iterable",
     ) -> None:
-        """Make a source; the factory is called with the first use.
+        """Make a source; the factory is called on first use.
 
         Args:
             factory: Makes an iterable of dicts, record batches or tables, in any mixture. It is
-                called for each run, and whenever rows are read out of turn.
+                called for each run, and whenever rows are read out of order.
             schema: The columns. Default: None, those of the first split. A value that its column
-                could only hold changed, such as 1.5 among integers, is an error when it is read.
+                cannot hold unchanged, such as 1.5 among integers, is an error when it is read.
             split_rows: The rows of a split, 1 to 1,000,000. A cut falls between two splits.
                 Default: 500.
             name: Its name in checkpoints and statistics. Default: "iterable".
@@ -114,7 +114,7 @@ class IterableSource:
         return {_FIELD: 0}
 
     def plan(self, start: Position, limit: Limit) -> Plan:
-        """Return the next split. The limit does not matter: there is one split in a plan."""
+        """Return the next split. The limit does not matter: a plan has one split."""
         del limit
         split = self._split_at(self._row_of(start))
         if split is None:
@@ -150,7 +150,7 @@ class IterableSource:
         yield from batches
 
     def lag(self, at: Position) -> dict[str, Lag]:
-        """Return nothing: how many rows follow is not known."""
+        """Return nothing: the number of following rows is unknown."""
         del at
         return {}
 
@@ -177,7 +177,7 @@ class IterableSource:
         return Split("0", {_FIELD: row}, {_FIELD: row + rows}, None, None, None)
 
     def _batches_at(self, row: int) -> list[pa.RecordBatch]:
-        """Return the rows of the split that begins at a row; none behind the end."""
+        """Return the rows of the split that begins at a row; none after the end."""
         if self._taken is None or self._taken[0] != row:
             if self._rows is None or self._at != row:
                 self._skip_to(row)
@@ -203,7 +203,7 @@ class IterableSource:
             self._at = min(row, self._at + piece.num_rows)
 
     def _next_batches(self) -> list[pa.RecordBatch]:
-        """Take the rows of a split, and move behind them."""
+        """Take the rows of a split, and move past them."""
         assert self._rows is not None
         batches: list[pa.RecordBatch] = []
         dicts: list[Mapping[str, Any]] = []
@@ -281,7 +281,7 @@ def _text(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
-# Makes record batches of dicts, and refuses values that a column could only hold changed.
+# Makes record batches of dicts, and refuses values that a column cannot hold unchanged.
 
 
 _REFUSALS = (pa.ArrowException, TypeError, ValueError, OverflowError)
@@ -294,7 +294,7 @@ _short.maxstring = _short.maxother = 80
 def batch_of_dicts(
     source: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None
 ) -> pa.RecordBatch:
-    """Return rows as a record batch; what a row does not have is null.
+    """Return rows as a record batch; fields that a row lacks are null.
 
     Args:
         source: The name of the source.
@@ -356,7 +356,7 @@ def _array(values: list[Any], kind: pa.DataType | None) -> pa.Array:
 
 
 def _refused(values: list[Any], kind: pa.DataType | None) -> list[Any]:
-    """Return the first value that is refused without others; all if there is none."""
+    """Return the first value that is refused alone; all values if there is none."""
     rest = values
     while len(rest) > 1:
         half = len(rest) // 2
@@ -371,10 +371,11 @@ def _refused(values: list[Any], kind: pa.DataType | None) -> list[Any]:
     return rest
 
 
-# Finds values that Arrow changes without an error when it makes an array of them.
+# Finds values that Arrow silently changes when it makes an array of them.
 #
-# It makes the integer 1 of 1.5 and a date of a time, cuts a time to the unit of its column, moves a
-# time between zones where only one side has a zone, and drops what a struct has no field for.
+# It turns 1.5 into the integer 1 and a time into a date, truncates a time to the unit of its
+# column, moves a time between zones where only one side has a zone, and drops values that a struct
+# has no field for.
 
 
 _compute: Any = pyarrow.compute
@@ -382,18 +383,18 @@ _compute: Any = pyarrow.compute
 _CHANGED = "the value would change"
 
 _PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 0}
-"""Microseconds of a unit of time; 0 for one that is finer."""
+"""Microseconds per unit of time; 0 for finer units."""
 
 
 def check_kept(values: list[Any], array: pa.Array) -> None:
-    """Check that an array has the values that it was made of; floats may be rounded.
+    """Check that an array has the values that it was made from; floats may be rounded.
 
     Args:
         values: The values, at any depth.
         array: What `pyarrow.array` made of them.
 
     Raises:
-        ValueError: One has changed.
+        ValueError: A value has changed.
     """
     if _has_changed(values, array):
         raise ValueError(_CHANGED)
@@ -440,14 +441,14 @@ def _have_numbers_changed(values: list[Any], array: pa.Array) -> bool:
 
 
 def _is_right(array: pa.Array) -> bool:
-    """Return whether an array has what it was made of, whatever that is."""
+    """Return whether an array has what it was made from, whatever that is."""
     if pa.types.is_floating(array.type):
         return not _compute.any(_compute.is_inf(array.cast(pa.float64()))).as_py()
     return _is_exact(array.type)
 
 
 def _is_exact(kind: pa.DataType) -> bool:
-    """Return whether Arrow refuses all that a type does not hold."""
+    """Return whether Arrow refuses everything that a type cannot hold."""
     types = pa.types
     if types.is_dictionary(kind) or _is_list(kind):
         return _is_exact(kind.value_type)
@@ -484,7 +485,7 @@ def _have_fields_changed(values: list[Any], array: pa.Array) -> bool:
             lost = next((name for name in row if name not in known and row[name] is not None), None)
             if lost is not None:
                 raise ValueError(f"there is no field {lost!r} in {array.type}")
-    # Not `field`, which has the children of structs that are null.
+    # Not `field`, which includes the children of null structs.
     return any(
         _has_changed([row.get(name) for row in rows], child)
         for name, child in zip(names, array.flatten(), strict=True)
@@ -542,10 +543,10 @@ def _has_time(value: datetime.datetime) -> bool:
 
 
 def _is_nat(value: object) -> bool:
-    """Return whether it is the `NaT` of pandas, which Arrow takes for a null except in dates."""
+    """Return whether a value is the `NaT` of pandas, which Arrow treats as null except in dates."""
     return type(value).__name__ == "NaTType"
 
 
 def _is_cut(microseconds: int, nanoseconds: int, unit: int) -> bool:
-    """Return whether a unit, in microseconds, does not hold all of a time."""
+    """Return whether a unit, in microseconds, is too coarse to hold a time."""
     return unit > 0 and (nanoseconds != 0 or microseconds % unit != 0)

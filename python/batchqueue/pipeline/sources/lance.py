@@ -41,12 +41,12 @@ _FIELDS: dict[str, tuple[type, ...]] = {
 
 
 class LanceSource(TableSource["LanceHistory"]):
-    """The rows of a Lance dataset: those of one version, or with `watch=True` new ones as well.
+    """The rows of a Lance dataset: those of one version, and new ones, too, with `watch=True`.
 
-    A version never changes, so it is read exactly as it is, whatever is written meanwhile; rows
-    that are deleted in it are left out. With `watch=True`, the fragments that each later version
-    has appended come next. A split is a range of `split_rows` rows of one fragment, and nothing
-    else is read ahead of it.
+    A version never changes, so it is read exactly as it is, regardless of concurrent writes; rows
+    deleted in it are left out. With `watch=True`, the fragments that each later version appended
+    come next. A split is a range of `split_rows` rows of one fragment, and nothing is read ahead of
+    it.
 
     While it is in use, the version of the last cut is tagged, so that `cleanup_old_versions`
     cannot remove it (it raises by default if it would have to). Where tags cannot be written, a
@@ -78,17 +78,17 @@ class LanceSource(TableSource["LanceHistory"]):
             uri: The path or URI of the dataset.
             columns: The columns to read, in this order. Default: None, all.
             version: The version to begin with. Default: None, the newest one at the first run.
-            start: Where the first run begins: with the rows of that version (`"table"`), or behind
+            start: Where the first run begins: with the rows of that version (`"table"`), or after
                 them (`"latest"`, for `watch=True`). Default: `"table"`.
-            watch: Whether to continue with what is appended later, without an end. Default: False.
+            watch: Whether to continue with later appends, indefinitely. Default: False.
             on_change: What to do with a later version that changed, deleted or moved rows of an
                 earlier one, as updates, deletes, overwriting and compaction do: raise
-                `SourceChangedError` (`"error"`), or pass over that version with all that it added
-                (`"skip"`), which is exact for compaction. Default: `"error"`.
-            split_rows: The rows of a split, at least 1. It is held in memory as a whole: give fewer
-                where a row is large. Default: 1000.
+                `SourceChangedError` (`"error"`), or pass over that version with everything that it
+                added (`"skip"`), which is exact for compaction. Default: `"error"`.
+            split_rows: The rows of a split, at least 1. A split is held in memory as a whole: use
+                fewer where rows are large. Default: 1000.
             tag: The tag that protects the version in use. Give each pipeline that reads the dataset
-                its own. Default: `"batchqueue"`. None: none is made.
+                its own. None makes no tag. Default: `"batchqueue"`.
             storage_options: Credentials and settings of the object store. Default: None.
             name: The name in statistics and errors. Default: None, the last part of the URI.
 
@@ -124,11 +124,11 @@ class LanceSource(TableSource["LanceHistory"]):
         return f"LanceSource({self._uri!r})"
 
     def schema(self) -> pa.Schema:
-        """Return the columns of the dataset, as they are when it is first opened here."""
+        """Return the columns of the dataset, as of when it is first opened here."""
         return self._columns_found().schema
 
     def initial(self) -> Position:
-        """Return the position before the rows of the first version, or behind them."""
+        """Return the position before the rows of the first version, or after them."""
         version = self._first_version()
         if self._tag is not None:
             self._history.protect(self._tag, version.number)
@@ -165,7 +165,7 @@ class LanceSource(TableSource["LanceHistory"]):
         oldest = version if records else None
         try:
             later = [] if self.bounded else list(self._later(version, history))
-        except SourceChangedError:  # which the next plan raises, once the rest has been read
+        except SourceChangedError:  # the next plan raises it, once the rest has been read
             later, records = [], None
         for each, fragments in later:
             added = sum(each.fragments[number].rows for number in fragments)
@@ -217,7 +217,7 @@ class LanceSource(TableSource["LanceHistory"]):
         yield from self._of(version, pieces)
         for later, added in () if self.bounded else self._later(version, self._history):
             yield from self._of(later, self._ranges(later, added))
-            yield self._behind(later)  # also if it added nothing, so that it may be removed
+            yield self._behind(later)  # even if it added nothing, so that it may be removed
 
     def _of(self, version: "Version", pieces: Iterator[tuple[int, int, int]]) -> Iterator[Split]:
         width = row_bytes(self.schema())
@@ -236,7 +236,7 @@ class LanceSource(TableSource["LanceHistory"]):
     def _pieces(
         self, version: "Version", fragment: int, row: int
     ) -> Iterator[tuple[int, int, int]]:
-        """Yield the ranges of a version behind a row: fragment, first row, rows."""
+        """Yield the ranges of a version after a row: fragment, first row, rows."""
         if fragment in version.fragments:
             yield from self._ranges(version, [fragment], row)
         yield from self._ranges(version, [each for each in version.fragments if each > fragment])
@@ -293,7 +293,7 @@ class Fragment(NamedTuple):
     """The data files, each with the ids of its fields; negative ones are not in use."""
 
     def has_rows_of(self, earlier: "Fragment") -> bool:
-        """Whether all values of an earlier version are still there, and no other rows."""
+        """Return whether it has all values of an earlier version, and no other rows."""
         if self.deletions != earlier.deletions:
             return False
         if self.files == earlier.files:
@@ -302,7 +302,7 @@ class Fragment(NamedTuple):
             {field: path for path, fields in each.files for field in fields}
             for each in (earlier, self)
         )
-        # A field that is missing was dropped; a column that is cast gets a new field.
+        # A missing field was dropped; a cast column gets a new field.
         return all(after.get(field, path) == path for field, path in before.items() if field >= 0)
 
 
@@ -311,7 +311,7 @@ class Version(NamedTuple):
 
     number: int
     written: str
-    """When it was written: another dataset at the same place differs in it."""
+    """When it was written, which distinguishes it from another dataset at the same place."""
     dataset: Any
     fragments: dict[int, Fragment]
     """By id, ascending."""
@@ -323,7 +323,7 @@ class Version(NamedTuple):
         return max(0.0, (now - datetime.fromisoformat(self.written)).total_seconds())
 
     def added_since(self, earlier: "Version") -> list[int] | None:
-        """Return the fragments that were appended since; None if other rows changed as well."""
+        """Return the fragments that were appended since; None if other rows changed, too."""
         for number, before in earlier.fragments.items():
             after = self.fragments.get(number)
             if after is None or not after.has_rows_of(before):
@@ -353,7 +353,7 @@ class LanceHistory:
         """Return a version.
 
         Raises:
-            SourceChangedError: It is gone.
+            SourceChangedError: The version is gone.
         """
         if number not in self._versions:
             try:
@@ -409,7 +409,8 @@ class LanceHistory:
         """Refuse a version that changed rows, unless it may be passed over.
 
         Raises:
-            SourceChangedError: It may not, or it is not known what else was changed before it.
+            SourceChangedError: It must not be passed over, or it is unknown what else changed
+                before it.
         """
         if on_change == "skip" and after.number == before.number + 1:
             return
@@ -429,7 +430,7 @@ class LanceHistory:
         )
 
     def protect(self, tag: str, number: int) -> None:
-        """Move a tag to a version, or log why it cannot be."""
+        """Move a tag to a version, or log why that failed."""
         if self._tagged == number:
             return
         self._tagged = number
@@ -447,7 +448,7 @@ class LanceHistory:
             )
 
     def release(self, tag: str) -> None:
-        """Remove a tag, if it is there."""
+        """Remove a tag, if it exists."""
         self._tagged = None
         try:
             tags = self._opened().tags
@@ -482,7 +483,7 @@ class LanceColumns:
         """Return the columns that a version has; the others were added after it, and are null.
 
         Raises:
-            SourceChangedError: A column has been renamed or dropped since one of both versions.
+            SourceChangedError: A column has been renamed or dropped between the two versions.
         """
         names = {field.id(): field.name() for field in version.dataset.lance_schema.fields()}
         stored = set(names.values())

@@ -1,4 +1,4 @@
-"""`PushSource`: rows that the program hands over itself."""
+"""`PushSource`: rows that the program pushes."""
 
 import threading
 from collections import deque
@@ -22,10 +22,11 @@ class _Pushed(NamedTuple):
 
 
 class PushSource:
-    """A source of the batches that `PipelineRun.push` is given; the position is their count.
+    """A source of the batches passed to `PipelineRun.push`; the position is their count.
 
-    `push` returns when a cut has the batch. What it did not confirm, because the process or the run
-    ended, is not kept: push it again. It may have been stored, so each batch counts at least once.
+    `push` returns once a cut includes the batch. A batch that it did not confirm, because the
+    process or the run ended, is not kept: push it again. It may have been stored, so delivery is at
+    least once.
 
     Example:
         >>> import pyarrow as pa
@@ -71,13 +72,13 @@ class PushSource:
         self._reset()
 
     def push(self, data: pa.RecordBatch | pa.Table) -> Future[None]:
-        """Enqueue rows; the result is set when a cut has them, or the run has ended without.
+        """Enqueue rows; the future completes once a cut includes them, or the run ends without one.
 
         Args:
             data: A record batch, or a table.
 
         Raises:
-            ConfigError: It is neither, or has other columns than the schema.
+            ConfigError: `data` is neither, or has other columns than the schema.
         """
         if isinstance(data, pa.Table):
             batches = data.combine_chunks().to_batches()
@@ -108,7 +109,7 @@ class PushSource:
             self._is_closed = False
 
     def drop(self, error: BaseException | None = None) -> None:
-        """Accept nothing more, and refuse what no cut has: the run has ended."""
+        """Accept nothing more, and refuse batches that no cut includes: the run has ended."""
         with self._lock:
             self._is_closed = True
             dropped = [*self._numbered.values(), *self._waiting]
@@ -146,7 +147,7 @@ class PushSource:
         yield batch
 
     def lag(self, at: Position) -> dict[str, Lag]:
-        """Return the rows that were pushed and follow the position."""
+        """Return the rows that were pushed after the position."""
         first = at[_FIELD]
         with self._lock:
             planned = [each for number, each in self._numbered.items() if number >= first]
@@ -154,7 +155,7 @@ class PushSource:
         return {"0": Lag(rows, None)}
 
     def commit(self, end: Position) -> None:
-        """Confirm the batches that a cut has."""
+        """Confirm the batches that a cut includes."""
         with self._lock:
             done = [number for number in self._numbered if number < end[_FIELD]]
             confirmed = [self._numbered.pop(number) for number in done]
@@ -167,7 +168,7 @@ class PushSource:
             number += 1
 
     def _at(self, number: int) -> _Pushed | None:
-        """Return a batch by its number; one that waits gets the number if there is none."""
+        """Return a batch by number; a waiting batch gets the number if none has it."""
         if number not in self._numbered and self._waiting:
             self._numbered[number] = self._waiting.popleft()
         return self._numbered.get(number)

@@ -33,14 +33,14 @@ _FIELDS: dict[str, tuple[type, ...]] = {
 class SparkFrameSource(SteppedSource):
     """The rows of a DataFrame, for a pipeline that runs in the driver's process.
 
-    A split is one partition of the DataFrame. A Spark job computes it alone, and its rows come as
-    Arrow record batches; a partition that is not read is not computed. It is held in memory as a
+    A split is one partition of the DataFrame. A separate Spark job computes it, and its rows arrive
+    as Arrow record batches; a partition that is not read is not computed. It is held in memory as a
     whole, here and in the driver's JVM: `repartition` the DataFrame where that is too much.
 
     A partition that is read again, after a crash or by a restarted pipeline, must have the same
-    rows. So the DataFrame must be built in the same way each time, over input that does not change,
+    rows, so the DataFrame must be built the same way each time, from input that does not change,
     and without `rand()`, `uuid()` and the like. After a shuffle the rows of a partition stay the
-    same, but their order is Spark's; `sortWithinPartitions` makes it the same too.
+    same, but their order may differ; `sortWithinPartitions` keeps that the same, too.
 
     It belongs to a session, so it does not pickle; `Pipeline.on_spark` takes a DataFrame as
     `SparkSource`.
@@ -62,8 +62,8 @@ class SparkFrameSource(SteppedSource):
             name: The name in statistics, errors and checkpoints. Default: `"frame"`.
 
         Raises:
-            ConfigError: `df` is not one, is of Spark Connect, is a stream, or gives other rows each
-                time it is computed.
+            ConfigError: `df` is not a DataFrame, belongs to Spark Connect, is a stream, or yields
+                different rows each time it is computed.
             MissingPackageError: pyspark is not installed.
         """
         require("pyspark", "SparkFrameSource", "spark")
@@ -86,14 +86,14 @@ class SparkFrameSource(SteppedSource):
         return f"SparkFrameSource({self._df!r})"
 
     def schema(self) -> pa.Schema:
-        """Return the columns of the DataFrame as Arrow has them."""
+        """Return the columns of the DataFrame in the types of Arrow."""
         if self._arrow_schema is None:
             schema = _arrow_schema(self._df)
             self._arrow_schema = pa.schema([field.remove_metadata() for field in schema])
         return self._arrow_schema
 
     def initial(self) -> Position:
-        """Return the position before the first partition. What it needs of shuffles is computed."""
+        """Compute the shuffles needed, and return the position before the first partition."""
         return self._position(0)
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
@@ -111,13 +111,13 @@ class SparkFrameSource(SteppedSource):
                 f"computed ({first_line}); see the log of Spark"
             ) from error
         streams.reverse()
-        while streams:  # each is let go before the next
+        while streams:  # each is released before the next
             with pa.ipc.open_stream(pa.py_buffer(streams.pop())) as batches:
                 for batch in batches:
                     yield exact_cast_batch(batch, schema)
 
     def lag(self, at: Position) -> dict[str, Lag]:
-        """Return 0 rows at the end; before it, how many follow is not known."""
+        """Return 0 rows at the end; before it, the number of following rows is unknown."""
         check_position(at, self.name, _FIELDS)  # the DataFrame belongs to the thread that reads
         ended = at["partition"] == at["partitions"]
         return {self.name: Lag(0, 0.0) if ended else Lag(None, None)}
@@ -129,7 +129,7 @@ class SparkFrameSource(SteppedSource):
         if self._streams is None:
             from batchqueue.spark.task.arrow import map_in_arrow
 
-            # One RDD for all partitions, so that what is shuffled for the first serves the others.
+            # One RDD for all partitions, so that the shuffle for the first serves the others.
             self._streams = map_in_arrow(self._df, _as_streams(), "stream binary").rdd
         return self._streams
 
@@ -194,7 +194,7 @@ def _arrow_schema(df: "DataFrame") -> pa.Schema:
 
 
 def _as_streams() -> Any:
-    """Return a function that tasks run; as a closure it does not have to be installed there."""
+    """Return a function that tasks run; as a closure, it need not be installed there."""
 
     def as_streams(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -18,14 +18,14 @@ from batchqueue.pipeline.contract import (
 )
 
 Step = Split | Position
-"""The next split, or a position behind input that is passed over."""
+"""The next split, or a position after input that is passed over."""
 
 
 def within(steps: Iterator[Step], start: Position, limit: Limit) -> Plan:
     """Take splits up to the first that would exceed the limit; at least one if there is any.
 
-    A split of unknown size is alone in its plan. What comes before an error is read before it is
-    raised. An empty plan ends behind what was passed over.
+    A split of unknown size is alone in its plan. Input before an error is read before the error is
+    raised. An empty plan ends after the input that was passed over.
     """
     taken: list[Split] = []
     end = start
@@ -57,7 +57,7 @@ def until(steps: Iterable[Step], start: Position, end: Position, source: str) ->
     """Take the splits up to a position.
 
     Raises:
-        SourceChangedError: None of the steps leads there.
+        SourceChangedError: No step leads to that position.
     """
     taken: list[Split] = []
     if start == end:
@@ -74,7 +74,7 @@ def until(steps: Iterable[Step], start: Position, end: Position, source: str) ->
 
 
 class SteppedSource:
-    """A source that yields its splits from a position on, one by one, up to what is there now.
+    """A source that yields its splits from a position on, one by one, up to what exists now.
 
     Attributes:
         name: Its name in statistics and errors.
@@ -119,7 +119,7 @@ class TableSource(SteppedSource, Generic[History]):
 
     Attributes:
         name: Its name in statistics and errors.
-        bounded: Whether it ends: unless `watch` was set.
+        bounded: Whether it ends, as it does unless `watch` is set.
     """
 
     def __init__(
@@ -144,15 +144,15 @@ class TableSource(SteppedSource, Generic[History]):
 
     def _open(self) -> None:
         self._history = self._opened()
-        # For the thread that reads the lag, which opens versions while the other one plans.
+        # For the thread that reads the lag, which opens versions while the other thread plans.
         self._history_of_lag = self._opened()
 
     def _opened(self) -> History:
-        """Return the history of the table, which is read with the first use."""
+        """Return the history of the table, which is read on first use."""
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is open. The schema goes along."""
+        """Leave out open handles, but keep the schema."""
         histories = ("_history", "_history_of_lag")
         return {name: value for name, value in self.__dict__.items() if name not in histories}
 
@@ -163,7 +163,7 @@ class TableSource(SteppedSource, Generic[History]):
 
 @contextmanager
 def at_first_run() -> Iterator[None]:
-    """Let what is missing before anything was read be a wrong setting.
+    """Report input that is missing before anything was read as an invalid setting.
 
     Raises:
         ConfigError: Instead of `SourceChangedError`.
@@ -178,7 +178,7 @@ def check_choice(setting: str, value: object, choices: Sequence[str]) -> None:
     """Refuse a value that is not among the choices of a setting.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: It is not among them.
     """
     if not (isinstance(value, str) and value in choices):
         raise ConfigError(f"{setting} is {value!r}; give {' or '.join(map(repr, choices))}")
@@ -188,7 +188,7 @@ def check_columns(columns: object) -> list[str] | None:
     """Return the names of columns as a list, or None for all of them.
 
     Raises:
-        ConfigError: They are not different names.
+        ConfigError: They are not distinct names.
     """
     if columns is None:
         return None
@@ -239,12 +239,12 @@ def check_position(position: Position, source: str, fields: dict[str, tuple[type
 def row_bytes(schema: pa.Schema, stored_bytes: dict[str, float] | None = None) -> int:
     """Estimate the size of a row in memory, at least 1.
 
-    Values of a fixed width are exact. Strings, lists and the like are stored compressed, which
-    gives their size roughly.
+    Values of a fixed width are exact. The size of strings, lists and the like is estimated from
+    their compressed size.
 
     Args:
         schema: The columns.
-        stored_bytes: What a row takes in its file, by column, where that is known.
+        stored_bytes: The bytes that a row takes in its file, by column, where known.
     """
     stored = stored_bytes or {}
     return max(1, round(sum(_value_bytes(field, stored.get(field.name)) for field in schema)))

@@ -1,4 +1,4 @@
-"""From a graph to queries of Spark: each sink becomes a query."""
+"""Compilation of a graph to Spark queries: each sink becomes a query."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ from batchqueue.pipeline.spark.stages import (
 
 @dataclass(frozen=True, eq=False)
 class CompiledQuery:
-    """What one sink of a graph is on Spark.
+    """One sink of a graph as a Spark query.
 
     Attributes:
         name: The name of the sink.
@@ -61,19 +61,19 @@ class CompiledQuery:
     sink: SparkSink
 
     def apply(self, df: DataFrame) -> DataFrame:
-        """Return what reaches the sink, of the rows of the source."""
+        """Return the rows that reach the sink, given those of the source."""
         for stage in self.stages:
             df = stage.apply(df)
         return df
 
     @property
     def texts(self) -> Sequence[tuple[str, str]]:
-        """For each step between source and sink its text in the graph, and what it is on Spark."""
+        """Each step between source and sink: its text in the graph, and what it is on Spark."""
         return [line for stage in self.stages for line in stage.texts]
 
 
 def compile_graph(graph: Graph, place: SinkPlace, options: SparkOptions) -> list[CompiledQuery]:
-    """Compile a graph; nothing of it runs, except for functions that get an empty batch.
+    """Compile a graph; nothing runs, except functions, which get an empty batch.
 
     Args:
         graph: The graph.
@@ -128,9 +128,9 @@ def _query(path: Sequence[Any], place: SinkPlace, options: SparkOptions) -> Comp
 
 
 def _split_for_metrics(steps: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Return the steps before the sink's own aggregation, and from there on.
+    """Return the steps before the sink's own aggregation, and the steps from there on.
 
-    The sink aggregates rows in its tasks, and applies maps and filters of groups there as well.
+    The sink aggregates rows in its tasks, and applies maps and filters of groups there, too.
     """
     for place in range(len(steps) - 1, -1, -1):
         if isinstance(steps[place], AggregateStep):
@@ -141,7 +141,7 @@ def _split_for_metrics(steps: list[Any]) -> tuple[list[Any], list[Any]]:
 
 
 class _Branch:
-    """Gathers steps into stages, and follows the schema."""
+    """Gathers steps into stages, and tracks the schema."""
 
     def __init__(self, source: SourceStep, chunk_rows: int | None) -> None:
         self._stages: list[SparkStage] = []
@@ -152,7 +152,7 @@ class _Branch:
         self._before = self._schema
 
     def ended(self) -> tuple[tuple[SparkStage, ...], pa.Schema]:
-        """Return the stages, and the schema behind them."""
+        """Return the stages, and the schema after them."""
         self._end_chain()
         return tuple(self._stages), self._schema
 
@@ -202,7 +202,7 @@ class _Branch:
             self._stages.append(ShuffleStage(f"{step}: its keys", keys, None if keys else 1))
 
     def _shuffled(self) -> ShuffleStage | None:
-        """Return the shuffle that was added last, if nothing has followed."""
+        """Return the shuffle that was added last, if nothing followed it."""
         last = self._stages[-1] if self._stages and not self._steps else None
         return last if isinstance(last, ShuffleStage) else None
 
@@ -273,7 +273,7 @@ def _struct_of(output: Any, where: str) -> Any:
 
 @dataclass(frozen=True)
 class FrameMaker:
-    """Makes DataFrames of the rows of one source.
+    """Makes DataFrames from the rows of one source.
 
     Attributes:
         step: The source, under its name in the graph.
@@ -288,7 +288,7 @@ class FrameMaker:
         """Check that Spark can read a source.
 
         Raises:
-            NotOnSparkError: This pyspark cannot, or not these columns.
+            NotOnSparkError: This pyspark cannot read it, or not these columns.
             SourcePickleError: It does not pickle.
         """
         if isinstance(step.source, SparkSource):
@@ -315,16 +315,16 @@ class FrameMaker:
     def frame(
         self, spark: SparkSession, epochs: EpochSettings, control: DriverControl, *, stream: bool
     ) -> DataFrame:
-        """Return the rows, not yet read.
+        """Return the rows as a DataFrame, not yet read.
 
         Args:
             spark: The session.
             epochs: How to plan epochs; the name of the query is part of the name of the format.
             control: The directory of the run.
-            stream: A stream, or else all that is there as one batch.
+            stream: Whether to make a stream, or else one batch of everything that exists.
 
         Raises:
-            NotOnSparkError: It is a DataFrame of the other kind.
+            NotOnSparkError: The source is a DataFrame of the other kind.
         """
         source = self.step.source
         if isinstance(source, SparkSource):

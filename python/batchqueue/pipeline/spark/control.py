@@ -1,6 +1,6 @@
-"""`DriverControl`: how the driver speaks to the readers of its queries.
+"""`DriverControl`: how the driver communicates with the readers of its queries.
 
-The reader of a query lives in a separate process beside the JVM. Spark gives the driver no way to
+The reader of a query runs in a separate process next to the JVM. Spark gives the driver no way to
 call it, so both use files in one directory:
 
 | file | written by | says |
@@ -8,8 +8,8 @@ call it, so both use files in one directory:
 | `paused` | the driver | all readers pause; the content is the reason |
 | `epoch-<query>` | the driver, from Spark's progress | how long the last epoch was busy |
 
-A file appears as a whole or not at all. When the directory is gone nothing is paused, so a reader
-that outlives its driver does not wait for ever.
+A file appears as a whole or not at all. When the directory is gone, nothing is paused, so a reader
+that outlives its driver does not wait forever.
 """
 
 import json
@@ -24,10 +24,10 @@ from urllib.parse import quote
 
 
 class EpochReport(NamedTuple):
-    """What Spark says about an epoch that has ended."""
+    """What Spark reports about an epoch that has ended."""
 
     end: str
-    """The position behind it, as sorted JSON."""
+    """The position after it, as sorted JSON."""
     rows: int
     """Its rows."""
     busy_s: float
@@ -49,11 +49,11 @@ class DriverControl:
         self._directory = Path(directory)
 
     def pause(self, reason: str) -> None:
-        """Let all readers pause."""
+        """Make all readers pause."""
         self._write("paused", reason)
 
     def resume(self) -> None:
-        """Let all readers continue."""
+        """Make all readers continue."""
         (self._directory / "paused").unlink(missing_ok=True)
 
     def reason(self) -> str | None:
@@ -61,7 +61,7 @@ class DriverControl:
         return self._read("paused")
 
     def report(self, query: str, epoch: EpochReport) -> None:
-        """Say how the last epoch of a query went."""
+        """Report the last epoch of a query."""
         self._write(_epoch_file(query), json.dumps(epoch))
 
     def last_epoch(self, query: str) -> EpochReport | None:
@@ -104,11 +104,11 @@ class LiveControl:
         """Begin without runs.
 
         Args:
-            parent: Where the directories are made; None for the temporary directory of the system.
+            parent: Where the directories are created; None for the system's temporary directory.
         """
         self._parent = parent
         self._lock = threading.Lock()
-        # Both written and read with the lock.
+        # Both are written and read with the lock.
         self._reason: str | None = None
         self._runs: list[RunControl] = []
 
@@ -131,7 +131,7 @@ class LiveControl:
         return run
 
     def stop(self, run: RunControl) -> None:
-        """Let the readers of a run pause until its end, whether or not the pipeline resumes.
+        """Make the readers of a run pause until its end, whether or not the pipeline resumes.
 
         Raises:
             OSError: The directory cannot be written.
@@ -149,14 +149,14 @@ class LiveControl:
         run.directory.cleanup()
 
     def pause(self, reason: str) -> None:
-        """Let readers pause, those of later runs as well."""
+        """Make readers pause, including those of later runs."""
         with self._lock:
             self._reason = reason
             for run in self._runs:
                 run.control.pause(reason)
 
     def resume(self) -> None:
-        """Let readers continue."""
+        """Make readers continue."""
         with self._lock:
             self._reason = None
             for run in self._runs:

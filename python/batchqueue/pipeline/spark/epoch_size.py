@@ -1,14 +1,14 @@
-"""How many rows the next epoch should have. Pure: no clock, no Spark.
+"""The number of rows for the next epoch. Pure: no clock, no Spark.
 
-Spark plans an epoch when the last one is committed, so a slow sink already holds its source. What
-is missing is the size, because the limits of a query are fixed when it starts. The law:
+Spark plans an epoch when the last one is committed, so a slow sink already holds back its source.
+Only the size is missing, because the limits of a query are fixed when it starts. The law:
 
     rows = rows of the last epoch * clamp(goal / busy time of the last epoch, 0.2, 2)
     goal = max(target, 6 * fixed cost of an epoch, 0.8 * trigger interval)
 
-Busy time does not include waiting for a trigger, otherwise a size would shrink to nothing under a
-long trigger. The fixed cost is what an epoch takes whatever its rows are, the intercept of time
-over rows. Without that term, an engine with an expensive epoch would do nothing but begin epochs.
+Busy time excludes waiting for a trigger; otherwise the size would shrink to nothing under a long
+trigger. The fixed cost is what an epoch takes regardless of its rows, the intercept of time over
+rows. Without that term, an engine with expensive epochs would do nothing but begin epochs.
 """
 
 from collections import deque
@@ -24,7 +24,7 @@ class EpochSize:
 
     Attributes:
         rows: The most rows of the next epoch.
-        fixed_s: The fixed cost of an epoch, in seconds; 0 as long as it is unknown.
+        fixed_s: The fixed cost of an epoch, in seconds; 0 while it is unknown.
     """
 
     def __init__(self, goal: "EpochGoal") -> None:
@@ -40,7 +40,7 @@ class EpochSize:
         return goal_seconds(self._goal, self.fixed_s)
 
     def after(self, rows: int, busy_s: float) -> None:
-        """Take note of an epoch.
+        """Record an epoch.
 
         Args:
             rows: Its rows, at least 0.
@@ -58,7 +58,7 @@ class EpochSize:
         self._set(rows, resized(rows, busy_s, self.goal_s), is_on_time=busy_s <= self.goal_s)
 
     def after_a_kept_trigger(self, rows: int) -> None:
-        """Take note of an epoch that ended before the next trigger, with an unknown busy time.
+        """Record an epoch that ended before the next trigger, with an unknown busy time.
 
         Args:
             rows: Its rows, at least 0.
@@ -67,7 +67,8 @@ class EpochSize:
             self._set(rows, round(rows * CAUTIOUS_RATIO) + 1, is_on_time=True)
 
     def _set(self, last: int, rows: int, *, is_on_time: bool) -> None:
-        # An epoch may be small because the source had no more. That says nothing against the limit.
+        # An epoch may be small because the source had no more rows, which says nothing against the
+        # limit.
         if is_on_time and last < _SHARE_OF_LIMIT * self.rows:
             rows = max(rows, self.rows)
         self.rows = max(1, min(rows, self._goal.max_rows))
@@ -79,7 +80,7 @@ CAUTIOUS_RATIO = 1.25
 """Growth where the busy time is only known to be shorter than the trigger interval."""
 
 _FIXED_COSTS = 6
-"""So where epochs are expensive, their sink is used for five sixths of the time."""
+"""So even where epochs are expensive, their sink is used for five sixths of the time."""
 _SHARE_OF_TRIGGER = 0.8
 _HISTORY = 16
 _LEAST_SPREAD = 1.5
@@ -96,11 +97,11 @@ class SizedEpoch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class EpochGoal:
-    """What epochs should be like.
+    """The goals for epochs.
 
     Attributes:
         target_s: Seconds that an epoch should take.
-        trigger_s: Seconds between two triggers; 0 if an epoch follows the other.
+        trigger_s: Seconds between two triggers; 0 if epochs follow one another.
         first_rows: Rows of the first epoch of a run.
         max_rows: The most rows of an epoch.
     """
@@ -136,10 +137,10 @@ def resized(rows: int, busy_s: float, goal_s: float) -> int:
 def fixed_seconds(epochs: Sequence[SizedEpoch]) -> float | None:
     """Return the fixed cost of an epoch, at most the median of their busy times.
 
-    The line through the epochs is that of Theil and Sen, whose slope is the median of the slopes
+    The line through the epochs is the Theil-Sen estimator, whose slope is the median of the slopes
     between any two points, so that a single slow epoch does not tilt it.
 
-    Returns None if they are too much alike.
+    Returns None if the epochs are too much alike.
     """
     slopes = [
         (b.busy_s - a.busy_s) / (b.rows - a.rows)

@@ -1,7 +1,7 @@
 """`Epochs`: where the epochs of one query begin and end, and which tasks read them.
 
-It is what a stream reader does, without Spark: the planning of one source in the process of one
-query. All positions that it returns are JSON with sorted keys, because Spark compares texts.
+It is a stream reader without Spark: it plans one source in the process of one query. All positions
+that it returns are JSON with sorted keys, because Spark compares them as texts.
 """
 
 import json
@@ -33,8 +33,8 @@ class EpochSettings:
         goal: The size of epochs.
         max_bytes: The most bytes of an epoch, as far as the source knows them.
         max_tasks: The most tasks that read an epoch.
-        commits: Whether the source is notified of what has been stored. Not if several queries read
-            it: one may be behind the other.
+        commits: Whether the source is notified of what has been stored. False if several queries
+            read it, since one may be behind another.
     """
 
     query: str
@@ -94,18 +94,18 @@ class Epochs:
         return self._sorted(self._source.initial())
 
     def end_with_what_is_there(self) -> None:
-        """End the query when it has read what is there at its first epoch (`availableNow`)."""
+        """End the query once it has read what exists at its first epoch (`availableNow`)."""
         self._ends_now = True
 
     def next_end(self, start: Position, *, everything: bool) -> Position:
         """Return the end of the next epoch; `start` if there is none now.
 
-        Under `availableNow` to return `start` is to end the query. So during a pause this waits
-        until the pause is over, and returns `start` only behind the last row.
+        Under `availableNow`, returning `start` ends the query, so during a pause this waits until
+        the pause is over, and returns `start` only after the last row.
 
         Args:
             start: The end of the last epoch.
-            everything: Take all that is there, whatever the size should be (`once`).
+            everything: Take everything that exists, regardless of the wanted size (`once`).
         """
         self._note_last_epoch(self._text(start))
         if self._control.reason() is not None:
@@ -130,9 +130,9 @@ class Epochs:
         return grouped(splits, self._settings.max_tasks)
 
     def commit(self, end: Position) -> None:
-        """Take note that everything before a position has been stored.
+        """Record that everything before a position has been stored.
 
-        Spark says so when it plans the next epoch, so a source trims one epoch late.
+        Spark reports this when it plans the next epoch, so a source trims one epoch late.
         """
         if self._settings.commits:
             self._source.commit(end)
@@ -145,7 +145,7 @@ class Epochs:
         elapsed_s = self._clock() - last.began_s
         report = self._control.last_epoch(self._settings.query)
         if report is not None and report.end == start:
-            # Not the rows of the report if the plan has them: a sink may have read them twice.
+            # Not the rows of the report if the plan has them: a sink may have read rows twice.
             self._size.after(report.rows if last.rows is None else last.rows, report.busy_s)
             self._rows_of_split = max(1, report.rows // last.splits)
         else:
@@ -166,7 +166,7 @@ class Epochs:
             return self._plan_ahead(start, limit)
         now = self._clock()
         if self._was_empty_s is not None and now - self._was_empty_s < _BETWEEN_EMPTY_PLANS_S:
-            # Spark asks each 10 ms; a listing of files is too dear for that.
+            # Spark asks every 10 ms; listing files is too expensive for that.
             self._wait(_BETWEEN_EMPTY_PLANS_S - (now - self._was_empty_s))
         plan = self._source.plan(start, limit)
         self._was_empty_s = None if plan.splits else self._clock()
@@ -175,7 +175,7 @@ class Epochs:
     def _with_more_of_unknown_size(self, plan: Plan) -> Plan:
         """Add splits to one of unknown size, which ends a plan, up to the rows of an epoch.
 
-        How many rows such splits have is known as soon as Spark has reported an epoch of them.
+        The number of rows of such splits is known once Spark has reported an epoch of them.
         """
         if self._rows_of_split is None or not plan.splits or plan.splits[-1].rows is not None:
             return plan
@@ -188,7 +188,7 @@ class Epochs:
         return Plan(tuple(splits), splits[-1].end)
 
     def _plan_ahead(self, start: Position, limit: Limit) -> Plan:
-        """Plan a part of what was there when the query began, and nothing that came later."""
+        """Plan a part of what existed when the query began, and nothing that arrived later."""
         if self._ahead is None:
             self._ahead = list(all_splits(self._source, start).splits)
         plan = within(iter(self._ahead), start, limit)
@@ -219,14 +219,14 @@ class Epochs:
 
 
 def rows_of(splits: Sequence[Split]) -> int | None:
-    """Return the rows of all splits together, or None if one of them does not know."""
+    """Return the rows of all splits together, or None if any of them is unknown."""
     known = [split.rows for split in splits if split.rows is not None]
     return sum(known) if len(known) == len(splits) else None
 
 
 def all_splits(source: Source, start: Position) -> Plan:
-    """Return a plan of all that is there now."""
-    # Records that arrive faster than they are planned would make this endless.
+    """Return a plan of everything that exists now."""
+    # Without this limit, records that arrive faster than they are planned would make this endless.
     there = None if source.bounded else _records_behind(source, start)
     splits: list[Split] = []
     end, rows = start, 0

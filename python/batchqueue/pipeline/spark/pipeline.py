@@ -31,11 +31,11 @@ _TASKS_ON_CONNECT = 64
 
 
 class SparkPipeline:
-    """A pipeline as queries of Spark, one for each sink. `Pipeline.on_spark` makes it.
+    """A pipeline as Spark queries, one per sink. `Pipeline.on_spark` makes it.
 
-    Each query has a separate checkpoint, below that of the pipeline, and reads the source for
-    itself, so a slow sink does not hold the others. A source learns what has been stored, and may
-    trim it, only if a single sink reads it.
+    Each query has a separate checkpoint, below that of the pipeline, and reads the source
+    separately, so a slow sink does not hold up the others. A source learns what has been stored,
+    and may trim it, only if a single sink reads it.
 
     Example:
         on_spark = pipeline.on_spark(spark, checkpoint="checkpoints/revenue")
@@ -44,7 +44,7 @@ class SparkPipeline:
     """
 
     def __init__(self, spark: "SparkSession", settings: RunSettings, **options: Any) -> None:
-        """Compile a pipeline; nothing runs, except for functions that get an empty batch.
+        """Compile a pipeline; nothing runs, except functions, which get an empty batch.
 
         Args:
             spark: The session that runs it.
@@ -82,7 +82,7 @@ class SparkPipeline:
         """Start a streaming query for each sink; it continues at its checkpoint.
 
         Args:
-            available_now: End when all that is there now has been written. Default: False, run
+            available_now: End when everything that exists now has been written. Default: False, run
                 until `stop`.
             once: The same in a single epoch, however large. Use `available_now` instead where you
                 can. Default: False.
@@ -134,7 +134,7 @@ class SparkPipeline:
         return SparkRun(started, end, lambda: self._control.stop(run))
 
     def run(self) -> None:
-        """Write all that is there now, and return; the next run continues at the checkpoint.
+        """Write everything that exists now, and return; the next run continues at the checkpoint.
 
         Raises:
             ConfigError: There is no checkpoint.
@@ -151,8 +151,7 @@ class SparkPipeline:
                 count again when the write is repeated.
 
         Returns:
-            How it went, by the name of the sink; each has `guarantee` and `rows`, if they are
-            known.
+            The outcome, by the name of the sink; each has `guarantee` and `rows`, if known.
 
         Raises:
             ConfigError: There is no session.
@@ -191,10 +190,10 @@ class SparkPipeline:
         return self._control.reason
 
     def pause(self, reason: str) -> None:
-        """Begin no more epochs, in running and in later runs, until `resume`.
+        """Begin no more epochs, in current and in later runs, until `resume`.
 
-        Epochs at work are finished, and no rows are skipped. A run with `available_now` waits.
-        The readers learn it from a file, see the option `control`.
+        Epochs in progress are finished, and no rows are skipped. A run with `available_now` waits.
+        The readers learn of the pause from a file, see the option `control`.
 
         Args:
             reason: For `paused`, and for the log.
@@ -252,7 +251,7 @@ class SparkPipeline:
     def _listen(self, run: RunControl) -> Any:
         """Report the busy time of epochs to the readers; return a function that ends this."""
         read = [query for query in self._queries if query.source.pickled is not None]
-        # On Connect the listener would be in the client, whose files the readers may not see.
+        # On Connect the listener would run in the client, whose files the readers may not see.
         if not read or _is_remote(self._spark):
             return lambda: None
         from batchqueue.pipeline.spark.reader import BusyListener
@@ -290,22 +289,22 @@ def _most_tasks(spark: "SparkSession") -> int:
 _POLL_S = 0.1
 
 _GRACE_S = 30.0
-"""As for a run in one process."""
+"""The same as for a run in one process."""
 
 _STOP_POLL_S = 0.02
-"""Short, because a reader of Spark's own begins the next epoch immediately."""
+"""Short, because Spark's own readers begin the next epoch immediately."""
 
 _IDLE_POLLS = 5
-"""A query that has no epoch at work for so long begins none: its reader has seen the pause."""
+"""Polls without an epoch in progress after which the reader has certainly seen the pause."""
 
 _AT_WORK = frozenset(
     {"Writing offsets to log", "Processing new data", "No new data but cleaning up state"}
 )
-"""What a query says of itself while an epoch is at work (Spark's MicroBatchExecution)."""
+"""The status of a query while an epoch is in progress (Spark's MicroBatchExecution)."""
 
 
 class SparkRun:
-    """The queries of a pipeline on Spark: one for each sink, with the methods of a single one.
+    """The queries of a pipeline on Spark: one per sink, with the methods of a single query.
 
     When a query fails, `awaitTermination` stops the others. Without it they continue.
 
@@ -323,8 +322,9 @@ class SparkRun:
 
         Args:
             queries: At least one.
-            on_end: Called once when all have ended and this object knows of it.
-            pause: Has their readers begin no more epochs. Default: None, they are Spark's own.
+            on_end: Called once when this object notices that all have ended.
+            pause: Makes their readers begin no more epochs. Default: None, the readers are Spark's
+                own.
         """
         self.queries = tuple(queries)
         self._lock = threading.Lock()
@@ -346,7 +346,7 @@ class SparkRun:
         Ctrl-C ends the wait, and leaves the queries running.
 
         Args:
-            timeout: The longest wait, in seconds. Default: None, without end.
+            timeout: The longest wait, in seconds. Default: None, no limit.
 
         Returns:
             Whether they have ended.
@@ -356,7 +356,7 @@ class SparkRun:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            # Read first, so that a query that fails in between is seen with the next round.
+            # Read first, so that a query that fails in between is seen in the next round.
             is_active = self.isActive
             for query in self.queries:
                 if not query.isActive and query.exception() is not None:
@@ -371,13 +371,13 @@ class SparkRun:
             time.sleep(_POLL_S)
 
     def stop(self, timeout: float | None = _GRACE_S) -> None:
-        """Begin no more epochs, finish those at work, and end.
+        """Begin no more epochs, finish those in progress, and end.
 
-        Readers of Spark's own cannot pause: an epoch that begins behind the one at work is stopped,
-        and replayed.
+        Spark's own readers cannot pause: an epoch that begins after the current one is stopped, and
+        replayed.
 
         Args:
-            timeout: Seconds for that; then the epochs at work are stopped, and the next start
+            timeout: Seconds for that; then the epochs in progress are stopped, and the next start
                 replays them. 0 stops them immediately, None means no limit. Default: 30.
 
         Raises:
@@ -394,7 +394,7 @@ class SparkRun:
             self._end()
 
     def _finish_epochs(self, timeout: float | None) -> None:
-        """Stop each query when its epoch is done; return when the time is over."""
+        """Stop each query when its epoch is done; return when time runs out."""
         if self._on_end is None:
             return  # all have ended
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -435,6 +435,6 @@ def _is_at_work(query: "StreamingQuery") -> bool:
 
 
 def _last_epoch(query: "StreamingQuery") -> object:
-    """Return when the last epoch that has ended began; None before the first."""
+    """Return when the last finished epoch began; None before the first."""
     last = query.lastProgress
     return None if last is None else last["timestamp"]

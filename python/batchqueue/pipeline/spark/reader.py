@@ -62,7 +62,7 @@ class ReaderSettings:
 
 def data_source(name: str, settings: ReaderSettings) -> "type[PipelineDataSource]":
     """Make the data source of one query, with the name of its format."""
-    # No module has this class under its name, so it is pickled by value, and its settings with it.
+    # No module has this class under its name, so it is pickled by value, along with its settings.
     return cast(
         type[PipelineDataSource],
         type("QueryDataSource", (PipelineDataSource,), {"settings": settings, "format": name}),
@@ -117,7 +117,7 @@ class TaskReader:
 
 
 class SourceReader(TaskReader, DataSourceReader):
-    """Reads all that is there now, as one batch."""
+    """Reads everything that exists now as one batch."""
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the whole source."""
@@ -134,7 +134,7 @@ class SourceStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
     _opened: Epochs | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what the planning has opened: tasks need none of it."""
+        """Leave out what planning has opened: tasks need none of it."""
         return {"_settings": self._settings}
 
     def initialOffset(self) -> Position:
@@ -142,7 +142,7 @@ class SourceStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         return self._epochs.initial()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return any limit but `ReadAllAvailable`, which stands for `once`.
+        """Return any limit other than `ReadAllAvailable`, which stands for `once`.
 
         Spark asks once per run, so the number could not follow the sink; `latestOffset` decides.
         """
@@ -153,7 +153,7 @@ class SourceStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         return self._epochs.next_end(start, everything=isinstance(limit, ReadAllAvailable))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """End the query behind what is there now."""
+        """End the query after what exists now."""
         self._epochs.end_with_what_is_there()
 
     def partitions(self, start: Position, end: Position) -> Sequence[InputPartition]:
@@ -161,7 +161,7 @@ class SourceStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         return [TaskPartition(task) for task in self._epochs.tasks(start, end)]
 
     def commit(self, end: Position) -> None:
-        """Take note of what has been stored."""
+        """Record what has been stored."""
         self._epochs.commit(end)
 
     @property
@@ -200,8 +200,8 @@ _log = BackgroundLog("batchqueue.pipeline")
 class BusyListener(StreamingQueryListener):
     """Writes the busy time of each epoch into the directory that the readers check.
 
-    A reader cannot know it where epochs wait for a trigger. Spark calls listeners asynchronously,
-    in one of its threads; a report that comes late is not used.
+    A reader cannot know the busy time where epochs wait for a trigger. Spark calls listeners
+    asynchronously, on one of its threads; a late report is not used.
     """
 
     def __init__(self, run: RunControl, queries: Collection[str]) -> None:

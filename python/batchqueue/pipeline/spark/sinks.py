@@ -1,4 +1,4 @@
-"""What the sinks of a graph are on Spark."""
+"""The sinks of a graph on Spark."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,13 +33,13 @@ from batchqueue.spark.task.arrow import map_in_arrow
 
 
 class SinkPlace(NamedTuple):
-    """Where a sink is.
+    """The context of a sink.
 
     Attributes:
         pipeline: The pipeline's name.
         chunk_rows: The most rows of a chunk that a sink gets.
-        operator_rows: The same for operators; None for the batches of Spark as they are, because
-            small ones cost more between Spark and Python than most operators do.
+        operator_rows: The same for operators; None for Spark's own batches, because passing small
+            ones between Spark and Python costs more than most operators do.
     """
 
     pipeline: str
@@ -50,16 +50,16 @@ class SinkPlace(NamedTuple):
 def spark_sink(
     step: SinkStep, given: SinkInput, place: SinkPlace, options: SparkOptions
 ) -> "SparkSink":
-    """Return what a sink is on Spark.
+    """Return the Spark version of a sink.
 
     Args:
         step: The sink.
         given: What reaches it.
-        place: Where the sink is.
+        place: The context of the sink.
         options: The options of `on_spark`.
 
     Raises:
-        NotOnSparkError: It does not run on Spark.
+        NotOnSparkError: The sink does not run on Spark.
     """
     sink: Any = step.sink
     if isinstance(sink, MetricsSink):
@@ -76,9 +76,9 @@ def spark_sink(
 
 
 def does_last_stage(sink: Any, options: SparkOptions) -> bool:
-    """Return whether the tasks of a sink can do the stage before it in their Python worker.
+    """Return whether the tasks of a sink can run the stage before it in their Python worker.
 
-    That saves the way from one Python worker through Spark into the next.
+    This saves the trip from one Python worker through Spark to the next.
 
     Args:
         sink: The sink of the graph.
@@ -86,7 +86,7 @@ def does_last_stage(sink: Any, options: SparkOptions) -> bool:
     """
     if isinstance(sink, FileSink):
         return False  # Spark itself writes the files
-    # Its metrics are made by functions, which are for the tasks unless the options say otherwise.
+    # Functions make its metrics, and run in the tasks unless the options say otherwise.
     return not isinstance(sink, MetricsSink) or options.sink.get("l1") != "spark"
 
 
@@ -94,7 +94,7 @@ def does_last_stage(sink: Any, options: SparkOptions) -> bool:
 class TaskSink:
     """Any other sink: it is pickled into the tasks of `foreachBatch`, at least once.
 
-    Each task has a separate sink. After a failed task or epoch, rows come again.
+    Each task has a separate sink. After a failed task or epoch, rows are delivered again.
 
     Attributes:
         sink: The sink.
@@ -174,7 +174,7 @@ _CUTS = "_batchqueue"
 
 
 def spark_file_sink(step: SinkStep, sink: FileSink, schema: pa.Schema) -> "SparkFileSink":
-    """Return what a `FileSink` is on Spark.
+    """Return the Spark version of a `FileSink`.
 
     Args:
         step: The sink in the graph.
@@ -200,14 +200,15 @@ def spark_file_sink(step: SinkStep, sink: FileSink, schema: pa.Schema) -> "Spark
 class SparkFileSink:
     """Files that Spark writes.
 
-    A stream is exactly-once for readers that go by Spark's log in the directory; Spark itself does.
+    A stream is exactly-once for readers that follow Spark's log in the directory, as Spark itself
+    does.
 
     Attributes:
         name: The sink in the graph, for errors.
         directory: Where the files go.
         format: Their format.
         compression: Their compression, or None for that of Spark.
-        steps: None.
+        steps: Empty.
     """
 
     name: str
@@ -228,7 +229,7 @@ class SparkFileSink:
         return writer.option("path", self.directory.as_uri())
 
     def write(self, df: DataFrame, txn_id: str | None) -> Mapping[str, Any]:
-        """Add files to the directory. A `txn_id` changes nothing: a repeated write is added again.
+        """Add files to the directory. `txn_id` has no effect: a repeated write is added again.
 
         Raises:
             NotOnSparkError: A run in one process has written to the directory.
@@ -253,7 +254,7 @@ class SparkFileSink:
 def exactly_once_sink(
     step: SinkStep, given: SinkInput, pipeline: str, options: SparkOptions
 ) -> "ExactlyOnceSink":
-    """Return what a `MetricsSink` is on Spark.
+    """Return the Spark version of a `MetricsSink`.
 
     Args:
         step: The sink.
@@ -262,7 +263,8 @@ def exactly_once_sink(
         options: The options of `on_spark`.
 
     Raises:
-        NotOnSparkError: It does not name its metrics, or a step does not fit or does not pickle.
+        NotOnSparkError: The sink does not declare its metrics, or a step does not fit or does not
+            pickle.
         ConfigError: An option is invalid, or the store or `to_metrics` does not pickle.
     """
     sink, behind = step.sink, given.behind
@@ -323,8 +325,8 @@ class SparkGroupMetrics:
 class GraphWriter(MetricsWriter):
     """A writer of rows in the types that the graph has, which need no cast.
 
-    A `SparkSource` has made instants of times without a zone. Those of other sources stay what they
-    are on this machine.
+    A `SparkSource` has turned times without a zone into instants. Those of other sources stay what
+    they are on this machine.
     """
 
     def _with_instants(self, df: DataFrame) -> DataFrame:
@@ -338,7 +340,7 @@ class ExactlyOnceSink:
     Attributes:
         job: What to do with the rows.
         options: The options of the writer.
-        steps: The steps that the sink does itself: the stage before it, an aggregation, and what
+        steps: The steps that the sink runs itself: the stage before it, an aggregation, and what
             follows that.
     """
 
@@ -367,7 +369,7 @@ class ExactlyOnceSink:
 SparkSink = TaskSink | SparkFileSink | ExactlyOnceSink
 """A sink of the graph, on Spark.
 
-`text` is what it is, for `explain`, and `steps` are the texts of the steps that it does itself.
-`writer` returns the `DataStreamWriter` for a stream of what reaches the sink; on Connect it has to
-know the checkpoint of the query. `write` writes a batch, and returns how it went.
+`text` describes it for `explain`, and `steps` are the texts of the steps that it runs itself.
+`writer` returns the `DataStreamWriter` for a stream of the sink's input; on Connect it needs the
+checkpoint of the query. `write` writes a batch, and returns the outcome.
 """

@@ -64,7 +64,7 @@ class SparkSource:
 
     @property
     def bounded(self) -> bool:
-        """Whether it ends: not if it is a stream."""
+        """Whether it ends: False for a stream."""
         return not self._given.isStreaming
 
     def schema(self) -> pa.Schema:
@@ -95,10 +95,10 @@ _DEEPEST = 4
 
 @dataclass(frozen=True)
 class PickledSource:
-    """The bytes of a source, as it was before anything opened a handle in it.
+    """The bytes of a source, as it was before it opened any handle.
 
-    Spark pickles a reader after using it. If the reader held the source itself, whatever the
-    planning has opened would have to pickle as well.
+    Spark pickles a reader after using it. If the reader held the source itself, whatever planning
+    has opened would have to pickle, too.
 
     Attributes:
         name: The name of the source in the graph.
@@ -128,7 +128,7 @@ class PickledSource:
             ) from error
 
     def load(self) -> Source:
-        """Return a source of one's own, without handles."""
+        """Return a separate copy of the source, without handles."""
         return cast(Source, pickle.loads(self.data))
 
 

@@ -1,4 +1,4 @@
-"""What the steps of a graph become: transformations of a DataFrame."""
+"""The steps of a graph as transformations of a DataFrame."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,13 +26,13 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, eq=False)
 class ArrowStage:
-    """Neighbouring maps and filters, and aggregations of whole groups, in one `mapInArrow`.
+    """Adjacent maps and filters, and aggregations of whole groups, in one `mapInArrow`.
 
     Attributes:
         steps: The steps.
         before: The schema that the operators are given.
         after: The schema that they return.
-        chunk_rows: The most rows of a chunk; None for the batches of Spark as they are.
+        chunk_rows: The most rows of a chunk; None for Spark's own batches.
     """
 
     steps: tuple[ChainStep, ...]
@@ -52,7 +52,7 @@ class ArrowStage:
         return map_in_arrow(df, self.run, struct)
 
     def run(self, batches: Batches) -> Batches:
-        """Return the batches of the last step, in the types of Spark, for those of one task."""
+        """Return the output of the last step for the batches of one task, in the types of Spark."""
         return run_chain(self.steps, self.before, self.after, self.chunk_rows, batches)
 
 
@@ -80,7 +80,8 @@ def chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema, chunk_rows: int
     Args:
         batches: The batches of one task.
         schema: The types.
-        chunk_rows: Cut and join them into chunks of at most so many rows. None: leave them.
+        chunk_rows: The most rows of a chunk, into which batches are cut and joined; None to leave
+            them.
     """
     if chunk_rows is None:
         yield from (exact_cast_batch(batch, schema) for batch in batches if batch.num_rows)
@@ -97,7 +98,8 @@ def fitted(batch: pa.RecordBatch, after: pa.Schema, wanted: pa.Schema, what: str
     """Return a batch in the types of Spark.
 
     Raises:
-        OperatorError: It has other columns than declared to Spark, or values that do not fit them.
+        OperatorError: The batch has other columns than declared to Spark, or values that do not fit
+            them.
     """
     remedy = "declare what it returns with .map(..., schema=pa.schema(...))"
     if batch.schema.names != after.names:
@@ -117,12 +119,12 @@ def fitted(batch: pa.RecordBatch, after: pa.Schema, wanted: pa.Schema, what: str
 
 
 class SinkInput(NamedTuple):
-    """What reaches a sink, and what its tasks do before they write.
+    """The input of a sink, and what its tasks do before they write.
 
     Attributes:
-        schema: The columns behind `last`, in the types that the graph has.
-        last: The stage before the sink, if its tasks do it as well.
-        behind: The aggregation that the sink itself does, and maps and filters of its groups.
+        schema: The columns after `last`, in the types that the graph has.
+        last: The stage before the sink, if its tasks run it, too.
+        behind: The aggregation that the sink runs itself, and maps and filters of its groups.
     """
 
     schema: pa.Schema
@@ -184,28 +186,28 @@ class StatefulStage:
 
 
 SparkStage = ArrowStage | ShuffleStage | StatefulStage
-"""One or more neighbouring steps as a transformation of a DataFrame.
+"""One or more adjacent steps as a transformation of a DataFrame.
 
-`texts` are for each step its text in the graph, and what it is on Spark. `apply` returns the
-DataFrame behind the stage, not yet computed.
+`texts` has for each step its text in the graph, and what it is on Spark. `apply` returns the
+DataFrame after the stage, not yet computed.
 """
 
 
 def spark_name(text: str) -> str:
-    """Return a text with only the letters that names of formats and jobs may have."""
+    """Return a text reduced to the letters that names of formats and jobs may have."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text)
 
 
 def quoted(column: str) -> str:
-    """Return the name of a column so that Spark takes it literally."""
+    """Return the name of a column, quoted so that Spark takes it literally."""
     doubled = column.replace("`", "``")
     return f"`{doubled}`"
 
 
 # Arrow schemas and those of Spark, which has fewer types.
 #
-# A column travels through Spark in the nearest type that holds all of its values, and has its own
-# type again in the operators.
+# A column travels through Spark in the nearest type that holds all of its values, and regains its
+# own type in the operators.
 
 
 _WIDER = {
@@ -230,7 +232,7 @@ def spark_schema(schema: pa.Schema, where: str) -> StructType:
         where: Whose columns they are, for the error, such as "source 'orders'".
 
     Raises:
-        NotOnSparkError: A column has a type that Spark does not have, or two have one name.
+        NotOnSparkError: A column has a type that Spark lacks, or two columns have the same name.
     """
     if len(set(schema.names)) < len(schema.names):
         twice = next(name for name in schema.names if schema.names.count(name) > 1)
@@ -270,15 +272,15 @@ def _wider(kind: pa.DataType) -> pa.DataType:
     return _WIDER.get(kind, kind)
 
 
-# The schema behind each step. Spark has to know it before any row comes.
+# The schema after each step, which Spark has to know before any row arrives.
 
 
 def schema_after_map(step: MapStep, before: pa.Schema) -> pa.Schema:
     """Return the schema of what a map returns: the declared one, or that for an empty batch.
 
     Raises:
-        NotOnSparkError: It is not declared, and the operation fails on an empty batch or returns
-            nothing.
+        NotOnSparkError: The schema is not declared, and the operation fails on an empty batch or
+            returns nothing.
     """
     if step.schema is not None:
         return step.schema
