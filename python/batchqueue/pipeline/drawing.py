@@ -82,7 +82,7 @@ class Box:
 
     Attributes:
         name: Its name.
-        column: How many arrows lead to it from its source.
+        column: The number of arrows from its source to it.
         row: Its row, from 0; fractional if centred between two branches.
         stage: The stage, or None for a source.
         upstream: The name of the box that an arrow comes from, or None.

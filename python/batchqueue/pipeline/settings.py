@@ -160,8 +160,8 @@ class SparkOptions:
         first_epoch_rows: Rows of the first epoch after each start. Default: 10,000.
         max_epoch_rows: The most rows of an epoch. Default: 10,000,000.
         max_epoch_bytes: The most bytes of an epoch, as far as the source knows them. Default: 4 GB.
-        max_tasks: The most tasks that read an epoch; neighbouring splits share a task. Default:
-            None, four for each core that Spark has.
+        max_tasks: The most tasks that read an epoch; adjacent splits share a task. Default: None,
+            four for each core that Spark has.
         control: A directory through which the driver pauses its readers, see `SparkPipeline.pause`.
             Default: None, a temporary one.
         sink: Options of the exactly-once sink: `onNewQuery` and so on, as for `MetricsWriter`.

@@ -117,7 +117,7 @@ class PipelineRun:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether it is still running."""
         self._check_process()
         return not self._coordinator.done.is_set()
 
@@ -288,7 +288,8 @@ class PipelineRun:
                 read again by the next run, and the summary is not `complete`. None means no limit.
                 Default: 30.
 
-        Returns: A summary of the run.
+        Returns:
+            A summary of the run.
 
         Raises:
             StageFailedError: An operator, a sink or a source raised.

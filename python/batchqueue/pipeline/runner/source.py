@@ -27,7 +27,7 @@ _LONGEST_REST_S = 0.5
 
 
 class SourceThread:
-    """A thread that reads a source as fast as the stages behind it take its chunks.
+    """A thread that reads a source as fast as the stages after it take its chunks.
 
     Attributes:
         name: The name of the source in the pipeline.
@@ -296,7 +296,7 @@ class SourceControl:
             self._is_awake = True
 
     def close(self) -> None:
-        """Let the thread end once it has done what was requested."""
+        """Make the thread end once it has served all requests."""
         with self._change():
             self._is_closed = True
 

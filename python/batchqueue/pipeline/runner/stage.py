@@ -689,7 +689,7 @@ class SinkWorker(StageWorker):
         return None if last is None else StoredCut(*last)
 
     def close(self) -> None:
-        """Have the sink release its resources."""
+        """Make the sink release its resources."""
         end = getattr(self.sink, "close", None)
         if end is not None:
             try:
@@ -716,7 +716,7 @@ class SinkWorker(StageWorker):
                 self._stage.gate.leave(rows, size, self.number, len(group))
 
     def commit(self, cut: int, positions: Positions) -> None:
-        """Have the sink store what it was given, with the cut."""
+        """Make the sink store what it was given, with the cut."""
         assert isinstance(self.sink, TransactionalSink)
         with self._stage.busy:
             self.sink.commit(cut, positions)

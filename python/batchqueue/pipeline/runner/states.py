@@ -14,7 +14,7 @@ from batchqueue.pipeline.contract import StateError
 
 
 class PartitionState(Enum):
-    """Where the partitions of a stage are, from its start to its end."""
+    """The life cycle of the partitions of a stage, from its start to its end."""
 
     INITIALIZING = "initializing"
     COMPUTING_PARTITION_COUNT = "computing_partition_count"

@@ -478,7 +478,7 @@ class IcebergTable:
 
 
 def _release_file(expected_bytes: int, most_s: float) -> None:
-    """Return the memory that a file was read into to the system; the allocator would keep it.
+    """Release the memory that a file was read into to the system; the allocator would keep it.
 
     Threads of Arrow free it shortly after the last row is decoded. This waits until no more than
     the expected bytes are allocated, or for the given seconds: other threads may allocate, too.

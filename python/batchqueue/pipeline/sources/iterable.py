@@ -285,7 +285,7 @@ def _text(schema: pa.Schema) -> str:
 
 
 _REFUSALS = (pa.ArrowException, TypeError, ValueError, OverflowError)
-"""What Arrow raises for a value; its own errors are among the first."""
+"""What Arrow raises for a value; the first covers its own errors."""
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 80
@@ -441,7 +441,7 @@ def _have_numbers_changed(values: list[Any], array: pa.Array) -> bool:
 
 
 def _is_right(array: pa.Array) -> bool:
-    """Return whether an array has what it was made from, whatever that is."""
+    """Return whether an array certainly has what it was made from."""
     if pa.types.is_floating(array.type):
         return not _compute.any(_compute.is_inf(array.cast(pa.float64()))).as_py()
     return _is_exact(array.type)

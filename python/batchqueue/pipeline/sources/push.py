@@ -132,7 +132,7 @@ class PushSource:
             return within(self._from(start[_FIELD]), start, limit)
 
     def between(self, start: Position, end: Position) -> Sequence[Split]:
-        """Return the batches that are still there; others were not confirmed, and come again."""
+        """Return the batches still held; the others were not confirmed, and are pushed again."""
         with self._lock:
             return [
                 _split(at, self._numbered[at].batch)

@@ -34,8 +34,9 @@ class SparkFrameSource(SteppedSource):
     """The rows of a DataFrame, for a pipeline that runs in the driver's process.
 
     A split is one partition of the DataFrame. A separate Spark job computes it, and its rows arrive
-    as Arrow record batches; a partition that is not read is not computed. It is held in memory as a
-    whole, here and in the driver's JVM: `repartition` the DataFrame where that is too much.
+    as Arrow record batches; a partition that is not read is not computed. A partition is held in
+    memory as a whole, here and in the driver's JVM: `repartition` the DataFrame where that is too
+    much.
 
     A partition that is read again, after a crash or by a restarted pipeline, must have the same
     rows, so the DataFrame must be built the same way each time, from input that does not change,

@@ -80,7 +80,7 @@ CAUTIOUS_RATIO = 1.25
 """Growth where the busy time is only known to be shorter than the trigger interval."""
 
 _FIXED_COSTS = 6
-"""So even where epochs are expensive, their sink is used for five sixths of the time."""
+"""Even where epochs are expensive, their sink is thus used for five sixths of the time."""
 _SHARE_OF_TRIGGER = 0.8
 _HISTORY = 16
 _LEAST_SPREAD = 1.5

@@ -105,7 +105,7 @@ class Epochs:
 
         Args:
             start: The end of the last epoch.
-            everything: Take everything that exists, regardless of the wanted size (`once`).
+            everything: Take everything that exists, regardless of the target size (`once`).
         """
         self._note_last_epoch(self._text(start))
         if self._control.reason() is not None:
@@ -247,7 +247,7 @@ def _records_behind(source: Source, start: Position) -> int | None:
 
 
 def grouped(splits: Sequence[Split], most: int) -> list[tuple[Split, ...]]:
-    """Divide splits into groups of neighbours, with about the same number of splits in each."""
+    """Divide splits into groups of adjacent ones, with about the same number in each."""
     count = min(most, len(splits))
     return [
         tuple(splits[number * len(splits) // count : (number + 1) * len(splits) // count])
