@@ -9,7 +9,7 @@ import pytest
 
 from batchqueue import RetryPolicy
 from batchqueue.groups import Codec, MemoryStreams, MetricsSink, StaleTokenError, Worker
-from batchqueue.outputs import SqliteStore
+from batchqueue.outputs import SqliteStore, sqlite_store
 from core_support.waits import WAIT_S, eventually
 from groups_support.backends import committed
 from groups_support.databases import batch
@@ -233,31 +233,35 @@ def test_each_way_to_register_it_works(open_sqlite, way):
     assert tallied(store) == numbers(60, "s") + numbers(60, "r")
 
 
-class SmallDisk(SqliteStore):
-    """A file that cannot grow while `is_full`: SQLite reports a full disk."""
-
-    is_full = False
+@pytest.fixture
+def is_full(monkeypatch):
+    """While it is set, files of SQLite cannot grow: SQLite reports a full disk."""
+    is_full = threading.Event()
 
     @contextmanager
-    def _connection(self):
-        with super()._connection() as connection:
-            if self.is_full:
+    def connected(path, busy_timeout_s):
+        with real_connected(path, busy_timeout_s) as connection:
+            if is_full.is_set():
                 connection.execute("PRAGMA max_page_count = 1")  # as many as it has
             yield connection
 
+    real_connected = sqlite_store.connected
+    monkeypatch.setattr(sqlite_store, "connected", connected)
+    return is_full
 
-def test_partition_waits_while_the_disk_is_full_and_loses_nothing(tmp_path):
-    streams, store = MemoryStreams("orders", partitions=2), SmallDisk(tmp_path / "metrics.db")
+
+def test_partition_waits_while_the_disk_is_full_and_loses_nothing(tmp_path, is_full):
+    streams, store = MemoryStreams("orders", partitions=2), SqliteStore(tmp_path / "metrics.db")
     long = "x" * 1_000  # so that no page has room for another value
     worker = worker_of(streams, MetricsSink(store, tally), retry=QUICK)
     with running(worker):
         send(streams, 10)
         all_committed(streams, 10, 2)
-        store.is_full = True
+        is_full.set()
         send(streams, 100, prefix=long)
         eventually(lambda: worker.metrics().blocked_partitions == (0, 1), "both partitions wait")
         assert tallied(store) == numbers(10)
-        store.is_full = False
+        is_full.clear()
         all_committed(streams, 110, 2)
         assert worker.metrics().blocked_partitions == ()
     assert tallied(store) == numbers(10) + numbers(100, long)
