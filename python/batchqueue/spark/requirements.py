@@ -1,4 +1,4 @@
-"""Checks that pyspark and pyarrow are here and new enough, before anything that imports them."""
+"""Checks for pyspark, pyarrow and numpy, and their versions, before anything imports them."""
 
 from batchqueue.base.checks import install_command
 from batchqueue.exceptions import BatchQueueError, MissingPackageError
@@ -7,6 +7,7 @@ __all__ = ["MissingPackageError", "require_data_sources"]
 
 
 try:
+    import numpy  # noqa: F401
     import pyarrow  # noqa: F401
     import pyspark
 
@@ -14,7 +15,7 @@ try:
         raise ImportError(f"here is pyspark {pyspark.__version__}")
 except ImportError as error:
     raise MissingPackageError(
-        f"batchqueue.spark needs pyarrow and pyspark 3.5 or later ({error}): "
+        f"batchqueue.spark needs numpy, pyarrow and pyspark 3.5 or later ({error}): "
         f"{install_command('spark')}"
     ) from error
 

@@ -6,12 +6,12 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("package", ["pyspark", "pyarrow"])
+@pytest.mark.parametrize("package", ["pyspark", "pyarrow", "numpy"])
 def test_missing_package_is_named_with_the_remedy(package: str) -> None:
     program = f"import sys; sys.modules['{package}'] = None; import batchqueue.spark"
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (
-        "MissingPackageError: batchqueue.spark needs pyarrow and pyspark 3.5 or later"
+        "MissingPackageError: batchqueue.spark needs numpy, pyarrow and pyspark 3.5 or later"
         in answer.stderr
     )
     assert package in answer.stderr

@@ -65,8 +65,9 @@ def pip_install(wheel: Path, python: Path, *options: str | Path) -> None:
 
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of the executors, with pyarrow only. Spark brings pyspark along."""
-    return make_environment(tmp_path_factory.mktemp("bare") / "environment", ["pyarrow"])
+    """The Python of the executors, without the package. Spark brings pyspark along."""
+    folder = tmp_path_factory.mktemp("bare") / "environment"
+    return make_environment(folder, ["numpy", "pyarrow"])
 
 
 @pytest.fixture
