@@ -1,6 +1,6 @@
 """Spark: an exactly-once sink that aggregates on queues, rows for handlers, a local session.
 
-The way of one micro-batch, from the job to the store:
+The path of one micro-batch, from the job to the store:
 
 ```text
  DRIVER            job, steps    what you declare; it pickles
@@ -20,15 +20,15 @@ The way of one micro-batch, from the job to the store:
  store             batchqueue.outputs: results, and the ledger of applied epochs
 ```
 
-The commit runs in a Python process beside the driver for a format, in the driver for
-`MetricsWriter`, and in tasks when the sink has shards.
+With a format the commit runs in a Python process beside the driver, with `MetricsWriter` in the
+driver, and in tasks when the sink has shards.
 
-Beside the way stand, in `driver/`, `handlers`: rows for handlers of your own, at least once,
-delivered in the tasks; `progress` and `prometheus`, which read the ledger; and `local`, Spark on
-this machine.
+The other modules of `driver/` are `handlers`, which delivers rows to handlers of your own, at least
+once, in the tasks; `progress` and `prometheus`, which read the ledger; and `local`, which runs
+Spark on this machine.
 """
 
-# First: it names a missing package before anything else imports that.
+# First: names a missing package before another import fails on it.
 from batchqueue.spark.requirements import MissingPackageError  # isort: split
 
 from batchqueue.spark.driver.handlers import (

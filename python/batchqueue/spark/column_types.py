@@ -1,7 +1,7 @@
-"""The types of the columns that a job may read, and for what: one table for all ways of L1.
+"""The column types that a job accepts for each use, in one table for every place of L1.
 
-The driver checks the schema of Spark before anything runs. A task checks the first rows that
-`prepare` returns, whose types only it knows.
+The driver checks the Spark schema before anything runs. A task checks the first rows that `prepare`
+returns, whose types are known only there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -46,7 +46,7 @@ ACCEPTED: Mapping[str, tuple[str, ...]] = {
     "Distinct": ("integer", "boolean", "text", "binary", "date", "timestamp"),
     "DistinctSketch": ("integer", "boolean", "text", "binary", "date", "timestamp"),
 }
-"""By the use of a column, the kinds of its values."""
+"""The kinds of values that each use of a column accepts."""
 
 STORED: Mapping[type, tuple[str, ...]] = {
     int: ("integer", "float"),
@@ -55,7 +55,7 @@ STORED: Mapping[type, tuple[str, ...]] = {
     str: ("text",),
     bool: ("boolean",),
 }
-"""By the type of a metric's column, the kinds of the values whose sum or extreme it stores."""
+"""The kinds of values whose sum or extreme a metric's column of each type stores."""
 
 _KEY_USES: Mapping[type, str] = {
     str: "a key declared as str",
@@ -74,7 +74,7 @@ _IN_SPARK = {
         for name in ("decimal", "boolean", "binary", "date", "time", "array", "map", "struct")
     },
 }
-"""The kind of values by the name of a type of Spark."""
+"""The kind of values of each Spark type, by its name."""
 
 _IN_ARROW = {
     "integer": pa.types.is_integer,
@@ -94,7 +94,7 @@ _IN_ARROW = {
     "struct": pa.types.is_struct,
     "array": pa.types.is_nested,
 }
-"""By the kind of values, whether a type of Arrow has it; the first counts."""
+"""The test of an Arrow type for each kind of values; the first that matches counts."""
 
 
 class Column(NamedTuple):
@@ -102,7 +102,7 @@ class Column(NamedTuple):
 
     Attributes:
         name: Its name.
-        kind: The kind of its values, or what `shown` has if no use takes it.
+        kind: The kind of its values, or the same as `shown` if no use accepts it.
         shown: Its type, as Spark or Arrow writes it.
     """
 
@@ -112,12 +112,12 @@ class Column(NamedTuple):
 
 
 class _Use(NamedTuple):
-    """What a job reads a column for.
+    """A use that a job makes of a column.
 
     Attributes:
         column: The name of the column.
-        use: In `ACCEPTED`.
-        what: Names the use in messages.
+        use: The use, a key of `ACCEPTED`.
+        what: The use, as messages name it.
     """
 
     column: str
@@ -136,7 +136,7 @@ def arrow_columns(schema: pa.Schema) -> list[Column]:
 
 
 def kind_in_arrow(kind: pa.DataType) -> str:
-    """Return the kind of the values of a type of Arrow, or its name if no use takes it."""
+    """Return the kind of an Arrow type's values, or the type's name if no use accepts it."""
     if pa.types.is_dictionary(kind):
         return kind_in_arrow(kind.value_type)
     return next((name for name, has in _IN_ARROW.items() if has(kind)), str(kind))
@@ -155,16 +155,16 @@ _COLLATED = "collated text"
 
 
 def check_rows(job: AggregationJob, columns: list[Column], *, in_task: bool = False) -> None:
-    """Check that the rows have the columns that a job reads, each once and of a type that it takes.
+    """Check that the rows have the columns that a job reads, each once and of an accepted type.
 
     Args:
         job: The job.
-        columns: Those of the rows.
-        in_task: Whether they are the rows behind `prepare`. Default: False, those before it, of
-            which only the columns that the job names can be checked if it has a `prepare`.
+        columns: The columns of the rows.
+        in_task: Whether the rows have passed `prepare`. Default: False; if the job has a `prepare`,
+            only its `columns` can then be checked.
 
     Raises:
-        ConfigError: A column is missing, there twice, or of another type; the message names it.
+        ConfigError: A column is missing, duplicated, or of another type; the message names it.
     """
     read: list[str] = []
     if not in_task:
@@ -190,17 +190,17 @@ def check_rows(job: AggregationJob, columns: list[Column], *, in_task: bool = Fa
 
 
 def check_reaches_python(columns: list[Column], whose: str) -> None:
-    """Check that Spark can hand the rows to Python; of some types it fails in the tasks, or worse.
+    """Check that Spark can hand the rows to Python; some types fail in the tasks, or worse.
 
     Args:
-        columns: All columns of the rows that go there.
-        whose: What gets them, for the message.
+        columns: All columns of the rows.
+        whose: The receiver of the rows, for the message.
 
     Raises:
-        ConfigError: A column cannot.
+        ConfigError: Spark cannot hand over a column.
     """
     for column in columns:
-        # Spark's tasks end with a `KeyError` of the type's number.
+        # Spark's tasks would fail with a `KeyError` of the type's number.
         if column.shown.startswith(("interval year", "interval month")):
             raise ConfigError(
                 f"column {column.name!r} is {with_article(column.shown)}, which Spark cannot hand "
@@ -218,10 +218,10 @@ def check_tags(column: Column) -> None:
 
 
 def check_once(columns: list[Column], read: Iterable[str]) -> None:
-    """Check that the columns that are read are there once.
+    """Check that no column that is read is duplicated.
 
     Raises:
-        ConfigError: One is there twice.
+        ConfigError: A column is duplicated.
     """
     names = [column.name for column in columns]
     for name in read:
@@ -233,7 +233,7 @@ def check_once(columns: list[Column], read: Iterable[str]) -> None:
 
 
 def _check_cases(uses: list[_Use]) -> None:
-    """Check that Spark SQL distinguishes the columns that are read by their names."""
+    """Check that the columns read differ by more than the case of their names, for Spark SQL."""
     found: dict[str, str] = {}
     for name, _, _ in uses:
         other = found.setdefault(name.lower(), name)
@@ -290,7 +290,7 @@ def _uses_of(aggregation: Aggregation, declared: Mapping[str, type]) -> Iterator
 
 
 def _measured(job: AggregationJob) -> Iterator[tuple[type[Metrics], Sum | Mean | Min | Max]]:
-    """Return the declared metrics that store values of a column, or their sum, with the measure."""
+    """Yield each declared metric that stores values of a column, or their sum, with its measure."""
     for step in job.arrow:
         if isinstance(step, ArrowAggregation) and isinstance(step.metrics, Mapping):
             for metric, measure in zip(step.types.values(), step.metrics.values(), strict=True):

@@ -1,4 +1,4 @@
-"""What you declare: the job, its steps, the options of a write. Made in the driver; pickles."""
+"""The job that you declare, its watermark and its dead letters. Made in the driver; pickles."""
 
 import math
 import re
@@ -35,28 +35,28 @@ _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 @dataclass(frozen=True)
 class Watermark:
-    """Time buckets of a stream become final, each in one epoch, when late rows have had their time.
+    """The rule by which the time buckets of a stream become final, each in one epoch.
 
     The watermark is the latest time in the rows of all epochs so far, less the delay, as in Spark.
     A bucket that ends at or before it is final. The summary of each epoch has `final_before`: the
     buckets that start before it are final as of that epoch's commit; see `final_before` of the
-    stores. Rows of an epoch are compared with the watermark that the epochs before it have left, so
-    that it does not matter in which order the rows of one epoch are read. Batch writes move no
-    watermark, and may write to final buckets, for instance to compute a day again.
+    stores. Rows of an epoch are compared with the watermark as of the epochs before it, so the
+    order in which the rows of one epoch are read does not matter. Batch writes do not move the
+    watermark, and may write to final buckets, for instance to recompute a day.
 
     Attributes:
         time: The column with the times of rows, and the widest buckets of the job, in whole
             seconds. The windows of declared metrics must divide them; functions and `items` must
             not make wider ones, whose partials would count as late. A time bucket of 0, which
             stands for all times, is never late.
-        delay_s: How long a row may be late, in seconds of the rows' times: also how far the parts
-            of a source that are read side by side, such as the partitions of a topic, are apart in
-            these times. Default: 0.
+        delay_s: How late a row may be, in seconds of the rows' times. It also covers how far apart
+            in these times parts of a source may be that are read concurrently, such as the
+            partitions of a topic. Default: 0.
         late: What becomes of partials for a bucket that is final. "drop": they are left out, and
             the commit logs a warning. "add": they are added to what is stored. Either way the
             summary of the epoch counts them as `late`. Default: "drop".
-        max_ahead_s: Times that are later than the clock of the task by more than so many seconds
-            move no watermark, as they are wrong. Default: 86,400, a day.
+        max_ahead_s: How far a time may be ahead of the task's clock, in seconds; a later one is
+            taken for an error, and does not move the watermark. Default: 86,400, a day.
 
     Raises:
         ConfigError: A value is invalid; the message names it.
@@ -89,7 +89,7 @@ class Watermark:
         """Check that the buckets of declared metrics do not cross those of the watermark.
 
         Raises:
-            ConfigError: They do, or the metrics have none.
+            ConfigError: They do, or the metrics have no buckets.
         """
         widest = self.time
         if window is None:
@@ -114,17 +114,17 @@ class Watermark:
         return math.ceil(time.time() + self.max_ahead_s)
 
     def newest(self, times: pa.Array | pa.ChunkedArray) -> int | None:
-        """Return the latest of the times of rows in whole seconds; None if there is none.
+        """Return the latest time of rows that counts, in whole seconds; None if there is none.
 
         Args:
             times: Timestamps, dates, or integers of seconds.
 
         Raises:
-            SinkError: They are of another type.
+            SinkError: The times are of another type.
         """
         kind, limit = times.type, self.latest_that_counts()
         if pa.types.is_timestamp(kind) and (kind.tz is not None or self.time.zone is None):
-            # As numbers: Python has fewer years than Spark, and Arrow fewer in a finer unit.
+            # As numbers: Python covers fewer years than Spark, as does Arrow in a finer unit.
             per_s = _PER_SECOND[kind.unit]
             latest = _latest(times.cast(pa.int64()), limit * per_s)
             return None if latest is None else latest // per_s
@@ -168,16 +168,16 @@ _MOST = 1_000_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetters:
-    """Keep the rows that a job cannot read in its store, as `batchqueue.outputs.BadRows`.
+    """The rule that the store keeps rows that the job cannot read, as `batchqueue.outputs.BadRows`.
 
-    They are written in the transaction of their epoch, so that each is there exactly once, and read
+    They are written in the transaction of their epoch, so each is stored exactly once, and are read
     like any metric, for instance with `store.read_table(BadRows, sink_id)`. A write that replaces
     time buckets leaves them; `store.delete(before=...)` deletes those of tasks that began before
     that time, and an overwrite deletes them all.
 
     Attributes:
-        limit: Most bad rows of one task in one epoch. If there are more, the epoch fails: the
-            function or the source is broken then, rather than some rows. Default: 10,000.
+        limit: The most bad rows that one task may have in one epoch. With more the epoch fails,
+            because then the function or the source is broken, not some rows. Default: 10,000.
 
     Raises:
         ConfigError: The limit is below 1.
@@ -209,28 +209,28 @@ class AggregationJob:
             time for garbage collection. Default: None, `arrow` does everything.
         prepare: Takes an iterator over the `pyarrow.RecordBatch`es of a task, and returns those
             that `items` and `arrow` get: a filter, a parser, a join with a small table. The same as
-            `df.mapInArrow(prepare, ...)` before the write, without the way through the JVM that
-            this costs. Default: None, they get the rows as they are.
+            `df.mapInArrow(prepare, ...)` before the write, without the extra trip through the JVM.
+            Default: None, they get the rows unchanged.
         arrow: What to do with the rows themselves, without items: built-in aggregations, and
             handlers of your own that take record batches. A tag may appear in one of them only.
-            Where a job has aggregations only, `MetricsWriter` reads no other columns than theirs.
-            Default: nothing.
+            If a job has only aggregations, `MetricsWriter` reads only their columns. Default:
+            nothing.
         metrics: The metric types that may reach the store, each name once. Each type has its own
-            workers. Those that steps of `arrow` declare need not be here.
+            workers. Those that steps of `arrow` declare need not be listed.
         store: The store that L2 merges into.
         columns: Columns that `items` and `prepare` read. If a column is missing, the query fails
             before any task runs. Default: none are checked.
-        on_bad_row: What becomes of a row for which `items` raises, or makes a metric that the store
-            cannot hold; of a row whose key or text a declared metric cannot be stored with: null
-            without `null_keys`, text that is not UTF-8, or has NUL or too many bytes for the store,
-            a date that Python does not have; and of a row with a tag that no step names. "fail"
-            (default): its task fails, and so does the epoch. "skip": `items` and all steps of
-            `arrow` go without the row, and it is counted as `bad_rows` in the summary of the epoch;
-            a batch of 100 rows or more that has no other rows fails. `DeadLetters()`: the store
-            keeps the row. Unless rows fail, `items` gets a batch that has such a row once more in
-            parts, down to single rows, so the items of a row must not depend on other rows. What a
-            handler, or a function as `metrics`, makes of many rows and the store cannot hold is
-            left out or kept in the same way, and counts as one row.
+        on_bad_row: What becomes of a bad row. A row is bad if `items` raises for it, or makes a
+            metric that the store cannot hold; if a declared metric cannot be stored with its key or
+            text: null without `null_keys`, text that is not UTF-8, or has NUL or too many bytes for
+            the store, a date that Python does not have; or if no step names its tag. "fail"
+            (default): its task fails, and so does the epoch. "skip": neither `items` nor a step of
+            `arrow` gets the row, and it is counted as `bad_rows` in the summary of the epoch; a
+            batch of 100 rows or more that are all bad fails. `DeadLetters()`: the store keeps the
+            row. Except with "fail", `items` gets a batch that has a bad row once more in parts,
+            down to single rows, so the items of a row must not depend on other rows. A metric that
+            a handler, or a function as `metrics`, makes of many rows, and that the store cannot
+            hold, is left out or kept in the same way, and counts as one row.
         watermark: When the time buckets of a stream are final, and what becomes of rows that come
             later. Default: None, no bucket is ever final.
         changed_keys: Whether each epoch lists the keys that it changes, in its transaction, as
@@ -353,7 +353,7 @@ class AggregationJob:
                 )
 
     def _check_kinds(self) -> None:
-        """Check what would fail in a task only, or with an error that names nothing."""
+        """Check what would otherwise fail only in a task, or with an error that names no cause."""
         if not isinstance(self.name, str):
             raise ConfigError(f"the job's name is {self.name!r}; give a str")
         if self.items is not None and not callable(self.items):
@@ -384,7 +384,7 @@ class AggregationJob:
             )
 
     def _check_declared(self) -> None:
-        """Check that no two steps count the same rows for one metric, or other values for it."""
+        """Check that steps that share a metric count different rows for it, in the same way."""
         meant: dict[str, tuple[Any, ...]] = {}
         for step in self.arrow:
             if not isinstance(step, ArrowAggregation):
@@ -451,7 +451,7 @@ class AggregationJob:
     def columns_read(self) -> list[str] | None:
         """Return the columns that the job reads, each once; None if it may read any.
 
-        Functions may, and rows that are kept have all of their columns.
+        A job may read any if it has functions, or keeps bad rows, which are kept with all columns.
         """
         keeps_rows = isinstance(self.on_bad_row, DeadLetters)
         if self.items is not None or self.prepare is not None or keeps_rows:
@@ -474,7 +474,7 @@ class AggregationJob:
         """Check that the rows have the columns that `items`, aggregations and the watermark read.
 
         Args:
-            available: The columns of the rows. Case matters, also where Spark SQL reads them.
+            available: The columns of the rows. Case matters, even where Spark SQL reads them.
 
         Raises:
             ConfigError: A column is missing.
@@ -502,7 +502,7 @@ class AggregationJob:
 
 
 def check_session(spark: object, where: str, used: str) -> None:
-    """Check that it is a session of Spark, or of Spark Connect, by the attribute that is used.
+    """Check that `spark` is a session of Spark, or of Spark Connect, by the attribute to be used.
 
     Raises:
         ConfigError: It is not; the message begins with `where`.
@@ -512,7 +512,7 @@ def check_session(spark: object, where: str, used: str) -> None:
 
 
 def check_dataframe(df: object, where: str) -> None:
-    """Check that it is a DataFrame of Spark, or of Spark Connect.
+    """Check that `df` is a DataFrame of Spark, or of Spark Connect.
 
     Raises:
         ConfigError: It is not; the message begins with `where`.
@@ -525,7 +525,7 @@ def check_dataframe(df: object, where: str) -> None:
 
 
 def check_job(job: object, where: str) -> None:
-    """Check that it is a job.
+    """Check that `job` is an `AggregationJob`.
 
     Raises:
         ConfigError: It is not; the message begins with `where`.
@@ -543,7 +543,7 @@ def check_pickles(instance: Any, owner: str, place: str) -> None:
     Args:
         instance: The dataclass.
         owner: Follows the name of the attribute in the message, such as " of job 'shop'".
-        place: Where to make what cannot be pickled, for the message.
+        place: Where to create what cannot be pickled, for the message.
 
     Raises:
         ConfigError: An attribute does not pickle; the message names it.

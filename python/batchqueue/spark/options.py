@@ -10,7 +10,7 @@ from batchqueue.exceptions import ConfigError
 from batchqueue.spark.job import AggregationJob
 
 DEFAULT_MAX_COMMIT_BYTES = 64 * 1024 * 1024
-"""A sixth of what a driver with the default heap of 1 GB takes; see docs/spark/production.md."""
+"""A sixth of what a driver with the default heap of 1 GB can take; see docs/spark/production.md."""
 
 Accept = Literal["accept"]
 Skip = Literal["skip"]
@@ -19,11 +19,11 @@ L1Place = Literal["tasks", "spark"]
 
 
 class L1Choice(NamedTuple):
-    """Where the rows of a write become partials.
+    """The place where the rows of a write become partials.
 
     Attributes:
-        place: In Python in the "tasks", or in "spark", which is Spark SQL.
-        why: Why there.
+        place: "tasks": in Python, in the tasks. "spark": in Spark SQL.
+        why: The reason.
     """
 
     place: L1Place
@@ -40,9 +40,10 @@ class SinkOptions:
     """The values given to `option(...)`, parsed.
 
     Attributes:
-        sink_id: The sink, which is a name within the store.
+        sink_id: The name of the sink within the store.
         on_new_query: What to do when an unknown query meets a sink that has data: "append",
-            "replace", or "append:" and the id of the only query that may; None: fail.
+            "replace", or "append:" followed by the id of the only query that may append; None:
+            fail.
         txn_id: Names a batch write, so that it is applied once; None: at-least-once.
         max_commit_bytes: Largest size of one epoch's partial aggregates, in bytes.
         on_job_change: What to do when the job differs from the one that wrote last; None: fail.
@@ -50,8 +51,8 @@ class SinkOptions:
             fail.
         shards: Number of parts of the sink, each committed by its own task; None: one commit. A
             parameter of `MetricsWriter`.
-        on_changed_epoch: What to do when an epoch that the store has comes again with another
-            number of rows, or with others; None: fail.
+        on_changed_epoch: What to do when a replayed epoch has another number of rows than the store
+            recorded, or other rows; None: fail.
         replaced: Time buckets whose results a batch write replaces; None: it adds to all of them. A
             parameter of `write_batch`.
         is_named: Whether `sinkId` was given, and is not the name of the job by default.
@@ -78,7 +79,7 @@ class SinkOptions:
 
         Args:
             options: Values by name, in lower case, as Spark passes them.
-            job: Its name is the default sink id.
+            job: The job whose name is the default sink id.
             stream: True for a stream, False for a batch.
 
         Raises:
@@ -129,7 +130,7 @@ _MISPLACED = {
 _WRITER_PARAMETERS = ("l1", "shards", "checkpoint")
 """Parameters that only `MetricsWriter` has."""
 _BATCH_PARAMETERS = ("replace", "overwrite")
-"""Parameters of its method `write_batch`."""
+"""Parameters of `MetricsWriter.write_batch`."""
 OPTION_NAMES = frozenset(name.lower() for name in _NAMES)
 
 

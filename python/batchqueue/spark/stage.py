@@ -1,4 +1,4 @@
-"""One queue, opened, fed, closed, and answered for. Runs in tasks and in the commit."""
+"""One queue, from its opening to its final counts. Runs in tasks and in the commit."""
 
 import gc
 import threading
@@ -25,7 +25,7 @@ from batchqueue.queues.queue import BatchQueue
 from batchqueue.queues.stats import BatchQueueStats
 from batchqueue.spark.requirements import SinkError
 
-# The counts with which a stage ends.
+# The final counts of a stage.
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class StageSummary:
         return cls(**counts, peak_used_percent=peak)
 
     def with_merged(self, items: int) -> Self:
-        """Return the counts with items that did not need the queue, and are merged."""
+        """Return the counts plus items that were merged without the queue."""
         return replace(self, produced=self.produced + items, consumed=self.consumed + items)
 
     @property
@@ -78,7 +78,7 @@ class StageSummary:
 _COUNTS = tuple(each.name for each in fields(StageSummary) if each.name != "peak_used_percent")
 
 
-# A stage: one queue that an attempt or a commit opens, feeds, closes, and answers for.
+# A stage: one queue that an attempt or a commit opens, feeds and closes, and whose losses raise.
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ class QueueStage:
 
     The end raises if an item was lost. Once a handler has failed, after all retries, no handler is
     called any more, except for `on_close` of those that are open: a handler that counts positions
-    would take later items for those of the missing batch, and all of them will be delivered again.
-    What the `dead_letter` of the config keeps does not count as such.
+    would mistake later items for those of the missing batch, and all of them will be delivered
+    again. A batch that the `dead_letter` of the config keeps does not count as failed.
 
     Attributes:
         summary: The counts; set at the end.
@@ -135,8 +135,8 @@ class QueueStage:
 
         Args:
             name: Name of the queue.
-            config: Its `error_handler` is replaced; there is none with a `dead_letter`. Its
-                `default_handler` is one of the handlers.
+            config: Its `error_handler` is replaced, or dropped if there is a `dead_letter`. Its
+                `default_handler` is wrapped like the other handlers.
             handlers: By item type or tag; None if the config has a consumer.
             loss: What to raise when items were lost.
         """
@@ -205,10 +205,10 @@ class QueueStage:
             self._check()
 
     def _wrapped(self, handlers: Iterable[Any]) -> dict[int, Handler]:
-        """Wrap handlers to record their errors and to skip calls after the first; by their ids."""
+        """Return handlers by id, wrapped to record errors and skip calls after the first one."""
         wrapped: dict[int, Handler] = {}
-        # Bound methods last: the queue keeps threads apart by object, so a bound method must share
-        # the wrapper of the object that it belongs to.
+        # Bound methods last: the queue serializes calls by object, so a bound method must share the
+        # wrapper of the object that it belongs to.
         for handler in sorted(handlers, key=lambda handler: not hasattr(handler, "consume")):
             if id(handler) in wrapped:
                 continue
@@ -231,7 +231,7 @@ class QueueStage:
             if methods.on_error is not None:
                 methods.on_error(batch, error)
 
-        # The queue does not see `on_open`, which must not come either once a handler has failed.
+        # The queue does not see `on_open`, which must not run either once a handler has failed.
         opening = HandlerOpening(methods)
 
         def on_idle() -> None:
@@ -358,8 +358,8 @@ def not_stored(metrics: Iterable[str], error: BaseException) -> SinkError:
 _THRESHOLD = 50_000
 """New objects between two collections; Python's own setting is 700.
 
-Items come by the hundred thousand and are hardly ever part of a cycle. Each collection would scan
-all items that wait in the queue and the buffers, and free nothing.
+Items are created by the hundred thousand and are hardly ever part of a cycle. Each collection would
+scan all items that wait in the queue and the buffers, and free nothing.
 """
 
 
@@ -381,8 +381,8 @@ class CpuSummary:
 class CpuMeter:
     """Measures CPU and wall time since it was created.
 
-    The CPU time is that of the process. Commits that a driver runs concurrently, for two queries,
-    each include the other's.
+    The CPU time is that of the process. Commits that a driver runs concurrently for two queries
+    each include the other's time.
     """
 
     def __init__(self) -> None:

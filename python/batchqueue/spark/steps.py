@@ -1,4 +1,4 @@
-"""What L1 does with rows as they are: aggregations and handlers that take Arrow batches."""
+"""The steps of L1 on rows as they are: aggregations and handlers that take Arrow batches."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ from batchqueue.queues.handlers import SupportsConsume
 
 
 Declared = Mapping[Any, Measure]
-"""By the name of a metric, or by its type, the measure that it stores."""
+"""The measure that each metric stores, by the metric's name or type."""
 
 KINDS: dict[type, type[Metrics]] = {
     Count: CountMetrics,
@@ -52,17 +52,17 @@ KINDS: dict[type, type[Metrics]] = {
 }
 
 _VALUES_OF = "batchqueue count of "
-"""Before the name of a mean: its number of values, a column beside its sum."""
+"""Prefix of the column with the number of a mean's values, beside that with its sum."""
 
 ROUNDING_OF = "batchqueue rounding of "
-"""Before the name of a sum of floats: what it lacks of the exact sum, if that is known."""
+"""Prefix of the column with the exact sum of floats less the rounded one, if known."""
 
 
 def key_types(keys: Sequence[str] | Mapping[str, type]) -> dict[str, type]:
     """Return the key columns of declared metrics with their types; empty for a single text.
 
     Raises:
-        ConfigError: It is neither a list of names nor a mapping to types.
+        ConfigError: `keys` is neither a list of names nor a mapping to types.
     """
     if isinstance(keys, Mapping):
         return dict(keys)
@@ -162,8 +162,9 @@ def value_columns(groups: pa.RecordBatch, metric: type[Metrics]) -> list[Any]:
         metric: A type that `stored_types` returned.
 
     Returns:
-        For each of `metric.columns` a `pyarrow.Array` of the type that the aggregation gives, or a
-        number that all rows have. Of a type with several rows, those of all groups.
+        For each of `metric.columns`, a `pyarrow.Array` of the type that the aggregation returns, or
+        a number that all rows share. If a metric has several rows per group, the rows of all
+        groups.
     """
     of = groups.column(metric.name)
     if issubclass(metric, QuantileMetrics):
@@ -174,7 +175,7 @@ def value_columns(groups: pa.RecordBatch, metric: type[Metrics]) -> list[Any]:
     if not issubclass(metric, SumMetrics):
         return [of]
     rounding: Any = 0
-    # Beside an int or a decimal it would make the total a float.
+    # Added to an int or a decimal, the rounding would make the total a float.
     if metric.columns["total"] is float and ROUNDING_OF + metric.name in groups.schema.names:
         rounding = groups.column(ROUNDING_OF + metric.name)
     if issubclass(metric, MeanMetrics):
@@ -183,7 +184,7 @@ def value_columns(groups: pa.RecordBatch, metric: type[Metrics]) -> list[Any]:
 
 
 def _stores(given: object, kind: type[Metrics]) -> TypeGuard[type[Metrics]]:
-    """Return whether a metric type is one of a kind: a mean is a sum in its class only."""
+    """Return whether a metric type is of a kind; a mean derives from a sum, but is not one."""
     return (
         isinstance(given, type)
         and issubclass(given, kind)
@@ -192,7 +193,7 @@ def _stores(given: object, kind: type[Metrics]) -> TypeGuard[type[Metrics]]:
 
 
 def _accuracy(measure: Measure) -> float | None:
-    """Return the accuracy that a measure gives to its metric; None if it gives none."""
+    """Return the accuracy that a measure sets for its metric; None if it keeps the default."""
     kind = KINDS.get(type(measure))
     given: float | None = getattr(measure, "accuracy", None)
     return None if given == getattr(kind, "accuracy", None) else given
@@ -207,14 +208,14 @@ def _name(given: object) -> str:
 
 
 Emit = Callable[[list[Metrics]], None]
-"""Takes the partials of an L1 handler, at the latest in its `on_close`."""
+"""The callable to which an L1 handler passes its partials, at the latest in `on_close`."""
 
 HandlerFactory = Callable[[Emit], SupportsConsume[Any]]
-"""Makes the L1 handler of one attempt."""
+"""The function that makes the L1 handler of one attempt."""
 
 
 _DECLARED = cast(Aggregation, None)
-"""Stands for the aggregation of declared metrics, until that is made."""
+"""Placeholder for the aggregation of declared metrics until it is made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +258,7 @@ class ArrowAggregation(ArrowStep):
     Attributes:
         metrics: The metrics to compute and to store, each by its name or its metric type: a
             `Count`, `Sum`, `Mean`, `Min`, `Max`, `Quantiles` or `Distinct`. Sums, means and
-            extremes by a name are stored as floats; `metric_type("cents", SumMetrics,
+            extremes declared by name are stored as floats; `metric_type("cents", SumMetrics,
             columns={"total": int})` is one of ints. Or, beside `aggregation`, a function that turns
             what one task aggregated, a `pyarrow.RecordBatch` with a row for each group, into
             partials. L2 combines partials of the same key across tasks and epochs, so yield what
@@ -271,10 +272,10 @@ class ArrowAggregation(ArrowStep):
         aggregation: What to aggregate, if `metrics` is a function. One aggregator of an attempt
             takes the rows of all tags. Default: that of the declared metrics.
         null_keys: What becomes of groups whose key or time bucket is null, which no store can hold.
-            "skip": they are left out, and their rows counted as `skipped` in the summary of the
+            "skip": they are left out, and their rows are counted as `skipped` in the summary of the
             epoch. A mapping from keys to values, such as `{"carrier": "unknown"}`: the value stands
             for null, and the group is merged with that of the value. Default: None, `metrics` gets
-            them as they are.
+            the groups unchanged.
     """
 
     metrics: Declared | Callable[[pa.RecordBatch], Iterable[Metrics]]
@@ -323,7 +324,7 @@ class ArrowAggregation(ArrowStep):
 
     @property
     def types(self) -> dict[str, type[Metrics]]:
-        """The types of declared metrics by name, to read them with; empty with a function."""
+        """The types of declared metrics by name, for reading them; empty with a function."""
         if not isinstance(self.metrics, Mapping):
             return {}
         return stored_types(self.metrics, key_types(self.keys))
