@@ -26,7 +26,7 @@ def map_in_arrow(
     """Run a function over the record batches of each partition, as `df.mapInArrow` does.
 
     `mapInArrow` resolves columns by name: there a dot selects a field of a struct, a backtick is a
-    quote, and duplicate names are ambiguous. Such columns are renamed for the call, and have their
+    quote, and duplicate names are ambiguous. Such columns are renamed for the call, and get their
     own names back in the function.
 
     Args:
@@ -61,7 +61,7 @@ def unknown_tags(batch: pa.RecordBatch, type_column: str, tags: Container[str]) 
 
 
 def texts_of(values: pa.Array) -> list[Any]:
-    """Return the values of a column; texts that are not UTF-8 with escapes for their bytes."""
+    """Return the values of a column, with escapes for the bytes of texts that are not UTF-8."""
     try:
         found: list[Any] = values.to_pylist()
     except UnicodeDecodeError:
@@ -82,7 +82,7 @@ def to_arrow(df: "DataFrame") -> pa.Table:
         A table with the columns of `df`. On Spark 3.5 the columns of an empty table have type null.
     """
     if hasattr(df, "toArrow"):  # since Spark 4.0
-        # It gives instants the zone UTC, and tasks the session's zone, in which keys are printed.
+        # `toArrow` gives instants the zone UTC; tasks see the session's, in which keys are printed.
         return _in_zone(df.toArrow(), str(df.sparkSession.conf.get(SESSION_ZONE)))
 
     def streams(batches: Batches) -> Batches:
@@ -101,7 +101,7 @@ def to_arrow(df: "DataFrame") -> pa.Table:
 
 
 def _in_zone(table: pa.Table, zone: str) -> pa.Table:
-    """Name another zone in columns of instants, which stay the same instants."""
+    """Label columns of instants with another zone; the instants stay the same."""
     fields = [
         field.with_type(pa.timestamp(field.type.unit, zone))
         if pa.types.is_timestamp(field.type) and field.type.tz is not None
@@ -117,11 +117,11 @@ def _in_zone(table: pa.Table, zone: str) -> pa.Table:
 
 
 SESSION_ZONE = "spark.sql.session.timeZone"
-"""The setting of a session. Spark sends it to the tasks if it is set, and not its default."""
+"""The setting of a session. Spark sends it to the tasks only if it is set, not its default."""
 
 
 def cast_to_instants(df: "DataFrame") -> "DataFrame":
-    """Cast the columns of type TIMESTAMP_NTZ to TIMESTAMP, also what is nested in others.
+    """Cast the columns of type TIMESTAMP_NTZ to TIMESTAMP, also within nested types.
 
     Returns:
         A DataFrame with the same names; `df` itself if it has no such column.
@@ -160,14 +160,14 @@ def _instants(kind: T.DataType) -> T.DataType:
 
 
 def batches_with_instants(batches: Iterable[pa.RecordBatch], zone: str) -> Iterator[pa.RecordBatch]:
-    """Do the same to record batches, for rows that Spark hands over as they are.
+    """Cast times without a zone in record batches, for rows that Spark hands over as they are.
 
     Args:
         batches: The rows.
         zone: The session's zone.
 
     Raises:
-        ConfigError: There are times without a zone, and the zone is one that only Java knows.
+        ConfigError: There are times without a zone, and only Java knows the session's zone.
     """
     for batch in batches:
         if not any(_lacks_zone(field.type) for field in batch.schema):
@@ -194,7 +194,7 @@ def zone_of_task(registered: str) -> str:
     """Return the session's zone in a task.
 
     Args:
-        registered: The session's zone before, which is still its default if it was never set.
+        registered: The session's zone at registration, still the default if it was never set.
     """
     context = TaskContext.get()
     return (context and context.getLocalProperty(SESSION_ZONE)) or registered

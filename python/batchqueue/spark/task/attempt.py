@@ -1,4 +1,4 @@
-"""One attempt of one task: its rows become partials, on a queue that lives as long."""
+"""One attempt of one task: its rows become partials, on a queue of the same lifetime."""
 
 import uuid
 from collections.abc import Iterable, Iterator
@@ -42,11 +42,11 @@ from batchqueue.spark.task.message import (
     encode_message,
 )
 
-# L1 of one attempt: the handlers that merge its rows, and the way of the rows to them.
+# L1 of one attempt: the handlers that merge its rows, and how the rows reach them.
 
 
 _TAG_COLUMN = "batchqueue tag"
-"""Column that tags the rows of a step for all rows, which has no type column."""
+"""Column that tags rows for a step that takes all rows, and so has no type column."""
 
 
 class CollectingWorker:
@@ -74,12 +74,12 @@ def _result_of(aggregator: Aggregator) -> pa.RecordBatch | None:
 
 @dataclass(frozen=True)
 class L1Partials:
-    """What L1 has left of the rows of one task.
+    """The partials that L1 made of the rows of one task.
 
     Attributes:
         job: The job.
         objects: Partials of handlers and functions, and bad rows that are kept.
-        groups: Those of declared metrics.
+        groups: Groups of declared metrics.
     """
 
     job: AggregationJob
@@ -93,14 +93,14 @@ class L1Partials:
 
 
 class TaskL1:
-    """The handlers of one attempt, and the way of the rows to them.
+    """The handlers of one attempt, and how the rows reach them.
 
     Attributes:
         handlers: The handlers by item type or tag.
         skipped: Rows that `partials` has left out because of a null key.
-        rows: What makes items of the rows, and counts those that it cannot read.
+        rows: Turns the rows into items, and counts those that it cannot read.
         newest: The latest time of the rows in whole seconds, if the job has a watermark.
-        contents: What the rows contained, if `partials` has taken that of the groups.
+        contents: The contents of the rows, if `partials` has computed them from the groups.
     """
 
     def __init__(self, job: AggregationJob, sink_id: str) -> None:
@@ -186,7 +186,7 @@ class TaskL1:
                     self._collected.extend(step.metrics(batch))
                 else:
                     check_groups(batch, step, self._limits)
-                    declared_partials(step, batch)  # what does not fit fails here
+                    declared_partials(step, batch)  # fails here if a value does not fit
             if not callable(step.metrics):
                 sent, _ = without_null_keys(pa.Table.from_batches([aggregator.partials()]), step)
                 groups += (task_groups(number, step, batch) for batch in record_batches(sent))

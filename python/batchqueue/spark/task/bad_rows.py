@@ -1,4 +1,4 @@
-"""Rows that cannot be read or stored: what `AggregationJob.on_bad_row` sets apart in a task."""
+"""Rows that cannot be read or stored, which `AggregationJob.on_bad_row` sets apart in a task."""
 
 import json
 import math
@@ -25,26 +25,26 @@ from batchqueue.spark.task.groups import check_not_null
 from batchqueue.spark.task.message import decode, encode
 
 LARGE = 100
-"""Rows of a batch that are not all bad by chance."""
+"""The size of a batch, in rows, from which on its rows are not all bad by chance."""
 
 _LONGEST_ERROR = 1_000
-"""Characters of the error of a bad row that are kept."""
+"""The most characters that are kept of a bad row's error."""
 
 
 class RowReader:
-    """Makes items of the rows of one attempt, and sets apart those that it cannot read.
+    """Turns the rows of one attempt into items, and sets apart those that it cannot read.
 
     Attributes:
         bad_rows: How many rows were set apart.
-        first_error: What was wrong with the first of them; None if there is none.
+        first_error: What was wrong with the first bad row; None if there is none.
     """
 
     def __init__(self, job: AggregationJob, sink_id: str, *, checks_tags: bool) -> None:
         """Make a reader.
 
         Args:
-            job: With the rule for such rows.
-            sink_id: The sink, whose name counts where keys have a limit.
+            job: The job, with its rule for bad rows.
+            sink_id: The sink, whose name counts towards a limit of keys.
             checks_tags: Whether rows with an unknown tag fail here, if rows fail.
         """
         self.bad_rows = 0
@@ -66,15 +66,16 @@ class RowReader:
         return list(self._dead_letters.values())
 
     def read(self, batch: pa.RecordBatch) -> tuple[Iterable[Any], pa.RecordBatch]:
-        """Return the items of a batch of rows, and the rows without those that were set apart.
+        """Return the items of a batch of rows, and the rows that were not set apart.
 
-        The function of the job gets a batch as a whole. If a row of it is bad, it gets the halves,
-        down to single rows: with k bad rows of n, at most 2k (1 + log2(n/k)) further calls.
+        The job's function gets a batch as a whole. If a row of it is bad, the function gets its
+        halves, down to single rows: with k bad rows of n, at most 2k (1 + log2(n/k)) further calls.
 
         Raises:
-            ConfigError: The function returns something else than items.
-            SinkError: A row has a tag that no step names, and the job says that it fails; or there
-                are more bad rows than the job keeps, or no others in a large batch that keeps none.
+            ConfigError: The function returns something other than items.
+            SinkError: A row has a tag that no step names, and the job's rule is to fail; there are
+                more bad rows than the job keeps; or all rows of a large batch are bad, and the job
+                keeps none.
         """
         rows = batch
         for type_column, tags in self._type_columns.items():
@@ -98,7 +99,7 @@ class RowReader:
     def _readable(
         self, rows: pa.RecordBatch, function: Callable[[pa.RecordBatch], Any]
     ) -> tuple[list[Any], pa.RecordBatch]:
-        """Call the function for rows, and for parts of them until all of its errors have a row."""
+        """Call the function on rows, and on parts of them until each of its errors has a row."""
         items: list[Any] = []
         good: list[pa.RecordBatch] = []
         parts = [rows]
@@ -106,7 +107,7 @@ class RowReader:
             part = parts.pop()
             try:
                 made = function(part)
-                # All of them before the first is enqueued: a row that fails leaves none behind.
+                # All items before the first is enqueued: a row that fails leaves none behind.
                 found = list(made) if isinstance(made, Iterable) else made
                 self._check(found)
             except (MemoryError, NameError, ImportError):
@@ -126,7 +127,7 @@ class RowReader:
         return items, merged[0] if merged else rows.slice(0, 0)
 
     def _check(self, items: Any) -> None:
-        """Check that metrics among the items can be sent and stored; equal ones once."""
+        """Check that metrics among the items can be sent and stored; equal metrics only once."""
         distinct: dict[Any, Metrics] = {}
         for item in items if isinstance(items, list) else ():
             if type(item) in self._merged:
@@ -175,8 +176,9 @@ class RowReader:
     def storable(self, partials: Iterable[Metrics]) -> list[Metrics]:
         """Return partials of handlers and functions without those whose texts no store could hold.
 
-        Their rows are no longer known, so each stands for one bad row. If rows fail, so will they.
-        A number that does not fit is the sum of many rows, and fails whatever the rule is.
+        The rows of such a partial are no longer known, so it counts as one bad row. If bad rows
+        fail, so does it. A number that does not fit is the sum of many rows, and fails whatever the
+        rule is.
         """
         if self._job.on_bad_row == "fail":
             return list(partials)
@@ -249,7 +251,7 @@ def _partial_as_json(partial: Metrics) -> str:
 
 
 def _in_json(value: Any) -> Any:
-    """Return a value with text in place of the numbers that JSON lacks."""
+    """Return a value with text for numbers that JSON cannot represent."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -258,21 +260,20 @@ def _in_json(value: Any) -> Any:
 
 
 def _storable(text: str) -> str:
-    """Return a text without what some store cannot hold: NUL, and lone surrogates."""
+    """Return a text without characters that some store cannot hold: NUL and lone surrogates."""
     return text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
 
 
 # Rows of declared aggregations with a key or a text that the store could not hold.
-#
-# They are found in columns: in the rows of a task before any step gets them, or in the groups,
-# where such rows fail the epoch. `driver/pushdown.py` says the same in Spark SQL.
+# They are found by column: in the rows of a task before any step gets them, or in the groups, where
+# such rows fail the epoch. `driver/pushdown.py` has the same conditions in Spark SQL.
 
 
 _compute: Any = pyarrow.compute  # its type hints lack functions
 
 EPOCH = date(1970, 1, 1)
 FIRST_DAY, LAST_DAY = ((day - EPOCH).days for day in (date.min, date.max))
-"""The dates that Python has, in days since 1970."""
+"""The range of Python's dates, in days since 1970."""
 
 IS_NULL = "is null, and no store can hold a null key; null_keys can give it a value"
 NOT_UTF8 = "has a text that is not UTF-8"
@@ -288,7 +289,7 @@ class Finding(NamedTuple):
     """What is wrong with some rows.
 
     Attributes:
-        rows: Which rows it is; boolean.
+        rows: A mask of the rows; boolean.
         text: What is wrong, with the column and the metrics.
     """
 
@@ -298,12 +299,12 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class TextLimits:
-    """What a store holds of texts in keys and values.
+    """The limits of a store on texts in keys and values.
 
     Attributes:
         holds_nul: Whether a text may have the character NUL.
-        sink_id: The sink, whose name counts where keys have a limit.
-        most_name_bytes: Of sink, metric and entity together; None without a limit.
+        sink_id: The sink, whose name counts towards a limit of keys.
+        most_name_bytes: The most bytes of sink, metric and entity together; None if unlimited.
     """
 
     holds_nul: bool
@@ -312,14 +313,14 @@ class TextLimits:
 
     @classmethod
     def of(cls, job: AggregationJob, sink_id: str) -> "TextLimits":
-        """Return the limits of the store of a job; another store than those here has none."""
+        """Return the limits of a job's store; a store of another package has none."""
         store = job.store
         return cls(
             getattr(store, "holds_nul", True), sink_id, getattr(store, "most_name_bytes", None)
         )
 
     def most_entity_bytes(self, step: ArrowAggregation) -> int | None:
-        """Return how many bytes the entities of a step may have; None without a limit."""
+        """Return the most bytes that an entity of a step may have; None if unlimited."""
         if self.most_name_bytes is None or not step.types:
             return None
         longest = max(len(name.encode()) for name in step.types)
@@ -357,7 +358,7 @@ def _metrics(step: ArrowAggregation) -> str:
 
 
 def too_long(step: ArrowAggregation, most: int) -> str:
-    """Return what is wrong with a key that has more than so many bytes."""
+    """Return what is wrong with a key of more than `most` bytes."""
     keys = step.aggregation.keys
     return (
         f"the key in column{'s' * (len(keys) > 1)} {', '.join(map(repr, keys))} of "
@@ -367,7 +368,7 @@ def too_long(step: ArrowAggregation, most: int) -> str:
 
 
 def must_not_be_null(step: ArrowAggregation, column: str) -> bool:
-    """Return whether no rule says what becomes of null in a key, or in the times, of a step."""
+    """Return whether a step has no rule for null in this key or time column."""
     window = step.aggregation.window
     name = window.output if window is not None and column == window.column else column
     rule = step.null_keys
@@ -376,7 +377,7 @@ def must_not_be_null(step: ArrowAggregation, column: str) -> bool:
 
 
 def grouping_columns(step: ArrowAggregation) -> set[str]:
-    """Return the columns of the rows that make the groups of a step."""
+    """Return the columns of the rows by which a step groups."""
     window = step.aggregation.window
     return {*step.aggregation.keys, *(() if window is None else (window.column,))}
 
@@ -389,8 +390,8 @@ def stored_text_columns(step: ArrowAggregation) -> set[str]:
 def entity_columns(step: ArrowAggregation) -> tuple[str, ...]:
     """Return the columns of the rows that become text in the keys of declared metrics.
 
-    Bytes in them are read as UTF-8. Those of other columns need not be text: they are only counted,
-    compared or hashed.
+    Bytes in these columns are read as UTF-8. Bytes in other columns need not be text: they are only
+    counted, compared or hashed.
     """
     return () if callable(step.metrics) else tuple(step.aggregation.keys)
 
@@ -411,8 +412,8 @@ def unstorable_rows(
 ) -> Iterator[Finding]:
     """Yield what is wrong with rows of a step.
 
-    A function in place of declared metrics may make any key of its groups, so that only texts which
-    are not UTF-8 are found.
+    A function in place of declared metrics may make any key of its groups, so only texts that are
+    not UTF-8 are found.
     """
     key_columns, stored_texts = grouping_columns(step), stored_text_columns(step)
     entities = entity_columns(step)
@@ -454,7 +455,7 @@ def unstorable_by_row(
 
 
 def _unreadable_rows(rows: pa.RecordBatch) -> Iterator[Finding]:
-    """Yield what a handler could not read, whichever columns it reads."""
+    """Yield what no handler could read, whichever columns it reads."""
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if _is_string(column.type):
             yield from _not_utf8(plain(column), f"column {name!r} {NOT_UTF8}")
@@ -464,12 +465,12 @@ def check_groups(groups: pa.RecordBatch, step: ArrowAggregation, limits: TextLim
     """Check that the store can hold the keys and texts of groups.
 
     Args:
-        groups: What the aggregation of a step with declared metrics has left.
+        groups: The result of the aggregation of a step with declared metrics.
         step: The step.
-        limits: Of the store.
+        limits: The limits of the store.
 
     Raises:
-        SinkError: It cannot hold one.
+        SinkError: It cannot hold a key or text.
     """
     check_not_null(groups, step)
     for found in _in_groups(groups, step, limits):
@@ -478,7 +479,7 @@ def check_groups(groups: pa.RecordBatch, step: ArrowAggregation, limits: TextLim
 
 
 def refused_rows(text: str) -> SinkError:
-    """Return the error of an epoch with rows in which this is wrong."""
+    """Return the error of an epoch that has rows with this fault."""
     return SinkError(
         f"{text}, so nothing of this epoch is committed: leave such rows out, or give the job "
         "on_bad_row='skip', or on_bad_row=DeadLetters(), which keeps them"

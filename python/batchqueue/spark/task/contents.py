@@ -1,9 +1,10 @@
-"""What an epoch contained, as a number: a replay has the same one, and other rows have another.
+"""The contents of an epoch as a number: the same for a replay, another one for other rows.
 
-It is a sum of hashes modulo 2^64, so that neither the order of rows nor their tasks count. Where a
-job has aggregations only, tasks and Spark SQL take it of their groups: the hash of a key times its
-counts and its sums of integers, which is the sum over the rows of that key. Else it is of the rows.
-Floats do not count: a sum of floats that another query made may differ in its last bits.
+It is a sum of hashes modulo 2^64, so neither the order of rows nor their tasks matter. If a job has
+only aggregations, tasks and Spark SQL compute it from their groups: the hash of a key times its
+counts and its sums of integers, which is the sum over the rows of that key. Otherwise it is
+computed from the rows. Floats do not count: a sum of floats that another query made may differ in
+its last bits.
 """
 
 import zlib
@@ -29,20 +30,20 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 """The factors of splitmix64."""
 _HALF = np.uint64(32)
 _NULL = np.uint64(0x9E3779B97F4A7C15)
-"""In place of what is null."""
+"""The hash of null."""
 _WORD = 8
 _LONG = 4_096
-"""Bytes of a text from which on it is hashed alone."""
+"""The length of a text, in bytes, from which on it is hashed separately."""
 _KEPT = np.array([(1 << (8 * size)) - 1 for size in range(_WORD + 1)], np.uint64)
-"""By a number of bytes, the mask of a word for them."""
+"""The mask of a word for each number of its bytes."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What some rows contained.
+    """The contents of some rows.
 
     Attributes:
-        kind: Of what the number is: rows or groups, with which columns. Others do not compare.
+        kind: The source of the number: rows or groups, and which columns. Only equal kinds compare.
         number: The sum of the hashes.
     """
 
@@ -75,7 +76,7 @@ def contents_of_rows(batch: pa.RecordBatch, columns: Sequence[str] = ()) -> Cont
 
     Args:
         batch: The rows.
-        columns: Those that count; all by default.
+        columns: The columns that count; all by default.
     """
     batch = batch.select(list(columns)) if columns else batch
     number = 0
@@ -86,7 +87,7 @@ def contents_of_rows(batch: pa.RecordBatch, columns: Sequence[str] = ()) -> Cont
 
 
 def are_of_groups(job: AggregationJob) -> bool:
-    """Return whether the contents of the rows of a job are taken of its groups."""
+    """Return whether the contents of a job's rows are computed from its groups."""
     plain_rows = job.items is None and job.prepare is None
     return plain_rows and all(isinstance(step, ArrowAggregation) for step in job.arrow)
 
@@ -97,8 +98,8 @@ def contents_of_groups(
     """Return the contents of the rows behind groups.
 
     Args:
-        groups: What the aggregations of a job have left of some of its rows, with their steps.
-        job: The job, which has aggregations only.
+        groups: Results of the job's aggregations over some of its rows, with their steps.
+        job: The job, which has only aggregations.
     """
     declared = [
         (step.type_column, step.tags, step.key_columns, step.aggregation.window, _linear(step))
@@ -116,7 +117,7 @@ def _kind(of: str, columns: str) -> str:
 
 
 def _linear(step: ArrowAggregation) -> list[str]:
-    """Return the measures that may be sums of integers over the rows, whatever their order is."""
+    """Return the measures that may be sums of integers over the rows, in any order."""
     measures = step.aggregation.measures.items()
     found = [name for name, measure in measures if isinstance(measure, Count | Sum)]
     return [*found, ROWS] if needs_rows(step) else found
@@ -133,7 +134,7 @@ def _sum_of_groups(step: ArrowAggregation, groups: pa.RecordBatch) -> int:
     for name in _linear(step):
         counts = _integers(groups.column(name))
         if counts is not None:
-            keys = _mixed(keys)  # so that two measures cannot be exchanged
+            keys = _mixed(keys)  # so that swapped measures differ
             number += int((keys * counts).sum(dtype=np.uint64))
     return number
 
@@ -171,7 +172,7 @@ def _sum_of_hashes(column: pa.Array) -> int:
 
 
 def _entries(maps: pa.MapArray) -> list[pa.Array]:
-    """Return the keys and the items of maps; Arrow returns also those beside a slice."""
+    """Return the keys and the items of maps; Arrow also returns those outside a slice."""
     if not len(maps):
         return [maps.keys[:0], maps.items[:0]]
     first, last = maps.offsets[0].as_py(), maps.offsets[-1].as_py()

@@ -1,7 +1,7 @@
-"""Groups of declared metrics, as their aggregators left them: tasks send, the commit merges.
+"""Groups of declared metrics as aggregators left them: tasks send them, the commit merges them.
 
-A group is merged by an `Aggregator` across all tasks before it becomes a metric object, so the
-number of objects is that of the distinct keys, however many tasks there are.
+An `Aggregator` merges a group across all tasks before it becomes a metric object, so there is one
+object per distinct key and metric, however many tasks there are.
 """
 
 from collections import Counter
@@ -68,11 +68,11 @@ class ColumnPartials:
     """Partials of one metric with different keys.
 
     Attributes:
-        metric: Their type.
-        entities: Of each partial; string.
-        time_buckets: Of each partial; int64.
-        values: The value columns in their order, of the types that the stores have.
-        ends: Of each partial, and before the first one, the row at which its rows end; int32.
+        metric: The metric type.
+        entities: The entity of each partial; string.
+        time_buckets: The time bucket of each partial; int64.
+        values: The value columns in order, with the types of the stores.
+        ends: Offsets of the rows of the partials, from the start of the first; int32.
     """
 
     metric: type[Metrics]
@@ -122,8 +122,8 @@ def declared_partials(step: ArrowAggregation, groups: pa.RecordBatch) -> list[Co
     """Return the partials of the declared metrics of a step.
 
     Args:
-        step: One with declared metrics.
-        groups: What its aggregation has computed.
+        step: A step with declared metrics.
+        groups: The result of its aggregation.
 
     Raises:
         SinkError: Values do not fit the column of their metric.
@@ -157,7 +157,7 @@ def _entities(step: ArrowAggregation, groups: pa.RecordBatch) -> pa.Array:
 
 
 def _key_texts(key: str, kind: type, values: pa.Array) -> pa.Array:
-    """Return the values of a key column as they are in the text of an entity."""
+    """Return the values of a key column as they appear in the text of an entity."""
     try:
         if kind is int:
             values = exact_cast(values, pa.int64())
@@ -226,18 +226,18 @@ def _fitting(metric: type[Metrics], groups: pa.RecordBatch) -> Iterable[pa.Array
 
 
 class TaskGroups(NamedTuple):
-    """What one task has aggregated for a step with declared metrics."""
+    """The groups that one task made for a step with declared metrics."""
 
     step: int
     """Position of the step in `AggregationJob.arrow`."""
     partials: int
-    """One for each group and metric."""
+    """The number of partials, one for each group and metric."""
     stream: bytes
     """The partials of the aggregator, without null keys, as an Arrow IPC stream."""
 
 
 def task_groups(position: int, step: ArrowAggregation, partials: pa.RecordBatch) -> TaskGroups:
-    """Encode what an aggregator of a step has left.
+    """Encode the partials of a step's aggregator.
 
     Args:
         position: Position of the step in `AggregationJob.arrow`.
@@ -256,8 +256,8 @@ class MergedGroups:
     """The groups of many tasks.
 
     Attributes:
-        merged: Those that are merged.
-        unmerged: Those that do not merge in columns: L2 combines them.
+        merged: Partials that are merged across all tasks.
+        unmerged: Partials that do not merge in columns; L2 combines them.
     """
 
     merged: list[ColumnPartials] = field(default_factory=list)
@@ -272,7 +272,7 @@ def merged_groups(groups: Iterable[TaskGroups], steps: Sequence[ArrowStep]) -> M
     """Merge the groups of many tasks.
 
     Args:
-        groups: Of each task and step.
+        groups: The groups of each task and step.
         steps: `AggregationJob.arrow`.
 
     Raises:
@@ -302,7 +302,7 @@ class _Merge:
         self._step = step
         self._streams: list[bytes] = []
         self._aggregator = _aggregator(step)
-        # Across tasks, a kind with its own way to combine is combined in that way.
+        # A kind with its own way to combine is combined in that way across tasks, too.
         self._is_built_in = _is_built_in(step)
 
     def add(self, partials: pa.RecordBatch, stream: bytes) -> None:
@@ -311,12 +311,12 @@ class _Merge:
             self._aggregator.update(partials)
 
     def finish(self, found: MergedGroups, *, is_alone: bool) -> None:
-        """Add what is merged, or else what each task has."""
+        """Add the merged partials, or those of each task if they do not merge."""
         if self._is_built_in:
             try:
                 merged = _columns_of(self._step, self._aggregator)
             except (OverflowError, SinkError):
-                pass  # a sum that is too large, and those of the tasks may fit
+                pass  # a sum is too large; those of the tasks may fit
             else:
                 (found.merged if is_alone else found.unmerged).extend(merged)
                 return
@@ -352,7 +352,7 @@ def _columns_of(step: ArrowAggregation, aggregator: Aggregator) -> list[ColumnPa
 
 
 def overflow(error: OverflowError) -> SinkError:
-    """Return the error of a sum in one task that does not fit, given that of the aggregator."""
+    """Return the error of a sum in one task that does not fit, given the aggregator's error."""
     what = str(error).partition("; ")[0]
     return SinkError(
         f"measure {what}, in a group of one task, so nothing of this epoch is committed: measure "
@@ -375,10 +375,10 @@ def _result(aggregator: Aggregator) -> pa.Table:
 
 
 def _rounding(totals: pa.ChunkedArray, sums: pa.StructArray) -> pa.Array:
-    """Return what a total of floats lacks of the sum with its error, from which it was rounded."""
+    """Return the sum of floats and its error less the total that they were rounded to."""
     total = totals.combine_chunks()
     exactly = _compute.add(_compute.subtract(sums.field("sum"), total), sums.field("error"))
-    # No total is known to lack anything if it is null, NaN or infinite.
+    # Where the total is null, NaN or infinite, the difference is unknown and counts as 0.
     return _compute.if_else(_compute.fill_null(_compute.is_finite(exactly), False), exactly, 0.0)
 
 
@@ -386,18 +386,18 @@ def _rounding(totals: pa.ChunkedArray, sums: pa.StructArray) -> pa.Array:
 
 
 ROWS = "batchqueue rows"
-"""Column with the rows of each group, beside its measures."""
+"""Column with the number of rows of each group, beside its measures."""
 
 
 def needs_rows(step: ArrowAggregation) -> bool:
-    """Return whether no measure of a step counts, as the contents of an epoch need it."""
+    """Return whether no measure of a step is a count, which the contents of an epoch need."""
     return not any(isinstance(measure, Count) for measure in step.aggregation.measures.values())
 
 
 def counting_rows(step: ArrowAggregation) -> Aggregation:
-    """Return what to aggregate for a step.
+    """Return the aggregation to run for a step.
 
-    It has also the rows of each group, if some may be left out, or no measure counts.
+    It also counts the rows of each group if groups may be left out, or no measure is a count.
     """
     if step.null_keys != "skip" and not needs_rows(step):
         return step.aggregation
@@ -409,7 +409,7 @@ def without_null_keys(groups: pa.Table, step: ArrowAggregation) -> tuple[pa.Tabl
     """Return the groups that a step makes results of, and the number of rows left out.
 
     Args:
-        groups: What the aggregator of `counting_rows`, or Spark SQL in its place, has left.
+        groups: The result of `counting_rows` from an aggregator, or from Spark SQL in its place.
         step: The step.
 
     Raises:
@@ -433,7 +433,7 @@ def check_not_null(groups: pa.RecordBatch, step: ArrowAggregation) -> None:
     """Check that no key or time bucket of groups of declared metrics is null.
 
     Raises:
-        SinkError: One is.
+        SinkError: A key or time bucket is null.
     """
     for key in step.key_columns:
         nulls = groups.column(key).null_count
@@ -473,7 +473,7 @@ def record_batches(groups: pa.Table) -> list[pa.RecordBatch]:
     return groups.combine_chunks().to_batches() if groups.num_rows else []
 
 
-# The results of a write that replaces time buckets are for these only.
+# A write that replaces time buckets has results for these only.
 
 
 def within(metrics: Iterable[Metrics], replaced: range | None) -> Iterable[Metrics]:
@@ -482,7 +482,7 @@ def within(metrics: Iterable[Metrics], replaced: range | None) -> Iterable[Metri
     Bad rows pass as they are: their time is when their task began.
 
     Raises:
-        SinkError: One is for another: it would be added to what is stored there.
+        SinkError: A result is for another bucket, and would be added to what is stored there.
     """
     if replaced is None:
         return metrics
@@ -498,7 +498,7 @@ def are_within(time_buckets: pa.Array, replaced: range | None) -> bool:
 
 
 def _checked(item: Metrics, replaced: range) -> Metrics:
-    # Not `in`: of a range it takes steps for what is not exactly an int.
+    # Not `in`: a range is searched step by step for anything that is not exactly an int.
     if not isinstance(item, BadRows) and not replaced.start <= item.time_bucket < replaced.stop:
         raise SinkError(
             f"metric {item.name} has a result for {item.entity!r} in time bucket "

@@ -32,7 +32,7 @@ class EpochId(NamedTuple):
     """The micro-batch that a task works on.
 
     Attributes:
-        query_id: Of the streaming query; it survives a restart from the checkpoint.
+        query_id: Id of the streaming query, which survives a restart from the checkpoint.
         batch_id: Number of the micro-batch, from 0.
     """
 
@@ -59,7 +59,7 @@ def current_epoch() -> EpochId:
 
 @dataclass(frozen=True)
 class AttemptSummary:
-    """The counts and times of one attempt. Those of a queue are 0 where Spark SQL is L1.
+    """The counts and times of one attempt. Those of a queue are 0 if L1 runs in Spark SQL.
 
     Attributes:
         rows: Rows from Spark.
@@ -68,10 +68,10 @@ class AttemptSummary:
         cpu: CPU and wall time of `write()`.
         skipped: Rows that steps left out because of a null key.
         bad_rows: Rows that could not be read, and were left out.
-        bad_row_error: What was wrong with the first of them; None if there is none.
+        bad_row_error: What was wrong with the first bad row; None if there is none.
         newest: The latest time of its rows in whole seconds, if the job has a watermark; None
             without rows.
-        contents: What its rows contained; None if that is not known.
+        contents: The contents of its rows; None if unknown.
     """
 
     rows: int = 0
@@ -93,7 +93,7 @@ class AttemptMessage:
         epoch: The micro-batch; None in a batch write. The commit learns the query only from here.
         partials: Arrow IPC streams, see `batchqueue.spark.task.message`.
         summary: Counts and times of the attempt.
-        groups: Those of declared metrics, see `batchqueue.spark.task.groups`.
+        groups: Groups of declared metrics, see `batchqueue.spark.task.groups`.
     """
 
     epoch: EpochId | None
@@ -107,7 +107,7 @@ class AttemptMessage:
         return sum(map(len, self.partials)) + sum(len(groups.stream) for groups in self.groups)
 
     def columns(self, job: AggregationJob) -> tuple[ColumnPartials, ...]:
-        """Return nothing: other tasks may have any key as well."""
+        """Return nothing: any key may occur in other tasks, too."""
         return ()
 
     def objects(self, job: AggregationJob) -> Iterator[Metrics]:
@@ -210,7 +210,7 @@ class _Columns:
 
 
 def encode(partials: Iterable[Metrics], metrics: Sequence[type[Metrics]]) -> tuple[bytes, ...]:
-    """Encode partials; those of the same key are not merged.
+    """Encode partials, without merging those of the same key.
 
     Args:
         partials: Of the types in `metrics`.
