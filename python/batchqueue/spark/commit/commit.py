@@ -85,7 +85,7 @@ class EpochCommit:
         """Refuse, before L1 runs, a batch write that the ledger shows cannot be committed.
 
         Returns:
-            What `apply_batch` would return if the ledger has the write already, or None.
+            What `apply_batch` would return if the ledger already has the write, else None.
 
         Raises:
             SinkError: As `apply_batch`, as far as it depends on the ledger.
@@ -133,7 +133,7 @@ class EpochCommit:
 
         Raises:
             SinkError: The query is new to a sink that has data, a group of workers has written to
-                it, epochs before this one are missing, the epoch comes again with other rows, the
+                it, epochs before this one are missing, the epoch is replayed with other rows, the
                 job has changed, or an item was lost.
         """
         epochs = {message.epoch for message in self.messages}
@@ -163,8 +163,8 @@ class EpochCommit:
 
         Raises:
             SinkError: A group of workers has written to the sink; or a stream, and `sinkId` was not
-                given; or it was written with another number of shards; or a result is outside of
-                the time buckets that are replaced; or an item was lost.
+                given; or it was written with another number of shards; or a result is outside the
+                time buckets that are replaced; or an item was lost.
         """
 
         def prepare(transaction: StoreTransaction, changes: Changes) -> None:
@@ -202,13 +202,13 @@ class EpochCommit:
             )
 
     def _check_replaced(self, recorded: Mapping[str, Any] | None) -> None:
-        """Check that a batch write that was applied has replaced the same time buckets.
+        """Check that an applied batch write replaced the same time buckets.
 
         Args:
             recorded: Its summary in the ledger; None if that is no longer kept.
 
         Raises:
-            SinkError: It has replaced others.
+            SinkError: It replaced others.
         """
         if recorded is None:
             return
@@ -243,8 +243,8 @@ class EpochCommit:
                 applied = last is not None and batch_id <= last
                 if applied or attempts > 1:
                     recorded = _recorded_summary(transaction, query_id, batch_id)
-                    # A write without a mark may be there as well: the store may have gone away just
-                    # after it committed.
+                    # A write without a mark may be in the ledger, too: the store may have become
+                    # unavailable just after it committed.
                     if applied or recorded is not None:
                         check_replay(recorded)
                         self._log_repetition(query_id, batch_id, last)
@@ -299,7 +299,7 @@ class EpochCommit:
     def _log_repetition(self, query_id: str, batch_id: int, last: int | None) -> None:
         sink_id = self.options.sink_id
         _log.info("sink %s: epoch %d of query %s is applied already", sink_id, batch_id, query_id)
-        if last is not None and last > batch_id:  # a replay is of the last one
+        if last is not None and last > batch_id:  # a replay is of the last epoch
             _log.warning(
                 "sink %s: epoch %d of query %s is skipped, and the store has epochs up to %d: the "
                 "checkpoint is an older copy, or another query continues a copy of it. What the "
@@ -391,7 +391,7 @@ class EpochCommit:
 
 
 class _BeforeMerge(NamedTuple):
-    """What the ledger said before an epoch is merged: the totals, the changes, what is final."""
+    """The state before an epoch is merged: the totals, the changes, the final buckets."""
 
     totals: SinkTotals
     changes: Changes
@@ -399,14 +399,14 @@ class _BeforeMerge(NamedTuple):
 
 
 def _interval(options: SinkOptions) -> list[int] | None:
-    """Return the time buckets that a write replaces as JSON has them: first, and end."""
+    """Return the time buckets that a write replaces, for JSON: the first, and their end."""
     return None if options.replaced is None else [options.replaced.start, options.replaced.stop]
 
 
 def _recorded_summary(
     transaction: StoreTransaction, query_id: str, batch_id: int
 ) -> Mapping[str, Any] | None:
-    """Return an epoch's entry in the ledger; None if it has none, or no longer has it."""
+    """Return an epoch's entry in the ledger; None if it has none, or no longer keeps it."""
     summaries = {
         (epoch.query_id, epoch.batch_id): epoch.summary for epoch in transaction.summaries()
     }

@@ -1,4 +1,4 @@
-"""Which guards a write has to pass: before L1 runs as far as the ledger can say, and in the commit.
+"""The guards that a write must pass: as far as possible before L1 runs, and in the commit.
 
 The commit repeats them in its transaction, because another process may have written since.
 """
@@ -30,10 +30,10 @@ def check_epoch(
     """Check that an epoch may be committed, if the ledger does not have it.
 
     Args:
-        transaction: Of the sink.
+        transaction: A transaction of the sink.
         job: The job.
-        options: Of the write.
-        epoch: The epoch; None if it is not known yet, but only that it is a stream.
+        options: The options of the write.
+        epoch: The epoch; None if it is an epoch of a stream that is not known yet.
         wrote: See `check_gap`.
 
     Raises:
@@ -88,10 +88,10 @@ def check_batch(
 def check_not_in_shards(job: AggregationJob, options: SinkOptions) -> None:
     """Check that a sink which is new without shards was not written with shards, or vice versa.
 
-    Each shard is a separate sink, so that the sink itself is new in either case.
+    Each shard is a separate sink, so the sink itself is new in either case.
 
     Raises:
-        SinkError: It was.
+        SinkError: It was written the other way.
     """
     summaries = getattr(job.store, "summaries", None)
     if summaries is None or isinstance(job.store, SqliteStore):  # which takes no shards
@@ -115,7 +115,7 @@ def check_not_in_shards(job: AggregationJob, options: SinkOptions) -> None:
 
 
 BATCH = "batch:"
-"""What the query ids of batch writes begin with in the ledger."""
+"""The prefix of the query ids of batch writes in the ledger."""
 
 
 def check_owner(options: SinkOptions, before: Mapping[str, Any] | None) -> None:
@@ -202,18 +202,18 @@ def check_rows(
     rows: int,
     contents: Contents | None,
 ) -> None:
-    """Check that an epoch which the store has comes again with as many rows, and the same ones.
+    """Check that a replayed epoch has the same number of rows, and the same rows.
 
     Args:
         options: With `on_changed_epoch`.
         epoch: The epoch.
-        recorded: Its summary in the ledger; None if that is no longer kept. That of an earlier
-            version says only how many rows there were.
+        recorded: Its summary in the ledger; None if it is no longer kept. An entry of an earlier
+            version has only the number of rows.
         rows: The number of its rows now.
-        contents: What they contain; None if that is not known.
+        contents: The contents of the rows; None if unknown.
 
     Raises:
-        SinkError: They differ, and `onChangedEpoch` is not set.
+        SinkError: The rows differ, and `onChangedEpoch` is not set.
     """
     if recorded is None:
         return
@@ -238,7 +238,7 @@ def check_rows(
 
 
 def check_no_stream(options: SinkOptions, known_queries: Iterable[str]) -> None:
-    """Check that a batch write does not meet the results of a stream by the name of the job only.
+    """Check that a batch write does not reach the results of a stream by the default sink id.
 
     Args:
         options: With `is_named`.
@@ -340,10 +340,10 @@ def _aggregation(step: ArrowAggregation) -> str:
 
 
 def remembered(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the store keeps of a job: what functions do not say stays what it was.
+    """Return the fingerprint to store: what functions leave undeclared stays as it was.
 
-    Otherwise a job of functions would erase the aggregations of the job before, and the one after
-    could declare others.
+    Otherwise a job of functions would erase the aggregations of the job before it, and the job
+    after it could declare others.
 
     Args:
         before: The stored fingerprint; None if the sink is new.
@@ -386,8 +386,8 @@ def _metric_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> It
 
 
 def _aggregation_differences(before: list[str], now: list[str]) -> Iterator[str]:
-    # A job that makes the same metrics by functions only, or by declarations only, has not changed
-    # their meaning.
+    # Switching the same metrics between functions only and declarations only does not change their
+    # meaning.
     if not before or not now:
         return
     old, new = Counter(before), Counter(now)

@@ -1,4 +1,4 @@
-"""The partials of all tasks of an epoch meet, and go to the store."""
+"""The merge of the partials of all tasks of an epoch into the store."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,9 +39,9 @@ from batchqueue.spark.task.message import AttemptSummary, EpochId
 
 
 CHANGED_AT = "changed_at"
-"""In the summary of an epoch, the position of the newest lists, its own or earlier ones; or None.
+"""Field of an epoch's summary: the position of the newest lists, its own or earlier; or None.
 
-It is always there, so that the next epoch needs the newest summary only.
+It is always present, so the next epoch needs only the newest summary.
 """
 
 
@@ -49,18 +49,19 @@ class Changes:
     """The keys that one epoch changes, by the name of their metric."""
 
     def __init__(self, job: AggregationJob, summaries: Callable[[int | None], list[Epoch]]) -> None:
-        """Begin without keys.
+        """Start without keys.
 
         Args:
-            job: It says whether they are listed.
-            summaries: Reads that many of the newest summaries of the sink; None: all that are kept.
+            job: The job, which says whether keys are listed.
+            summaries: Reads the given number of newest summaries of the sink; None: all that are
+                kept.
         """
         self._job = job
         self._last = _last_position(summaries)
         self._keys: dict[str, set[tuple[str, int]]] = {}
 
     def merge(self, transaction: StoreTransaction, metrics: Sequence[Metrics]) -> None:
-        """Merge partials into a transaction, and take their keys."""
+        """Merge partials into a transaction, and note their keys."""
         if self._job.changed_keys:
             for item in metrics:
                 if not isinstance(item, BadRows):
@@ -70,16 +71,16 @@ class Changes:
     def merge_rows(
         self, transaction: StoreTransaction, metric_type: type[Metrics], rows: Sequence[Row]
     ) -> None:
-        """Do the same to partials that come as rows."""
+        """Merge partials that are rows into a transaction, and note their keys."""
         if self._job.changed_keys:
             self._keys.setdefault(metric_type.name, set()).update((row[0], row[1]) for row in rows)
         transaction.merge_rows(metric_type, rows)
 
     def add_stored(self, options: SinkOptions) -> None:
-        """Add the keys that a write is about to delete, some of which may not come again.
+        """Add the keys that a write is about to delete, some of which it may not write again.
 
         Args:
-            options: They name the sink, and the time buckets that are replaced; None for all.
+            options: With `sink_id`, and the time buckets `replaced`; None for all.
         """
         store: Any = self._job.store
         if not self._job.changed_keys or not isinstance(store, MetricsReader):
@@ -99,7 +100,7 @@ class Changes:
                 self._keys.setdefault(metric.metric_type.name, set()).update(keys)
 
     def save(self, transaction: StoreTransaction) -> dict[str, int | None]:
-        """Store the lists; return what the summary says of them."""
+        """Store the lists, and return their field of the summary."""
         if self._job.changed_keys:
             self._last = max(int(time.time()), self._last + 1)
             transaction.merge(
@@ -115,7 +116,7 @@ def _last_position(summaries: Callable[[int | None], list[Epoch]]) -> int:
     return max((epoch.summary.get(CHANGED_AT) or 0 for epoch in newest), default=0)
 
 
-# Which time buckets of a sink are final, and what an epoch has for them too late.
+# The final time buckets of a sink, and the partials that an epoch has for them too late.
 
 
 _compute: Any = pyarrow.compute  # its type hints lack functions
@@ -125,10 +126,10 @@ class FinalBuckets:
     """The final buckets of a sink in the commit of one epoch.
 
     Attributes:
-        before: The buckets that start before it are final as of the epochs before; None if none
+        before: Buckets that start before this time are final as of earlier epochs; None if none
             are.
-        late: Partials for such a bucket, so far.
-        drops: Whether they are left out.
+        late: Number of partials for final buckets so far.
+        drops: Whether late partials are left out.
     """
 
     def __init__(
@@ -138,12 +139,12 @@ class FinalBuckets:
 
         Args:
             transaction: Of the sink.
-            watermark: That of the job.
+            watermark: The watermark of the job.
             is_stream: Whether this is an epoch of a stream, and not a batch write.
         """
         self.before = final_before(transaction.summaries)
         if self.before is not None and is_stream and watermark is not None:
-            # A bucket of a window that has become wider since may be final in part only.
+            # If the window has become wider since, a bucket may be only partly final.
             self.before = watermark.start(self.before)
         self.late = 0
         self.drops = watermark is not None and watermark.late == "drop"
@@ -175,7 +176,7 @@ class FinalBuckets:
         return bool(_compute.any(late).as_py())
 
     def summary(self, attempts: Sequence[AttemptSummary]) -> dict[str, Any]:
-        """Return what the summary of the epoch says: the mark never goes back.
+        """Return the fields of the epoch's summary; `final_before` never goes back.
 
         Args:
             attempts: The summaries of the tasks, with the newest time of each.
@@ -208,7 +209,7 @@ class Destination:
         """Return the partials that are stored.
 
         Raises:
-            SinkError: One is outside of the time buckets that are replaced.
+            SinkError: A partial is outside the time buckets that are replaced.
         """
         return within(self.final.sorted_out(metrics), self.replaced)
 
@@ -236,7 +237,7 @@ class Partials(Protocol):
 
     @property
     def summary(self) -> AttemptSummary:
-        """How they were made."""
+        """The counts and times of making the partials."""
         ...
 
     @property
@@ -246,11 +247,11 @@ class Partials(Protocol):
 
     @property
     def groups(self) -> Sequence[TaskGroups]:
-        """Those of declared metrics that the groups of other tasks are merged with."""
+        """Groups of declared metrics, to be merged with those of other tasks."""
         ...
 
     def columns(self, job: AggregationJob) -> Sequence[ColumnPartials]:
-        """Return those of declared metrics that no other task has the keys of."""
+        """Return partials of declared metrics whose keys no other task has."""
         ...
 
     def objects(self, job: AggregationJob) -> Iterable[Metrics]:
@@ -260,11 +261,11 @@ class Partials(Protocol):
 
 @dataclass(frozen=True)
 class MergeSummary:
-    """What the merge of an epoch has done.
+    """The counts of the merge of an epoch.
 
     Attributes:
         l2: Partials of the tasks.
-        persist: Merged ones that went to the store.
+        persist: Merged partials that went to the store.
         drain_cpu_s: CPU seconds of the drain threads.
     """
 
@@ -278,14 +279,14 @@ def merge_partials(
 ) -> MergeSummary:
     """Merge the partials of all tasks, and write them.
 
-    Those of declared metrics are merged in columns, and go to the store as rows where they can; the
+    Partials of declared metrics are merged in columns, and go to the store as rows if possible; the
     others are merged as objects by L2, which has queues if the job has functions.
 
     Args:
         job: The job.
-        name: What the names of the queues begin with.
+        name: The prefix of the queues' names.
         messages: One for each task.
-        destination: Where they go.
+        destination: Where the partials go.
 
     Raises:
         SinkError: A partial was lost, or does not fit.
@@ -327,7 +328,7 @@ def _persist_stage(
     is_declared = has_only_built_in_metrics(job.arrow) and job.items is None
     if is_declared and job.l2.dead_letter is None:
         return InlineStage(destination)
-    # One thread uses the transaction, and those of L2 wait for it.
+    # One thread uses the transaction, and the threads of L2 wait for it.
     config = BatchQueueConfig[Metrics](
         threads=ThreadPolicy.fixed(1),
         partitions=PartitionPolicy.fixed(1),

@@ -42,12 +42,12 @@ def epoch_summary(
         - `guarantee`: "exactly-once" or "at-least-once";
         - `l1_place`: "tasks" or "spark", where rows became partials, and `l1_why`: why there;
         - `rows`: rows from Spark;
-        - `contents`: what they contained, see `Contents`, by which a replay is recognized, or null;
+        - `contents`: the contents of the rows, see `Contents`, which identify a replay, or null;
         - `skipped`: rows that a step left out because of a null key, counted for each step;
         - `bad_rows`: rows that could not be read, and were left out as `on_bad_row` says, and
           `bad_row_error`: what was wrong with one of them, or null;
-        - `items`: items made of them, 0 where Spark SQL is L1;
-        - `partials`: what L1 left of them;
+        - `items`: items made of the rows, 0 if L1 ran in Spark SQL;
+        - `partials`: partials that L1 made;
         - `l1_ratio`: items, or rows where there are no items, per partial;
         - `stages`: the fields of `StageSummary` under `l1`, `l2` and `persist`;
         - `l1_thread_items`: items by index of the drain thread;
@@ -57,10 +57,10 @@ def epoch_summary(
         - `commit_drain_cpu_s`, `commit_rest_cpu_s`, `commit_wall_s`: of the commit;
         - `committed_at`: seconds since 1970, UTC.
 
-        The commit adds `late`, partials for a time bucket that was final before, and
-        `final_before`, the time bucket before which all are final, or null. A write that replaces
-        time buckets has also `replaced`: the first, and the one after them. It
-        adds `changed_at`, the position of the newest lists of changed keys, or null.
+        The commit adds `late`, partials for a time bucket that was final before; `final_before`,
+        the time bucket before which all are final, or null; and `changed_at`, the position of the
+        newest lists of changed keys, or null. A write that replaces time buckets also has
+        `replaced`: the first of them, and the one after the last.
     """
     in_tasks = StageSummary.total([attempt.l1 for attempt in attempts])
     rows = sum(attempt.rows for attempt in attempts)
@@ -100,12 +100,12 @@ def epoch_summary(
 
 
 def epoch_contents(attempts: Sequence[AttemptSummary]) -> Contents | None:
-    """Return what the rows of an epoch contained; None if that is not known."""
+    """Return the contents of the rows of an epoch; None if unknown."""
     return total(each.contents for each in attempts if each.rows or each.contents is not None)
 
 
 def _median(values: Sequence[float]) -> float:
-    # That of `statistics` would bring modules into each worker that take longer to import.
+    # `statistics.median` would make each worker import modules, which takes longer.
     ordered, middle = sorted(values), len(values) // 2
     return (ordered[middle] + ordered[~middle]) / 2
 
@@ -165,8 +165,8 @@ class SinkTotals:
         skipped: Rows that steps left out because of a null key.
         bad_rows: Rows that could not be read, and were left out.
         late: Partials for time buckets that were final.
-        items: Items made of them.
-        partials: What L1 left of them.
+        items: Items made of the rows.
+        partials: Partials that L1 made.
         commit_bytes: Bytes of the partials on their way to the commit.
         commit_wall_s: Seconds that the commits took.
         cpu_s: CPU seconds by place, "tasks" or "commit", and by threads, "drain" or "rest".
@@ -250,7 +250,7 @@ def latest_totals(summaries: Callable[[int | None], list[Epoch]]) -> SinkTotals:
     """Return the totals of a sink as of its last epoch.
 
     Args:
-        summaries: Reads that many of the newest summaries; None: all that the ledger keeps.
+        summaries: Reads the given number of newest summaries; None: all that the ledger keeps.
     """
     newest = summaries(1)
     if newest and SinkTotals.carried_by(newest[0].summary) is None:
@@ -269,7 +269,7 @@ def _added(left: Any, right: Any) -> Any:
     return left + right
 
 
-# Retries of a store that is busy or down. When they end, the query fails and can be resumed.
+# Retries of a store that is busy or down. After the last, the query fails and can be resumed.
 
 
 T = TypeVar("T")
@@ -283,8 +283,8 @@ def with_retries(policy: RetryPolicy, what: str, action: Callable[[], T]) -> T:
     Args:
         policy: How often and when to retry. A transaction is not bisected.
         what: Names the action in the log.
-        action: What to run, one transaction. A retry must itself find out whether the attempt
-            before it was committed.
+        action: What to run, one transaction. A retry must itself find out whether the previous
+            attempt was committed.
 
     Raises:
         SinkError: The store was unavailable in every attempt.
@@ -308,7 +308,7 @@ def with_retries(policy: RetryPolicy, what: str, action: Callable[[], T]) -> T:
 
 
 def _with_its_lines(action: Callable[[], T]) -> T:
-    """Run an action; the lines that it left within its transaction are in the log at its end."""
+    """Run an action, then wait until the log lines of its transaction are written."""
     try:
         return action()
     finally:
