@@ -1,6 +1,6 @@
-"""The sink as Spark sees it: a data source that makes the writers of one job; that of a batch.
+"""The sink as Spark sees it: the data source of one job, and its writer of batches.
 
-It needs Spark 4.0, so `register` imports it.
+It needs Spark 4.0, so it is imported only when `register` is called.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from batchqueue.spark.driver.stream_writer import StreamSinkWriter
 
 
-# What a format knows of the session that it is registered in: Spark shows it to no data source.
+# The settings of the session that a format is registered in, which no data source can read.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class SessionSettings:
 
     @classmethod
     def of(cls, spark: "SparkSession") -> Self:
-        """Return those of a session."""
+        """Return the settings of a session."""
         try:
             tasks = spark.sparkContext.defaultParallelism
         except PySparkException:  # Spark Connect has no context
@@ -150,7 +150,7 @@ class BatchSinkWriter(DataSourceArrowWriter):
         self._repeated = EpochCommit(job, options, []).check_batch(overwrite=overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Aggregate the rows of one task; those of a write that the ledger has are only counted."""
+        """Aggregate the rows of one task; only count them if the ledger already has the write."""
         if self._repeated is not None:
             count = sum(batch.num_rows for batch in iterator)
             summary = AttemptSummary(count)
@@ -162,7 +162,7 @@ class BatchSinkWriter(DataSourceArrowWriter):
         """Merge the results of all tasks into the store."""
         commit = EpochCommit(self._job, self._options, attempt_messages(messages))
         if self._repeated is not None:
-            # Its rows were left out, so that it must not be applied: an overwrite may have deleted
+            # Its rows were left out, so it must not be applied, even if an overwrite has deleted
             # the ledger meanwhile.
             commit.warn_of_other_rows(self._repeated)
         else:

@@ -151,16 +151,16 @@ _CHUNK_ELEMENTS = 1_000
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """What an attempt works on.
+    """The rows that an attempt works on.
 
-    A replayed epoch and a retried task bring the same rows under the same `query_id`, `epoch` and
+    A replayed epoch and a retried task get the same rows under the same `query_id`, `epoch` and
     `partition`, in the same order, as long as the source can be replayed and the plan is
-    deterministic. So these three, with the position of an item among those that its handler gets,
-    identify an item permanently.
+    deterministic. So these three identify an item permanently, together with its position among
+    those that its handler gets.
 
     Attributes:
         query_id: The id of the streaming query, which survives a restart from the checkpoint. None
-            if Spark does not say it and none was given: in batch jobs, and with Spark Connect.
+            if Spark does not provide it and none was given: in batch jobs, and with Spark Connect.
         epoch: Number of the micro-batch, from 0; None in batch jobs where none was given.
         partition: Number of the partition, from 0.
         attempt: 32 hexadecimal digits, different in every attempt. Spark's own attempt number is
@@ -245,8 +245,8 @@ class Delivery:
                 while chunk is not None:
                     rows += chunk[1]
                     produce(stage, handlers, chunk[0])
-                    # Spark will retry the whole task: whatever is delivered after a failure comes
-                    # twice.
+                    # Spark will retry the whole task: whatever is delivered after a failure is
+                    # delivered twice.
                     chunk = None if stage.has_failed else next(chunks, None)
             queue = stage.summary
         return PartitionSummary(task.query_id, task.epoch, rows, context.attemptNumber() + 1, queue)
@@ -338,7 +338,7 @@ def foreach_batch(
     """Make the function for `foreachBatch`: each micro-batch goes to handlers, in batches by type.
 
     Delivery is at-least-once. When a handler raises, a worker dies or the driver is restarted,
-    Spark repeats tasks and epochs, and handlers get rows again that they had before. `TaskInfo`
+    Spark repeats tasks and epochs, and handlers get rows again that they already had. `TaskInfo`
     identifies them, so that a handler can be idempotent. If nothing fails, each row comes once.
 
     Each attempt of a task opens and closes one queue. While a partition of the queue is full, the
@@ -447,7 +447,7 @@ def for_each_partition(
 
 
 def _is_dataframe(data: object) -> bool:
-    # DataFrames of Spark Connect have another class, and its client comes without RDDs to import.
+    # DataFrames of Spark Connect have another class, and its client has no RDD class to import.
     return hasattr(data, "mapInArrow")
 
 

@@ -182,14 +182,14 @@ def dry_run(
     Args:
         job: What to do with the rows.
         batches: The rows of the task.
-        zone: What would be the session's time zone, in which timestamps without a zone are read.
+        zone: The time zone in which timestamps without a zone are read, in place of the session's.
             Default: UTC, as in a `local_session`.
 
     Returns:
         The partials that the commit would receive, decoded lazily.
 
     Raises:
-        ConfigError: The zone is not known, and there are timestamps without one.
+        ConfigError: The zone is unknown, and there are timestamps without one.
         SinkError: An item was lost, a partial cannot be encoded, or the partials take more than
             `maxCommitBytes` does by default.
 

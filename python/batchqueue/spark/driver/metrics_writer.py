@@ -56,7 +56,7 @@ class MetricsWriter:
 
     - The commit runs where `write_epoch` is called: in the driver, or with Spark Connect in a
       process of the server.
-    - L1 can run in Spark SQL, and does where that has the same results: see `l1` and `explain`.
+    - L1 can run in Spark SQL: see `l1` and `explain`.
     - It does not use a data source, so it works with pyspark 3.5 and later.
 
     Example:
@@ -127,11 +127,11 @@ class MetricsWriter:
     def write_epoch(self, df: "DataFrame", batch_id: int) -> None:
         """Write one micro-batch of a stream, unless the sink has it; pass this to `foreachBatch`.
 
-        Call it once for every epoch, also for one without rows. A second call in an epoch, by this
-        writer or by another one of the same sink, is an error: its rows would be taken for a
+        Call it once for every epoch, even one without rows. A second call in an epoch, by this
+        writer or by another one of the same sink, is an error: its rows would be mistaken for a
         replay. The stream must be in output mode append, or update if it aggregates nothing: else
-        an epoch repeats rows of earlier epochs. With Spark Connect, which does not say the mode, a
-        warning is logged.
+        an epoch repeats rows of earlier epochs. With Spark Connect, which does not report the mode,
+        a warning is logged.
 
         Args:
             df: The micro-batch.
@@ -142,7 +142,7 @@ class MetricsWriter:
                 that the job does not take.
             SinkError: The query is new to a sink that has data, Spark does not say which query it
                 is, its output mode repeats rows, epochs before this one are missing, this epoch was
-                written in this run, or comes again with other rows, the job has changed, or an item
+                written in this run or is replayed with other rows, the job has changed, or an item
                 was lost.
         """
         df, options = self._prepare(df)
@@ -174,12 +174,12 @@ class MetricsWriter:
                 the write is repeated; with shards, the rows of a shard also count again when Spark
                 repeats its task after the commit.
             overwrite: Delete the sink's earlier results first.
-            replace: Time buckets to compute again, from the first to the second, which is excluded:
+            replace: Time buckets to recompute, from the first limit up to but excluding the second:
                 each in seconds since 1970, or a datetime with a zone. What the sink has for them is
-                deleted, whatever its metric, in the transaction that stores the results of `df`,
-                and the ledger stays. So give all rows of these buckets, and limits at which a
-                bucket of every metric starts: a day for hours and days. A result for another time
-                bucket is an error. Default: None, the results are added to what is there.
+                deleted, whatever its metric, in the transaction that stores the results of `df`;
+                the ledger stays. So give all rows of these buckets, and limits at which a bucket of
+                every metric starts: a day for hours and days. A result for another time bucket is
+                an error. Default: None, the results are added to what is there.
 
         Returns:
             The summary of the epoch, with `guarantee`: "exactly-once" or "at-least-once", and
@@ -188,10 +188,10 @@ class MetricsWriter:
 
         Raises:
             ConfigError: `df` is not a DataFrame of Spark, lacks a column, or has one of a type that
-                the job does not take; `txn_id` is blank; or `replace` is not an interval, or beside
-                `overwrite`.
+                the job does not take; `txn_id` is blank; or `replace` is not an interval, or is
+                given with `overwrite`.
             SinkError: A stream has written to the sink, and `sinkId` was not given; the sink was
-                written with another number of shards, or by another job; a result is outside of
+                written with another number of shards, or by another job; a result is outside
                 `replace`; or an item was lost.
         """
         if txn_id is not None and not isinstance(txn_id, str):
@@ -305,7 +305,7 @@ class MetricsWriter:
     def _in_spark(
         self, df: "DataFrame", options: SinkOptions, epoch: EpochId | None
     ) -> SqlPartials | None:
-        """Run L1 in Spark SQL; return None if the tasks have to do it, from now on."""
+        """Run L1 in Spark SQL; return None if the tasks have to run it, from now on."""
         job, sink_id = self._job, options.sink_id
         if self._l1 == "spark":
             return collect_partials(df, job, sink_id, epoch)
@@ -342,7 +342,7 @@ def with_columns_read(df: "DataFrame", job: AggregationJob) -> "DataFrame":
     names = df.columns
     if read is None:
         return df
-    # Without any column Spark would not say how many rows there are.
+    # Without any column Spark would not report the number of rows.
     kept = [name for name in names if name in read] or names[:1]
     if kept == names:
         return df
@@ -437,8 +437,8 @@ def query_id_of(df: "DataFrame", checkpoint: str | None) -> str:
 # The epochs that this process writes, so that a second write is not mistaken for a replay.
 #
 # Spark calls the function of foreachBatch once per epoch and run of a query. A replay follows a
-# restart, and has another run, or is in another process. So a second write into one sink within a
-# run has other rows, which the ledger would drop as those of an epoch that it has.
+# restart, so it is in another run or another process. A second write into one sink within a run
+# therefore has other rows, which the ledger would drop as a replay.
 
 
 _RUN_ID = "spark.jobGroup.id"
@@ -446,10 +446,10 @@ _RUN_ID = "spark.jobGroup.id"
 
 
 class EpochPlace(NamedTuple):
-    """What a query writes into.
+    """The sink that a query writes into.
 
     Attributes:
-        store: Its description.
+        store: The description of the store.
         sink_id: The sink.
     """
 
@@ -465,16 +465,16 @@ class _Write(NamedTuple):
 
 _lock = threading.Lock()
 _last: dict[tuple[EpochPlace, str], _Write] = {}
-"""By place and query id, the newest last. Changed and read under the lock."""
+"""The last write of each place and query id, newest last. Accessed under the lock."""
 
 _MOST_WRITES = 10_000
-"""A program that begins one query after the other keeps the newest."""
+"""The most writes to remember, for a program that starts one query after another."""
 
 
 def run_of(df: "DataFrame") -> str:
     """Return a name for the run of the query whose micro-batch this is.
 
-    With Spark Connect, a process of the server makes one run.
+    With Spark Connect, each process of the server counts as one run.
     """
     session = df.sparkSession
     try:
@@ -482,27 +482,26 @@ def run_of(df: "DataFrame") -> str:
         run_id = context.getLocalProperty(_RUN_ID)
     except PySparkException:  # Spark Connect has no context
         return ""
-    # Each run has its own session. The id alone may be a group that the function has set.
+    # Each run has its own session. The id alone may be a job group that the function has set.
     java = context._jvm.System.identityHashCode(session._jsparkSession)  # type: ignore[union-attr]
     return f"{run_id} {java}"
 
 
 @contextmanager
 def written_once(place: EpochPlace, epoch: EpochId, run: str, job: str) -> Iterator[int | None]:
-    """Claim an epoch for the block that writes it; if the block raises, it may be written again.
+    """Claim an epoch for the block that writes it; if it raises, the epoch may be written again.
 
     Args:
-        place: What is written into.
+        place: Where the epoch is written.
         epoch: The epoch.
         run: See `run_of`.
         job: The name of the job that writes.
 
     Returns:
-        The number of the epoch that the run has written before into this place; None if this is the
-        first.
+        The number of the epoch that the run last wrote into this place; None if this is the first.
 
     Raises:
-        SinkError: The run has written this epoch into this place already, or does so concurrently.
+        SinkError: The run has already written this epoch into this place, or is writing it now.
     """
     key, write = (place, epoch.query_id), _Write(run, epoch.batch_id, job)
     with _lock:
@@ -540,7 +539,7 @@ def check_output_mode(df: "DataFrame", query_id: str, sink_id: str) -> None:
     """Check that the epochs of a query do not repeat rows of earlier epochs.
 
     A query without an aggregation may be in mode update, which is then the same as append. Logs a
-    warning if Spark does not say the mode, as with Spark Connect.
+    warning if Spark does not report the mode, as with Spark Connect.
 
     Args:
         df: A micro-batch of the query.

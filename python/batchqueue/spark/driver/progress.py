@@ -59,7 +59,7 @@ _NEWEST = 100
 
 
 class NewEpoch(NamedTuple):
-    """An epoch that was committed, with shards by all of them.
+    """An epoch that was committed; with shards, by all of them.
 
     Attributes:
         batch_id: Its number.
@@ -73,7 +73,7 @@ class NewEpoch(NamedTuple):
 
 
 class EpochWatch:
-    """Finds the epochs of one query that the ledger has got since the last poll.
+    """Finds the epochs of one query that were added to the ledger since the last poll.
 
     It never waits for a writer.
     """

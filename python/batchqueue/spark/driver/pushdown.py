@@ -74,10 +74,10 @@ _NEWEST = "batchqueue newest"
 """Column with the latest time of each group, for the watermark."""
 
 _UNKNOWN_TAGS, _VALUES = "batchqueue unknown tags", "batchqueue values of "
-"""Columns beside the measures: rows with an unknown tag, and the values behind each sum."""
+"""Columns beside the measures: rows with an unknown tag, and the number of values of each sum."""
 
 _NOT_UTF8 = "batchqueue not UTF-8 in "
-"""Columns with the rows whose text in a column is not UTF-8, which tasks refuse to read."""
+"""Prefix of columns that count rows whose text is not UTF-8, which tasks refuse to read."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class SqlPartials:
     Attributes:
         epoch: The micro-batch; None in a batch write.
         tables: The groups of each step of the job, as `Aggregator.result` would return them.
-        summary: Counts; no queue took part.
+        summary: Counts; no queue was involved.
         dead_letters: The bad rows that the job keeps.
         groups: Empty: Spark SQL has merged them.
     """
@@ -175,7 +175,7 @@ def choose_l1(df: "DataFrame", job: AggregationJob, *, in_shards: bool) -> L1Cho
     Args:
         df: The rows, with instants in place of times without a zone.
         job: What to do with them.
-        in_shards: Whether tasks commit. What Spark SQL refuses there cannot go to the tasks of L1.
+        in_shards: Whether tasks commit. Then what Spark SQL refuses cannot fall back to the tasks.
     """
     for why in _reasons_for_tasks(df, job, in_shards=in_shards):
         return L1Choice("tasks", why)
@@ -183,7 +183,7 @@ def choose_l1(df: "DataFrame", job: AggregationJob, *, in_shards: bool) -> L1Cho
 
 
 def _reasons_for_tasks(df: "DataFrame", job: AggregationJob, *, in_shards: bool) -> Iterator[str]:
-    """Yield what Spark SQL has not, or might have with other results."""
+    """Yield what Spark SQL lacks, or might compute with other results."""
     try:
         steps = pushdown_steps(job)
         for window in (step.aggregation.window for step in steps):
@@ -243,7 +243,7 @@ def collect_partials(
     Raises:
         ConfigError: See `pushdown_steps`.
         SinkError: A row has a tag that its step does not name, or a key that the store cannot hold,
-            and the job says that it fails; or a sum does not fit 64 bits.
+            and the job's rule is to fail; or a sum does not fit 64 bits.
         ArithmeticException: A sum does not fit 64 bits, Spark is in ANSI mode, and `names_overflow`
             is not set; with pyspark 3.5 a Py4JJavaError.
     """
@@ -317,14 +317,14 @@ def plan_groups(
 ) -> list["DataFrame"]:
     """Plan each step as a `groupBy` with its keys, window, measures, and columns for the checks.
 
-    Unless rows fail, the first step also has the bad rows, as groups without keys.
+    Unless bad rows fail, the first step also has them, as groups without keys.
 
     Args:
         df: The rows.
         job: What to do with them.
         sink_id: The sink.
-        names_overflow: Whether the error of a sum that does not fit 64 bits names it in ANSI mode,
-            too, which costs time for each row. Default: False, it is Spark's.
+        names_overflow: Whether the error of a sum that does not fit 64 bits names the sum even in
+            ANSI mode, which costs time for each row. Default: False, the error is Spark's.
     """
     steps = pushdown_steps(job)
     sets_apart = job.on_bad_row != "fail"
@@ -427,7 +427,7 @@ def _has_tag(fn: Any, df: "DataFrame", column: str, tags: Sequence[str]) -> "Col
 
 
 def _count_of_rows(fn: Any, aggregation: Aggregation) -> "Column":
-    """Count rows by what is counted anyway, and nulls: another count would cost time for each row.
+    """Count rows as the values of a sum plus its nulls: another count would cost time per row.
 
     `count_if` would cost as much, since it adds a 0 for the others.
     """
@@ -480,7 +480,7 @@ def _in_sql(fn: Any, measure: Measure, df: "DataFrame", sql: Mapping[type, Any])
 
 
 def _distinct(fn: Any, measure: DistinctSketch, df: "DataFrame") -> "Column":
-    """Return a sketch of DataSketches; of values that Spark's function takes in another type."""
+    """Return a sketch of DataSketches, of values converted to what Spark's function takes."""
     column = fn.col(quoted(measure.column))
     sql = _COUNTED.get(_type_name(df, measure.column) or "")
     values = column if sql is None else fn.expr(sql.format(quoted(measure.column)))
@@ -539,7 +539,7 @@ _SQL: dict[type, Callable[[Any, Any], "Column"]] = {
 
 
 def _checked(table: pa.Table, step: ArrowAggregation, limits: TextLimits) -> tuple[pa.Table, int]:
-    """Reject what the tasks would reject, and return groups as they do, and the rows left out."""
+    """Reject what tasks would reject; return groups as tasks would, and the rows left out."""
     unknown_tags = (
         sum(table.column(_UNKNOWN_TAGS).to_pylist()) if _UNKNOWN_TAGS in table.column_names else 0
     )
@@ -685,10 +685,10 @@ def _start(window: Window, micros: str, width: int, offset: int) -> str:
     return f"IF({ahead(long_before)} = {now}, {regular}, {around_a_change})"
 
 
-# Bad rows in Spark SQL: which they are, and how their groups become counts and dead letters.
+# Bad rows in Spark SQL: how they are found, and their groups become counts and dead letters.
 #
-# The conditions are those of `task/bad_rows.py` and of the tags. Each bad row has a text in
-# another column, by which the first step groups, so that there is no second pass over the rows.
+# The conditions are those of `task/bad_rows.py` and of the tags. Each bad row has its error in an
+# extra column, by which the first step groups, so there is no second pass over the rows.
 
 
 _compute: Any = pyarrow.compute  # its type hints lack functions
@@ -721,8 +721,8 @@ def with_errors(
 def _distinct_columns(df: "DataFrame") -> tuple["DataFrame", list[str]]:
     """Return rows whose column names differ, and the names that they had before.
 
-    Of columns with one name, which the job cannot read, the last keeps it, as in a dead letter of a
-    task.
+    Of columns that share a name, which the job cannot read, the last keeps it, as in a dead letter
+    of a task.
     """
     is_exact = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     last = {name if is_exact else name.lower(): place for place, name in enumerate(df.columns)}
@@ -804,7 +804,7 @@ def _bytes_in_entity(column: str, *, is_alone: bool) -> str:
     length = f"coalesce(octet_length({column}), 0)"
     if is_alone:
         return length
-    # The separator and the escape have another character before them.
+    # The separator and the escape are each preceded by an extra character.
     plain = f"coalesce(octet_length(translate({column}, concat('|', char(92)), '')), 0)"
     return f"2 * {length} - {plain}"
 
@@ -818,9 +818,9 @@ class SqlBadRows:
     """The bad rows among the groups of a table.
 
     Attributes:
-        count: How many rows.
+        count: Number of rows.
         first_error: What was wrong with one of them; None if there is none.
-        kept: Those that the job keeps.
+        kept: The bad rows that the job keeps.
     """
 
     count: int = 0
@@ -833,10 +833,10 @@ def without_bad_rows(table: pa.Table, job: AggregationJob) -> tuple[pa.Table, Sq
 
     Args:
         table: The groups of a step, whole or in pieces.
-        job: With the rule for bad rows.
+        job: The job, with its rule for bad rows.
 
     Raises:
-        SinkError: There are more bad rows than the job keeps, or no others of many.
+        SinkError: There are more bad rows than the job keeps, or many rows, all of them bad.
     """
     if ERROR not in table.column_names:
         return table, SqlBadRows()
@@ -866,10 +866,10 @@ def check_bad_rows(parts: Iterable[AttemptSummary], job: AggregationJob) -> None
 
     Args:
         parts: The counts of the epoch.
-        job: With the rule for bad rows.
+        job: The job, with its rule for bad rows.
 
     Raises:
-        SinkError: There are more than the job keeps; or many, and no others, if it drops them.
+        SinkError: There are more than the job keeps; or, if it drops them, many and no good rows.
     """
     rows, bad_rows, first = 0, 0, None
     for part in parts:

@@ -198,7 +198,7 @@ def _limit(options: Mapping[str, str], name: str) -> int | datetime | None:
 
 
 class SinkReader(DataSourceReader):
-    """Reads a sink, or those of its shards, each as of one commit: a task for each part."""
+    """Reads a sink, or its shards, each as of one commit, with a task for each part."""
 
     def __init__(self, options: ReadOptions, tasks: int) -> None:
         """Make the reader.

@@ -1,6 +1,6 @@
 """`register`: the job as a data source for reads, writes and streams.
 
-It can be imported with every pyspark, so that it can say which one it needs; `format` cannot.
+It can be imported with any pyspark, so it can name the version that it needs; `format` cannot.
 """
 
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
       refused if a stream has written to that sink.
     - `onNewQuery` (stream): `append` or `replace`: what to do when a query with a new checkpoint
       meets a sink that has data; `append:` and the id of a query accepts that one only. Without it
-      the query fails, and the message has its id.
+      the query fails, and the message names its id.
     - `txnId` (batch): a write whose txnId was committed before is skipped. Without it a batch write
       is at-least-once.
     - `onJobChange`: `accept`: continue when the job's metrics or aggregations differ from those of
@@ -29,8 +29,8 @@ def register(spark: "SparkSession", job: AggregationJob) -> str:
       columns have changed is never accepted: what is stored could not be merged with it.
     - `onMissingEpochs` (stream): `accept`: continue when the store lacks epochs that the checkpoint
       has. Without it the query fails.
-    - `onChangedEpoch` (stream): `skip`: leave out the rows of an epoch that the store has with
-      another number of rows, or with others. Without it the query fails.
+    - `onChangedEpoch` (stream): `skip`: leave out the rows of a replayed epoch if their number, or
+      the rows, differ from what the store recorded. Without it the query fails.
     - `maxCommitBytes`: largest size of the partial aggregates of one epoch, in bytes; default
       67108864 (64 MiB). A task checks its own partials, the commit the sum.
 

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 _PARTIALS = (
     "shard int, shuffle_key int, message binary, rows long, bad_rows long, bad_row_error string"
 )
-"""A message for a shard; and what Spark SQL counted for all shards, which each checks before it
-commits."""
+"""A message for a shard; and what Spark SQL counted for all shards, which each shard checks before
+it commits."""
 
 _RESULTS = "shard int, summary string"
 
@@ -86,7 +86,7 @@ class ShardedWrite:
             wrote: Number of the epoch that the same run of the query wrote last, if it is known.
 
         Returns:
-            The summary of each shard if all of them have this batch write already, or None.
+            The summary of each shard if all of them already have this batch write, else None.
 
         Raises:
             SinkError: The sink was written with another number of shards, or by another job; or as
@@ -183,9 +183,9 @@ class ShardedWrite:
     ) -> pa.RecordBatch:
         by_shard: dict[int, list[Metrics]] = {shard: [] for shard in range(len(self.shuffle_keys))}
         # Shard 0 takes the summary of the attempt. Each learns the newest time, for the watermark,
-        # and what all rows contained, so that it recognizes a replay though others failed.
+        # and what all rows contained, so that it recognizes a replay even if others failed.
         others = AttemptSummary(newest=summary.newest, contents=summary.contents)
-        # Here, before any shard is committed.
+        # Checked here, before any shard is committed.
         for partial in within(partials, self.options.replaced):
             by_shard[shard_of(partial, len(self.shuffle_keys))].append(partial)
         messages = [

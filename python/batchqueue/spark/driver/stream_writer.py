@@ -24,8 +24,8 @@ from batchqueue.spark.task.message import current_epoch
 class RefusedBeforeTasksError(SinkError, pickle.PickleError):
     """The store, or what its ledger shows, refuses a query before its tasks run.
 
-    It is a `PickleError` because pyspark, which pickles the writer then, passes on no other error
-    as it is.
+    It is a `PickleError` because pyspark, which pickles the writer at that point, passes on no
+    other error unchanged.
     """
 
 
@@ -43,7 +43,7 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
         What the ledger can refuse without knowing the query is refused here, too.
 
         The constructor is the wrong place. Spark makes another writer for `commit` and another for
-        `abort`; if that one raised, Spark would report "Writing job failed" instead of the reason
+        `abort`; if the latter raised, Spark would report "Writing job failed" instead of the reason
         why the commit failed.
         """
         try:
