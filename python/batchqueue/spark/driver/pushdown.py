@@ -836,7 +836,7 @@ def without_bad_rows(table: pa.Table, job: AggregationJob) -> tuple[pa.Table, Sq
         job: The job, with its rule for bad rows.
 
     Raises:
-        SinkError: There are more bad rows than the job keeps, or many rows, all of them bad.
+        SinkError: There are more bad rows than the job keeps.
     """
     if ERROR not in table.column_names:
         return table, SqlBadRows()
