@@ -1,4 +1,4 @@
-"""`StoreBase`: what the stores here share besides reading, which needs their transactions."""
+"""`StoreBase`: deletion, final buckets, changed keys and unreadable rows, alike in all stores."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Changed(NamedTuple):
-    """What one epoch, or one batch write, has changed.
+    """The keys that one epoch, or one batch write, changed.
 
     Attributes:
-        position: Where its lists are: seconds since 1970, larger than that of the one before.
-        keys: By the name of a metric, entity and time bucket of each key, in order.
+        position: The position of the write: seconds since 1970, larger than the previous position.
+        keys: By metric name, the entity and time bucket of each key, in order.
     """
 
     position: int
@@ -36,12 +36,12 @@ class Changed(NamedTuple):
 
 
 class ChangedKeys(Metrics):
-    """The keys of a metric that one epoch, or one batch write, has changed.
+    """The keys of a metric that one epoch, or one batch write, changed.
 
     A Spark job with `changed_keys=True` writes them under the name "changed_keys" into its sink, in
-    the transaction of the epoch. The entity is the name of the metric. The time bucket is when the
-    epoch was committed, and at least a second later than that of the epoch before: its position,
-    by which `changed_keys` of a store returns them.
+    the transaction of the epoch. The entity is the name of the metric. The time bucket is the
+    position of the epoch, by which `changed` of a store returns the keys: its commit time, at least
+    a second after the previous position.
 
     Example:
         >>> from batchqueue.outputs import SqliteStore
@@ -60,12 +60,12 @@ class ChangedKeys(Metrics):
     multi_row = True
 
     def __init__(self, entity: str, time_bucket: int, keys: Iterable[tuple[str, int]]) -> None:
-        """Name the keys.
+        """Start with the given keys.
 
         Args:
             entity: The name of the metric.
-            time_bucket: When they were committed, in whole seconds since 1970, UTC.
-            keys: Entity and time bucket of each.
+            time_bucket: The position of the epoch, in whole seconds since 1970, UTC.
+            keys: Entity and time bucket of each key.
         """
         self.key = (entity, time_bucket)
         self._keys = set(keys)
@@ -76,7 +76,7 @@ class ChangedKeys(Metrics):
         return sorted(self._keys)
 
     def combine(self, other: Self) -> None:
-        """Take the keys of `other` into this one."""
+        """Add the keys of `other` to this one."""
         self._keys |= other._keys
 
     def to_rows(self) -> list[Row]:
@@ -93,8 +93,9 @@ class StoreBase(MetricsReader):
     """A store with transactions.
 
     Attributes:
-        holds_nul: Whether texts may have the character NUL.
-        most_name_bytes: Bytes that sink, metric and entity may have together; None without a limit.
+        holds_nul: Whether texts may contain the character NUL.
+        most_name_bytes: The most bytes that sink, metric and entity may have together; None without
+            a limit.
     """
 
     holds_nul: ClassVar[bool] = True
@@ -106,13 +107,13 @@ class StoreBase(MetricsReader):
 
     @abstractmethod
     def summaries(self, sink_id: str = "default", newest: int | None = None) -> list[Epoch]:
-        """Return the summaries that are kept for a sink, in the order of recording."""
+        """Return the summaries kept for a sink, in the order of recording."""
 
     def check_storable(self, item: Metrics, sink_id: str) -> None:
         """Check that a partial could be stored for a sink as it is, without connecting.
 
         Raises:
-            StoreError: Its key or a value is one that the store does not hold.
+            StoreError: The store cannot hold its key or one of its values.
         """
         check_storable(item)
 
@@ -120,16 +121,16 @@ class StoreBase(MetricsReader):
         """Return the time bucket before which all buckets of a sink are final.
 
         A Spark job with a watermark marks buckets as final in the transaction of an epoch. The mark
-        never goes back, unless the results of the sink are replaced, or its windows become wider.
-        So an exporter that keeps the mark of its last run, and reads `since` that mark and `before`
-        the present one, takes each bucket once.
+        moves back only if the results of the sink are replaced, or its windows become wider. So an
+        exporter that saves the mark of each run, and reads `since` the saved mark and `before` the
+        current one, reads each bucket once.
 
         Args:
-            sink_id: The sink; with shards, that of a shard.
+            sink_id: The sink; for a sharded sink, the id of one shard.
 
         Returns:
-            The first bucket that is not final, in seconds since 1970; -2^63 if none are, so that
-            nothing is before it.
+            The first bucket that is not final, in seconds since 1970; -2^63 if no bucket is final,
+            so that nothing precedes it.
 
         Raises:
             StoreError: There is no such store, it cannot be read, or the sink has shards, each with
@@ -142,17 +143,17 @@ class StoreBase(MetricsReader):
         return FIRST_BUCKET if found is None else found
 
     def changed(self, sink_id: str = "default", *, after: int = 0) -> list[Changed]:
-        """Return what epochs have changed, of Spark jobs with `changed_keys=True`.
+        """Return the keys that epochs of Spark jobs with `changed_keys=True` changed.
 
-        An exporter keeps the position of the last one that it has exported, and asks for those
-        after it. So it meets each epoch once, and reads the results of its keys as they are now.
+        An exporter saves the position of the last epoch that it exported, and asks for later
+        epochs. So it sees each epoch once, and reads the current results of its keys.
 
         Args:
-            sink_id: The sink; with shards, that of a shard.
-            after: Only epochs behind this position; 0 by default, for all that are kept.
+            sink_id: The sink; for a sharded sink, the id of one shard.
+            after: Return only epochs after this position; 0 by default, for all that are kept.
 
         Returns:
-            A `Changed` for each epoch that has changed something, in their order.
+            A `Changed` for each epoch that changed something, ordered by position.
 
         Raises:
             StoreError: There is no such store, it cannot be read, or the sink has shards, each with
@@ -182,16 +183,17 @@ class StoreBase(MetricsReader):
     ) -> int:
         """Delete the metrics of a sink in a range of time buckets, in one transaction.
 
-        The ledger stays, so that no epoch is applied again. Rows that arrive for such a bucket
-        afterwards make a new partial, which counts them only.
+        The ledger stays, so that no epoch is applied again. Rows that arrive later for a deleted
+        bucket make a new partial, which counts only them.
 
         Args:
             before: The first time bucket that stays: seconds since 1970, or a datetime with a zone.
-            since: The first time bucket that is deleted, likewise; `None` for all before `before`.
+            since: The first time bucket to delete, in the same form; `None` for all before
+                `before`.
             sink_id: The sink that wrote them.
 
         Returns:
-            The number of rows that were deleted: one for each partial, or several for kinds such as
+            The number of deleted rows: one for each partial, or several for kinds such as
             `Ranking`.
 
         Raises:
@@ -210,7 +212,7 @@ class TableStore(StoreBase):
 
     @abstractmethod
     def tables(self, selection: Selection) -> Iterable["pa.Table"]:
-        """Return the rows of a selection as of one commit, in order; those of a part in any."""
+        """Return the rows of a selection as of one commit, in order; a part's rows in any order."""
 
     def batches(self, selection: Selection) -> Iterator["pa.RecordBatch"]:
         """Yield the rows of a selection as record batches, as of one commit."""
@@ -227,8 +229,8 @@ class BadRow(NamedTuple):
     """A row that could not be read.
 
     Attributes:
-        row_json: Its columns as a JSON object. What JSON does not have is there as text.
-        error: Class and message of what was raised.
+        row_json: Its columns as a JSON object, with values that JSON lacks as text.
+        error: Class and message of the exception.
     """
 
     row_json: str
@@ -236,11 +238,11 @@ class BadRow(NamedTuple):
 
 
 class BadRows(Metrics):
-    """The rows that a job could not read, of one kind of error and one second.
+    """The rows that a job could not read, for one class of error and one second.
 
     A Spark job with `on_bad_row=DeadLetters()` writes them under the name "bad_rows" into its
     sink. The entity is the class of the error, such as "ValueError", and the time bucket is the
-    second in which the task began, because the row has no time that could be trusted.
+    second in which the task began, because the row's own time cannot be trusted.
 
     Example:
         >>> from batchqueue.outputs import SqliteStore
@@ -273,15 +275,15 @@ class BadRows(Metrics):
 
     @property
     def rows(self) -> list[BadRow]:
-        """The rows, in the order of their text; equal rows are there as often as they occurred."""
+        """The rows, sorted by their text; equal rows repeat as often as they occurred."""
         return sorted(self._rows)
 
     def combine(self, other: Self) -> None:
-        """Take the rows of `other` into this one."""
+        """Add the rows of `other` to this one."""
         self._rows.extend(other._rows)
 
     def to_rows(self) -> list[Row]:
-        """Return a row of value columns for each row."""
+        """Return a row of value columns for each bad row."""
         return list(self.rows)
 
     @classmethod

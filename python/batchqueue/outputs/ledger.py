@@ -1,16 +1,16 @@
-"""What a sink has once: the protocol in which groups, pipelines and Spark write to a store.
+"""Writes that count once: the protocol by which groups, pipelines and Spark write to a sink.
 
-A write is a batch of a group, a cut of a pipeline, or an epoch of Spark. `write_once` makes all of
-its steps in one transaction, so that a store has either all of them or none:
+A write is a batch of a group, a cut of a pipeline, or an epoch of Spark. `write_once` takes its
+steps in one transaction, so that a store has either all of them or none:
 
-1. Another owner is refused. The description of the sink says whose it is.
-2. The mark of the write is compared: what the store has already is left out.
-3. What is left is merged with what is stored.
-4. The mark is raised, with a summary if the ledger keeps one.
+1. Refuse another owner. The description of the sink says who owns it.
+2. Compare the mark of the write, and leave out what the store already has.
+3. Merge what is left with what is stored.
+4. Raise the mark, and add a summary if the ledger keeps one.
 
-The store keeps one description for each sink. That of a Spark job is its fingerprint. Others have
-their `kind`, such as "group", the fields that name the owner, and `metrics`: the table, columns and
-limit of each metric by its name.
+The store keeps one description for each sink. A Spark job describes its sink by its fingerprint.
+Other descriptions have a `kind`, such as "group", the fields that name the owner, and `metrics`:
+the table, columns and limit of each metric, by name.
 """
 
 import json
@@ -40,22 +40,22 @@ def write_once(
     merge: Callable[[StoreTransaction, W], Summary | None],
     marked: bool = True,
 ) -> Summary | None:
-    """Write to a sink what its ledger does not have.
+    """Write to a sink what its ledger does not have yet.
 
     Args:
         store: Where to write.
         sink_id: The sink.
         mark: The query id of the mark.
-        number: What the mark is raised to.
-        unstored: Gets the transaction and the mark as it is, None if there is none. It refuses what
-            may not be written, by raising, and returns what is not stored yet; None if nothing is
-            left, and the mark stays.
-        merge: Gets the transaction and what is not stored, merges it with what is, and returns the
-            summary that the ledger keeps; None if it keeps none.
+        number: The new value of the mark.
+        unstored: Takes the transaction and the current mark, None without a mark. Raises to refuse
+            the write; else returns what is not stored yet, or None if nothing is left: then the
+            mark stays.
+        merge: Takes the transaction and what is not stored yet, merges it into the store, and
+            returns the summary for the ledger, or None for no summary.
         marked: See `StoreTransaction.record`. Default: True.
 
     Returns:
-        The summary; None without one, or if nothing was left.
+        The summary; None if there is no summary, or nothing was left to write.
     """
     with store.transaction(sink_id) as transaction:
         left = unstored(transaction, transaction.last_batch(mark))
@@ -71,12 +71,12 @@ def write_once(
 
 @dataclass(frozen=True)
 class OwnedSink:
-    """A sink of one group or pipeline; one of a Spark job has other guards.
+    """A sink that belongs to one group or pipeline; Spark jobs guard their sinks differently.
 
     Attributes:
-        store: Where it is.
-        sink_id: Its id.
-        owner: Its `kind`, and the fields that name the owner among those of its kind.
+        store: The store of the sink.
+        sink_id: The id of the sink.
+        owner: The owner's `kind`, and the fields that distinguish it from others of that kind.
     """
 
     store: MetricsStore
@@ -90,17 +90,17 @@ class OwnedSink:
         unstored: Callable[[StoreTransaction, int | None], Sequence[Metrics] | None],
         **notes: Any,
     ) -> None:
-        """Merge partials that the sink does not have.
+        """Merge partials that the sink does not have yet.
 
         Args:
-            mark: See `write_once`, as are `number` and `unstored`, which returns partials.
-            number: What the mark is raised to.
-            unstored: Returns what is not stored yet.
+            mark: The query id of the mark.
+            number: The new value of the mark.
+            unstored: Returns the partials that are not stored yet, as in the function `write_once`.
             notes: Further fields of the description.
 
         Raises:
-            ConfigError: Another owner has written to the sink, or a metric has another table, other
-                columns or another limit than before.
+            ConfigError: Another owner has written to the sink, or the table, the columns, the limit
+                or the accuracy of a metric has changed.
         """
 
         def admitted(
@@ -123,10 +123,10 @@ class OwnedSink:
         write_once(self.store, self.sink_id, mark, number, unstored=admitted, merge=merge)
 
     def description(self, transaction: StoreTransaction) -> Mapping[str, Any] | None:
-        """Return the description of the sink; None if it is new.
+        """Return the description of the sink; None if the sink is new.
 
         Raises:
-            ConfigError: Another owner has written to it.
+            ConfigError: Another owner has written to the sink.
         """
         found = transaction.description()
         if found is None and not transaction.known_queries():
@@ -142,7 +142,7 @@ class OwnedSink:
     def _described(
         self, description: Mapping[str, Any] | None, partials: Iterable[Metrics]
     ) -> dict[str, Any]:
-        """Return the description of the sink with the metrics of partials."""
+        """Return the description of the sink, extended by the metrics of partials."""
         known = {} if description is None else description["metrics"]
         now = {each.name: layout_of(each) for each in {type(partial) for partial in partials}}
         for name, layout in sorted(now.items()):
@@ -170,13 +170,13 @@ def owner_text(
     description: Mapping[str, Any] | None,
     other: str = "another kind of job, such as a Spark query",
 ) -> str:
-    """Name the owner that a description is about; `other` if its kind is not known."""
+    """Return the owner in a description as text; `other` if its kind is not known."""
     pattern = None if description is None else _KINDS.get(str(description.get("kind")))
     return other if description is None or pattern is None else pattern.format(**description)
 
 
 def layout_of(metric: type[Metrics]) -> dict[str, Any]:
-    """Return what a description says of a metric type."""
+    """Return the layout of a metric type for a description."""
     accuracy = getattr(metric, "accuracy", None)
     return {
         "table": metric.table,
@@ -187,29 +187,29 @@ def layout_of(metric: type[Metrics]) -> dict[str, Any]:
 
 
 def layout_text(layout: Mapping[str, Any]) -> str:
-    """Return what `layout_of` returned as a message shows it."""
+    """Return a layout from `layout_of` as text for a message."""
     columns = ", ".join(f"{name} {kind}" for name, kind in layout["columns"].items())
     limit = "" if layout["limit"] is None else f", limit {layout['limit']}"
     accuracy = f", accuracy {layout['accuracy']}" if "accuracy" in layout else ""
     return f"{layout['table']} ({columns}{limit}{accuracy})"
 
 
-# The ledger of a sink in a database: the same statements, whichever it is.
+# The ledger of a sink in a database, with the same statements for all databases.
 
 
 _ALL = 2**63 - 1
 
 
 class SqlLedger(StoreTransaction):
-    """A `StoreTransaction` whose marks, summaries and description are in tables of a database."""
+    """A `StoreTransaction` whose marks, summaries and description are in database tables."""
 
     def __init__(self, sink_id: str, kept_summaries: int, schema: str = "") -> None:
         """Make the ledger of a sink.
 
         Args:
             sink_id: The sink whose rows to read and write.
-            kept_summaries: Summaries to keep for the sink.
-            schema: What the names of tables begin with.
+            kept_summaries: Number of summaries to keep for the sink.
+            schema: Prefix of the table names.
         """
         self._sink_id = sink_id
         self._kept_summaries = kept_summaries
@@ -219,7 +219,7 @@ class SqlLedger(StoreTransaction):
 
     @abstractmethod
     def _ran(self, sql: str, *values: object) -> AbstractContextManager[Any]:
-        """Run a statement, with `?` in the place of each value, and give its cursor."""
+        """Run a statement, with `?` in place of each value, and yield its cursor."""
 
     def raise_mark(self, query_id: str, batch_id: int) -> None:
         """Set the mark of a query."""
@@ -231,7 +231,7 @@ class SqlLedger(StoreTransaction):
             pass
 
     def add_summary(self, query_id: str, batch_id: int, summary: str) -> None:
-        """Keep the summary of an epoch, and delete the oldest if there are too many."""
+        """Store the summary of an epoch, and delete the oldest if there are too many."""
         add = f"INSERT INTO {self._epochs} (sink, query_id, batch_id, summary) VALUES (?, ?, ?, ?)"
         forget = (
             f"DELETE FROM {self._epochs} WHERE sink = ? AND seq <= (SELECT seq FROM {self._epochs} "
@@ -288,12 +288,12 @@ class SqlLedger(StoreTransaction):
 def report_ledgers(
     report: StoreReport, rows: Callable[[str], Iterable[Sequence[Any]]], schema: str = ""
 ) -> None:
-    """Add what the ledgers of all sinks have, and what is wrong with them.
+    """Add the ledgers of all sinks, and their problems, to a report.
 
     Args:
-        report: Gets it.
-        rows: Runs a statement, and returns the rows.
-        schema: What the names of tables begin with.
+        report: The report.
+        rows: Runs a statement and returns its rows.
+        schema: Prefix of the table names.
     """
     epochs = f"{schema}batchqueue_epochs"
     marks = rows(f"SELECT sink, query_id, batch_id FROM {schema}batchqueue_marks")
@@ -308,5 +308,5 @@ def report_ledgers(
 
 
 def _from_json(content: Any) -> Any:
-    """Return the content of a column; some databases return that of JSON as text."""
+    """Return the content of a JSON column, which some databases return as text."""
     return json.loads(content) if isinstance(content, str) else content

@@ -36,17 +36,18 @@ _Changes = dict[PartialKey, _Rows]
 
 
 class LedgerState(Protocol):
-    """What a store keeps of a ledger, beside the summaries."""
+    """The marks and the description in a ledger, which a store keeps beside the summaries."""
 
     marks: dict[str, int]
     description: dict[str, Any] | None
 
 
 class PartitionedTransaction(StoreTransaction):
-    """Keeps its changes in memory, over the stored rows of the partitions that it touches.
+    """A transaction that keeps its changes in memory, on top of the stored rows that it touches.
 
-    A *partition* has the rows of a table whose time buckets begin in the same `partition_s`
-    seconds, and is named by the first of them. A subclass reads and replaces partitions.
+    A *partition* has the rows of a table whose time buckets start in the same `partition_s`
+    seconds, and is identified by the first of these seconds. A subclass reads and replaces
+    partitions.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class PartitionedTransaction(StoreTransaction):
         """Make a transaction without changes.
 
         Args:
-            partition_s: Seconds of time buckets in a partition.
+            partition_s: Seconds of time buckets that a partition covers.
             errors: Turns the errors of files and of Arrow into `StoreError`.
         """
         self.partition_s = partition_s
@@ -70,7 +71,7 @@ class PartitionedTransaction(StoreTransaction):
 
     @abstractmethod
     def _partitions(self, reached: range) -> Collection[tuple[Layout, int]]:
-        """Return the stored partitions that begin in a range of seconds."""
+        """Return the stored partitions that start in a range of seconds."""
 
     @abstractmethod
     def _stored(self, layout: Layout, start: int) -> pa.Table | None:
@@ -78,7 +79,7 @@ class PartitionedTransaction(StoreTransaction):
 
     @abstractmethod
     def _drop(self, layout: Layout, start: int) -> int:
-        """Leave a stored partition out of what is committed; return the number of its rows."""
+        """Leave a stored partition out of the commit; return the number of its rows."""
 
     def load(self, metric_type: type[M], keys: Iterable[tuple[str, int]]) -> list[M]:
         """Return the stored partials of the given keys."""
@@ -115,7 +116,7 @@ class PartitionedTransaction(StoreTransaction):
                 self._changed = True
 
     def save_rows(self, metric_type: type[Metrics], rows: Sequence[Row]) -> None:
-        """Store partials that come as rows under keys that the store does not have."""
+        """Store partials given as rows, under keys that the store does not have."""
         with self._step():
             name = metric_type.name
             table = self._changes.setdefault(table_layout(metric_type), {})
@@ -172,7 +173,8 @@ class PartitionedTransaction(StoreTransaction):
     def _delete_stored(
         self, layout: Layout, start: int, buckets: range, keep: Collection[type[Metrics]]
     ) -> int:
-        """Delete what a partition has, apart from partials that this transaction has replaced."""
+        """Delete stored rows of a partition, except of partials that this transaction has
+        replaced."""
         changes = self._changes.get(layout, {}).get(start, {})
         last = start + self.partition_s - 1
         kept = _names_in(layout, keep)
@@ -187,7 +189,7 @@ class PartitionedTransaction(StoreTransaction):
         return len(deleted)
 
     def _changed_partitions(self) -> Iterator[tuple[Layout, int, pa.Table]]:
-        """Yield the partitions with changes, and the rows that each has from now on, in order."""
+        """Yield each partition with changes and its new rows, which are in order."""
         for layout, partitions in self._changes.items():
             for start, changes in partitions.items():
                 changed = (row for key_rows in changes.values() for row in key_rows)
@@ -207,13 +209,13 @@ class PartitionedTransaction(StoreTransaction):
 
 
 def in_order(rows: pa.Table, layout: Layout) -> pa.Table:
-    """Return rows in the order of their keys."""
+    """Return rows sorted by their keys."""
     keys = (name for name in layout.key_columns if name in rows.column_names)
     return rows.sort_by([(name, "ascending") for name in keys])
 
 
 def _names_in(layout: Layout, metrics: Collection[type[Metrics]]) -> set[str]:
-    """Return the names of those metrics that are in a table."""
+    """Return the names of the given metrics that are in a table."""
     return {metric.name for metric in metrics if table_layout(metric).table == layout.table}
 
 
@@ -226,12 +228,12 @@ def _keys_in(stored: pa.Table, buckets: range) -> list[PartialKey]:
 
 
 def _without_rows_of(stored: pa.Table, keys: Iterable[PartialKey]) -> pa.Table:
-    """Return the stored rows without the rows of the given keys, in no order."""
+    """Return the stored rows except those of the given keys, unordered."""
     return _joined(stored, keys, "left anti")
 
 
 def _rows_of(stored: pa.Table, keys: Iterable[PartialKey]) -> pa.Table:
-    """Return the stored rows of the given keys, in no order."""
+    """Return the stored rows of the given keys, unordered."""
     return _joined(stored, keys, "inner")
 
 

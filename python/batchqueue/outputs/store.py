@@ -26,15 +26,15 @@ class StoreError(BatchQueueError):
 class StoreUnavailableError(StoreError):
     """The store is busy, down or out of reach: retrying the transaction later may succeed.
 
-    A full disk is not such an error: it stays full until there is room again.
+    A full disk is not such an error, because waiting does not make room.
     """
 
 
 FIRST_BUCKET = -(2**63)
-"""The first time bucket that there can be."""
+"""The smallest possible time bucket."""
 
 UNMARKED = "unmarked"
-"""The query id of the mark that stands for all epochs which were recorded without a mark."""
+"""The query id of the mark that stands for all epochs recorded without a mark."""
 
 
 class Epoch(NamedTuple):
@@ -48,18 +48,18 @@ class Epoch(NamedTuple):
 class StoreTransaction(ABC):
     """An open transaction of a sink. It reads and changes only what this sink wrote.
 
-    The *ledger* has a high-water mark per query, the largest batch id that was applied, for as long
+    The *ledger* has a high-water mark per query, the largest applied batch id, which stays as long
     as the sink has data; and the summaries of the newest epochs.
 
     Any thread may use the transaction, one at a time. After an error in one of its methods it
-    cannot be committed, even if the error was caught: half of a batch may be written.
+    cannot be committed, even if the error was caught: a batch may be half written.
     """
 
     failure: BaseException | None = None
-    """The first error of a method; `None` if there was no error."""
+    """The first error that a method raised; `None` if there was no error."""
 
     rows_at_once: ClassVar[int] = 10_000
-    """How many rows `merge_rows` looks up together."""
+    """The number of rows that `merge_rows` looks up together."""
 
     @abstractmethod
     def load(self, metric_type: type[M], keys: Iterable[tuple[str, int]]) -> list[M]:
@@ -69,7 +69,7 @@ class StoreTransaction(ABC):
     def save(self, metrics: Sequence[Metrics]) -> None:
         """Store partials, replacing those of the same type and key.
 
-        The last of several partials with equal keys counts.
+        Of several partials with equal keys, the last counts.
         """
 
     def merge(self, metrics: Iterable[Metrics]) -> None:
@@ -82,13 +82,13 @@ class StoreTransaction(ABC):
             self.save(merged.drain())
 
     def merge_rows(self, metric_type: type[Metrics], rows: Sequence[Row]) -> None:
-        """Combine partials that come as rows with what is stored, as `merge` does with objects.
+        """Combine partials given as rows with what is stored, as `merge` does with objects.
 
-        Those with new keys go to `save_rows`, the others become objects.
+        Rows with new keys go to `save_rows`, the others become objects.
 
         Args:
-            metric_type: A metric whose partials have one row each, stored as it is: `to_rows`
-                returns what `from_rows` got.
+            metric_type: A metric whose partials have one row each, which is stored unchanged:
+                `to_rows` returns what `from_rows` took.
             rows: The partials, with the columns of `MetricsReader.read_table` and values of their
                 types.
         """
@@ -120,7 +120,7 @@ class StoreTransaction(ABC):
         return True
 
     def save_rows(self, metric_type: type[Metrics], rows: Sequence[Row]) -> None:
-        """Store partials that come as rows, as those of `merge_rows`, under keys new to the store.
+        """Store partials given as rows, as for `merge_rows`, under keys that are new to the store.
 
         By default `save` stores them as objects.
         """
@@ -134,14 +134,15 @@ class StoreTransaction(ABC):
     def record(
         self, query_id: str, batch_id: int, summary: Mapping[str, Any], *, marked: bool = True
     ) -> None:
-        """Enter an epoch: raise the mark of its query to `batch_id`, and keep the summary.
+        """Record an epoch: raise the mark of its query to `batch_id`, and keep the summary.
 
         Args:
             query_id: The query of the epoch.
             batch_id: Its number, above the mark of the query.
-            summary: What JSON can represent. Only the newest summaries of a sink are kept.
+            summary: A mapping that JSON can represent. Only the newest summaries of a sink are
+                kept.
             marked: False for an epoch whose query id never occurs again: its query gets no mark,
-                but `known_queries` has `UNMARKED` from then on. True by default.
+                but `known_queries` includes `UNMARKED` from then on. True by default.
 
         Raises:
             StoreError: The mark is not below `batch_id`, or JSON cannot represent the summary.
@@ -159,7 +160,7 @@ class StoreTransaction(ABC):
 
     @abstractmethod
     def raise_mark(self, query_id: str, batch_id: int) -> None:
-        """Set the mark of a query, after the caller has compared it with that of `last_batch`."""
+        """Set the mark of a query, which the caller has compared with `last_batch`."""
 
     @abstractmethod
     def add_summary(self, query_id: str, batch_id: int, summary: str) -> None:
@@ -178,12 +179,12 @@ class StoreTransaction(ABC):
         """Return the summaries that are kept, in the order in which they were recorded.
 
         Args:
-            newest: Return at most this many, the newest; `None` for all.
+            newest: The most summaries to return, the newest; `None` for all.
         """
 
     @abstractmethod
     def description(self) -> dict[str, Any] | None:
-        """Return what `describe` stored last; `None` if it never did."""
+        """Return the description that `describe` stored last; `None` without a description."""
 
     @abstractmethod
     def describe(self, description: Mapping[str, Any]) -> None:
@@ -201,11 +202,11 @@ class StoreTransaction(ABC):
 
         Args:
             before: The first time bucket that stays.
-            since: The first time bucket that is deleted. Default: the first there can be.
+            since: The first time bucket to delete. Default: the smallest possible.
             keep: Metric types whose partials stay; none by default.
 
         Returns:
-            The number of rows that were deleted: one for each partial, or several for kinds such as
+            The number of deleted rows: one for each partial, or several for kinds such as
             `Ranking`.
         """
 
@@ -215,10 +216,11 @@ class StoreTransaction(ABC):
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Run a part of a method; if it raises, the transaction can no longer be used or committed.
+        """Run a block of a method; if it raises, the transaction can no longer be used or
+        committed.
 
         Raises:
-            StoreError: An earlier part has raised.
+            StoreError: An earlier block raised.
         """
         self.check()
         try:
@@ -231,7 +233,7 @@ class StoreTransaction(ABC):
         """Reject a transaction with an earlier error.
 
         Raises:
-            StoreError: A method has raised before.
+            StoreError: A method raised earlier.
         """
         if self.failure is not None:
             raise StoreError(
@@ -241,14 +243,14 @@ class StoreTransaction(ABC):
 
 
 FINAL_BEFORE = "final_before"
-"""In the summary of an epoch, the time bucket before which all are final."""
+"""The field of a summary with the time bucket before which all are final."""
 
 
 def final_before(summaries: Callable[[int | None], list[Epoch]]) -> int | None:
     """Return the time bucket before which all are final; `None` if none are.
 
     Args:
-        summaries: Reads that many of the newest summaries of a sink; None: all that are kept.
+        summaries: Reads the given number of newest summaries of a sink; all that are kept for None.
     """
     newest = summaries(1)
     if newest and FINAL_BEFORE not in newest[0].summary:  # not of a Spark sink, or an older one
@@ -275,14 +277,14 @@ def to_json(value: Mapping[str, Any]) -> str:
 
 
 def bucket_limit(name: str, limit: int | datetime) -> int:
-    """Return a limit of time buckets, which count seconds since 1970, as a number.
+    """Return a limit of time buckets as an int, in seconds since 1970.
 
     Args:
         name: The name of the argument, for the message.
         limit: The limit.
 
     Raises:
-        ConfigError: It is neither an int nor a datetime with a zone.
+        ConfigError: It is neither an int of up to 64 bits nor a datetime with a zone.
     """
     if isinstance(limit, datetime) and limit.utcoffset() is not None:
         return math.ceil(limit.timestamp())
@@ -310,7 +312,7 @@ def checked_kept_summaries(kept_summaries: int) -> int:
 
 
 class MetricsStore(Protocol):
-    """Where metrics are kept. It pickles, and opens connections where it is used."""
+    """A store of metrics. It pickles, and opens connections where it is used."""
 
     def prepare(self) -> None:
         """Check that the store can be written, and create what is missing.
@@ -338,7 +340,7 @@ class MetricsStore(Protocol):
 
 
 class StoreWriter:
-    """Merges each batch into an open transaction, which its owner commits.
+    """A writer that merges each batch into an open transaction, which its owner commits.
 
     The owner must check the queue's `stats().failed` before it commits: a batch that failed may be
     half written.
@@ -348,7 +350,7 @@ class StoreWriter:
         """Make a writer.
 
         Args:
-            transaction: The writer uses it alone until the queue is shut down.
+            transaction: A transaction that only the writer uses until the queue is shut down.
         """
         self._transaction = transaction
 
@@ -358,7 +360,7 @@ class StoreWriter:
 
 
 class CommittingStoreWriter:
-    """Merges each batch into a store, in its own transaction.
+    """A writer that merges each batch into a store in its own transaction.
 
     A batch that cannot be written is rolled back as a whole and counts as failed.
     """
@@ -380,18 +382,18 @@ class CommittingStoreWriter:
 
 
 def _partials_of(metric_type: type[M], rows: Sequence[Row]) -> list[M]:
-    """Make partials of one row each, which have the columns of `MetricsReader.read_table`."""
+    """Make a partial from each row, which has the columns of `MetricsReader.read_table`."""
     make, first = metric_type.from_rows, 2 + len(metric_type.key_columns)
     return [make(row[0], row[1], [row[first:]]) for row in rows]
 
 
 def _differ(rows: Sequence[Row]) -> bool:
-    """Return whether rows have different keys."""
-    # Entities alone are compared in a third of the time.
+    """Return whether all rows have distinct keys."""
+    # Comparing entities alone takes a third of the time.
     return len({row[0] for row in rows}) == len(rows) or len({row[:2] for row in rows}) == len(rows)
 
 
-# What `batchqueue store check` finds in a store: its sinks, and what is wrong.
+# The report of `batchqueue store check`: the sinks of a store, and its problems.
 
 
 _YEAR_9999_S = 253_370_764_800
@@ -402,13 +404,13 @@ Query = tuple[str, str]
 
 @dataclass
 class SinkReport:
-    """What a store has of a sink.
+    """The content of a sink in a store.
 
     Attributes:
         queries: Number of queries with a mark.
         rows: Number of rows in all tables.
-        last_commit_s: When the newest epoch was committed, seconds since 1970; None if its summary
-            does not say so, or no summary is kept.
+        last_commit_s: Commit time of the newest epoch, in seconds since 1970; None if its summary
+            lacks it, or no summary is kept.
     """
 
     queries: int = 0
@@ -418,28 +420,28 @@ class SinkReport:
 
 @dataclass
 class StoreReport:
-    """What a store has, and what is wrong with it.
+    """The sinks of a store, and its problems.
 
     Attributes:
-        sinks: By sink id.
-        problems: A sentence each; empty if nothing was found.
+        sinks: The sinks, by id.
+        problems: A sentence for each problem.
     """
 
     sinks: dict[str, SinkReport] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def sink(self, sink_id: str) -> SinkReport:
-        """Return what is known of a sink so far."""
+        """Return the report of a sink, which is empty at first."""
         return self.sinks.setdefault(sink_id, SinkReport())
 
     def add_newest(self, sink_id: str, summary: Mapping[str, Any]) -> None:
-        """Add the newest summary of a sink, which may be that of any program."""
+        """Add the newest summary of a sink, which any program may have written."""
         committed_at = commit_time(summary)
         if committed_at is not None:
             self.sink(sink_id).last_commit_s = committed_at
 
     def add_ledger(self, marks: Mapping[Query, int], newest: Mapping[Query, int]) -> None:
-        """Add the queries of all sinks, and what is wrong with their ledger.
+        """Add the queries of all sinks, and the problems of their ledgers.
 
         Args:
             marks: The mark of each query.
@@ -451,7 +453,7 @@ class StoreReport:
 
 
 def commit_time(summary: Mapping[str, Any]) -> float | None:
-    """Return when an epoch was committed, seconds since 1970; `None` if its summary has no time."""
+    """Return an epoch's commit time, in seconds since 1970; `None` if its summary has no time."""
     committed_at = summary.get("committed_at")
     if isinstance(committed_at, int | float) and 0 <= committed_at < _YEAR_9999_S:
         return committed_at
@@ -459,7 +461,8 @@ def commit_time(summary: Mapping[str, Any]) -> float | None:
 
 
 def _ledger_problems(marks: Mapping[Query, int], newest: Mapping[Query, int]) -> Iterable[str]:
-    """Marks and summaries are written together, so that a difference means mixed states."""
+    """Compare marks and summaries: as they are written together, a difference means mixed
+    states."""
     for (sink_id, query_id), batch_id in newest.items():
         mark = marks.get((sink_id, query_id))
         if mark is None and (sink_id, UNMARKED) not in marks:
