@@ -1,6 +1,6 @@
 """Tables and columns of metrics: names that every store accepts, values that fit their columns.
 
-The last part, rows as Arrow data, needs pyarrow; the others do without.
+Only the last part, rows as Arrow data, needs pyarrow.
 """
 
 import re
@@ -77,7 +77,7 @@ def table_layout(metric_type: type[Metrics]) -> Layout:
         if own_columns.get(column) is not kind
     ]
     table = metric_type.table + "".join(changed)
-    if metric_type.key_columns and len(table) > _LONGEST_NAME:  # its user did not choose it
+    if metric_type.key_columns and len(table) > _LONGEST_NAME:  # the user did not choose this name
         table = f"{metric_type.table}_{sha256(table.encode()).hexdigest()[:8]}"
     quoted(table)
     return Layout(table, columns_of(metric_type), metric_type.multi_row)
@@ -107,7 +107,7 @@ def check_names(metric_type: type[Metrics]) -> None:
 
 
 def is_name(identifier: str) -> bool:
-    """Return whether a table or a column of ours may have this name."""
+    """Return whether a table or a column may have this name."""
     return _IDENTIFIER.fullmatch(identifier) is not None
 
 
@@ -127,7 +127,7 @@ def quoted(identifier: str) -> str:
 
 
 def check_key(metric: str, key: tuple[str, int]) -> None:
-    """Reject a key that a store would convert: two keys of a buffer could end in the same row.
+    """Reject a key that a store would convert, because two keys could end up in the same row.
 
     Raises:
         StoreError: The entity is not a str, or the time bucket is not an int of 64 bits.
@@ -183,10 +183,11 @@ def typed_rows(layout: Layout, partials: Mapping[PartialKey, Metrics]) -> Iterat
 def rows_of(
     partials: Mapping[tuple[Any, ...], Metrics], *, multi_row: bool
 ) -> tuple[list[tuple[Any, ...]], list[Row]]:
-    """Return the rows of partials: of each what comes before its value columns, and these.
+    """Return the rows of partials: what precedes the value columns of each, and the values.
 
     Args:
-        partials: By what comes first; then come the rank, if there is one, and the key columns.
+        partials: By what their rows begin with; the rank, if there is one, and the key columns
+            follow.
         multi_row: Whether there is a rank.
 
     Raises:
@@ -224,8 +225,8 @@ def grouped_partials(metric_type: type[M], rows: Iterable[Row], first: int) -> l
 
     Args:
         metric_type: The metric.
-        rows: Each with entity and time bucket; equal ones follow each other.
-        first: The first value column.
+        rows: Rows that begin with entity and time bucket; those of one key are adjacent.
+        first: The index of the first value column.
     """
     values = slice(first, None)
     if not metric_type.multi_row:
@@ -238,9 +239,9 @@ def grouped_partials(metric_type: type[M], rows: Iterable[Row], first: int) -> l
 
 
 def _fit(rows: list[Row], kinds: list[type], lengths: set[int], before: int) -> bool:
-    """Return whether all values are as their columns have them; others may fit as well.
+    """Return whether all values have the exact types of their columns; others may fit as well.
 
-    A whole column is checked in a tenth of the time that a function for each value takes.
+    Checking a whole column takes a tenth of the time of a call for each value.
     """
     if len(lengths) != 1 or len(set(map(len, rows))) != 1:
         return False
@@ -301,7 +302,7 @@ def check_storable(item: Metrics) -> None:
 
 
 def by_layout(metrics: Iterable[Metrics]) -> dict[Layout, dict[PartialKey, Metrics]]:
-    """Group partials by their table; the last of several with equal keys counts.
+    """Group partials by their table; of several with equal keys, the last counts.
 
     Raises:
         StoreError: A key does not fit its columns.
@@ -323,14 +324,14 @@ def _type_of(item: Metrics) -> type[Metrics]:
 
 
 DECIMAL_DIGITS, DECIMAL_PLACES = 38, 18
-"""Of a Decimal in a store: all digits, and those after the point."""
+"""The most digits of a Decimal in a store: in total, and after the point."""
 
 _WIDE = Context(prec=1_000)
 _MOST = Decimal(10) ** (DECIMAL_DIGITS - DECIMAL_PLACES)
 
 
 def plain(value: Decimal) -> Decimal:
-    """Return an equal decimal without zeros at its end and without an exponent."""
+    """Return an equal decimal without trailing zeros and without an exponent."""
     short = value.normalize(_WIDE)
     if not short:
         return Decimal(0)
@@ -339,7 +340,7 @@ def plain(value: Decimal) -> Decimal:
 
 
 def plain_in(values: Sequence[Any]) -> Sequence[Any]:
-    """Return values with each decimal among them in its plain form."""
+    """Return values, with the decimals among them in plain form."""
     if not any(isinstance(value, Decimal) for value in values):
         return values
     return [plain(value) if isinstance(value, Decimal) else value for value in values]
@@ -368,7 +369,7 @@ def _fitting_float(value: Any) -> float:
 def _fitting_str(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not a str")
-    return str.__str__(value)  # of a text that is an Enum, str() would be its name
+    return str.__str__(value)  # str() of a text that is an Enum would be its name
 
 
 def _fitting_bool(value: Any) -> bool:
@@ -387,7 +388,7 @@ def _fitting_decimal(value: Any) -> Decimal:
         fits = exact.copy_abs() < _MOST and exact == exact.quantize(
             Decimal(1).scaleb(-DECIMAL_PLACES), context=_WIDE
         )
-    except InvalidOperation:  # more digits than that has
+    except InvalidOperation:  # more digits than `_WIDE` has
         fits = False
     if not fits:
         raise OverflowError(
@@ -404,11 +405,11 @@ FITTING: dict[type, Callable[[Any], Any]] = {
     bool: _fitting_bool,
     Decimal: _fitting_decimal,
 }
-"""By the type of a column, what returns the value to store, or raises what is wrong with it."""
+"""By column type, the function that returns the value to store, or raises if it does not fit."""
 
 
 def described(kind: type) -> str:
-    """Return the type of a column with its limit, if the name does not say it."""
+    """Return the type of a column as text, with its limit if the name does not imply it."""
     if kind is not Decimal:
         return shown(kind)
     whole = DECIMAL_DIGITS - DECIMAL_PLACES
@@ -416,7 +417,7 @@ def described(kind: type) -> str:
 
 
 def shown(kind: type) -> str:
-    """Return the type of a column as names of tables and messages have it."""
+    """Return the type of a column as text for table names and messages."""
     return kind.__name__.lower()
 
 
@@ -425,7 +426,7 @@ def shown(kind: type) -> str:
 
 @cache
 def arrow_types() -> "dict[type, pa.DataType]":
-    """Return the types of columns in Arrow."""
+    """Return the Arrow types of columns."""
     import pyarrow as pa
 
     return {
@@ -446,7 +447,7 @@ def schema_of(layout: Layout) -> "pa.Schema":
 
 
 def schema_of_metric(layout: Layout) -> "pa.Schema":
-    """Return the schema of what is read of one metric: without the column of its name."""
+    """Return the schema of the rows read for one metric, without the column of its name."""
     return schema_of(layout).remove(0)
 
 
@@ -463,7 +464,7 @@ def typed_array(values: Sequence[Any], kind: "pa.DataType") -> "pa.Array":
     """Return values as an array of a type.
 
     Raises:
-        ArrowException: A value is not one of the type.
+        ArrowException: A value does not have the type.
     """
     import pyarrow as pa
     from pyarrow import types
@@ -474,8 +475,8 @@ def typed_array(values: Sequence[Any], kind: "pa.DataType") -> "pa.Array":
         return pa.array([value if value is None else _decimal(value) for value in values], kind)
     if kind != pa.int64():
         return pa.array(values, kind)
-    # Asked for int64 directly, Arrow would cut the fraction off a float; the cast rejects it. But
-    # the cast would parse text, and turn a datetime into microseconds.
+    # Asked for int64 directly, Arrow would truncate a float; the cast rejects it. But the cast
+    # would parse text, and turn a datetime into microseconds.
     array = pa.array(values)
     if array.type == kind:
         return array
@@ -496,7 +497,7 @@ def _decimal(value: Any) -> Decimal:
 
 
 def values_of(column: "pa.ChunkedArray | pa.Array") -> Sequence[Any]:
-    """Return the values of a stored column, decimals in their plain form."""
+    """Return the values of a stored column, decimals in plain form."""
     from pyarrow import types
 
     values = column.to_pylist()

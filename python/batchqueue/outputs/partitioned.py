@@ -173,8 +173,7 @@ class PartitionedTransaction(StoreTransaction):
     def _delete_stored(
         self, layout: Layout, start: int, buckets: range, keep: Collection[type[Metrics]]
     ) -> int:
-        """Delete stored rows of a partition, except of partials that this transaction has
-        replaced."""
+        """Delete stored rows of a partition, except those that this transaction has replaced."""
         changes = self._changes.get(layout, {}).get(start, {})
         last = start + self.partition_s - 1
         kept = _names_in(layout, keep)

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Metrics)
 
 Keys = Mapping[str, KeyValue | Iterable[KeyValue]]
-"""By the name of a key column, the value or values that are wanted."""
+"""The wanted value or values, by name of the key column."""
 
 ROWS_AT_ONCE = 65_536
-"""Rows that a record batch has at most, and that a server sends in one answer."""
+"""The most rows of a record batch, and the rows that a server sends in one response."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +41,11 @@ class Selection:
     Attributes:
         metric_type: The metric.
         sink_id: The sink that wrote them.
-        entities: These entities; `None` for all.
-        since: No time bucket before this one; `None` for no limit.
+        entities: Only these entities; `None` for all.
+        since: Only time buckets from this one on; `None` for no limit.
         before: Only time buckets before this one; `None` for no limit.
-        keys: Key columns with the values that are wanted; none for all.
-        files: A part of them: those in these data files of a ParquetStore; `None` for all.
+        keys: Key columns with their wanted values; empty for all rows.
+        files: Only rows in these data files of a ParquetStore; `None` for all.
     """
 
     metric_type: type[Metrics]
@@ -67,11 +67,11 @@ class Selection:
         before: int | datetime | None = None,
         keys: Keys | None = None,
     ) -> Self:
-        """Check what a caller asks for.
+        """Make a selection of checked arguments.
 
         Raises:
-            ConfigError: It is not a metric type, a list of entities, a limit of time buckets, or
-                values of key columns.
+            ConfigError: An argument is not a metric type, a list of entities, a limit of time
+                buckets, or values of key columns.
         """
         if not isinstance(metric_type, type) or not issubclass(metric_type, Metrics):
             raise ConfigError(
@@ -101,7 +101,7 @@ class Selection:
         return all(values[column] in wanted for column, wanted in self.keys)
 
     def overlaps(self, start: int, end: int) -> bool:
-        """Return whether rows of time buckets from `start` until before `end` may be wanted."""
+        """Return whether rows of time buckets from `start` on and before `end` may be wanted."""
         return (self.before is None or start < self.before) and (
             self.since is None or end > self.since
         )
@@ -161,14 +161,14 @@ class MetricsReader(ABC):
     ) -> list[M]:
         """Return the stored partials of a metric, ordered by entity and time bucket.
 
-        They are as of one commit. It does not wait for writers.
+        They are as of one commit. Reading does not wait for writers.
 
         Args:
             metric_type: The metric.
             sink_id: The sink that wrote them.
             entities: Only these entities, each its text or a tuple of key values; `None` for all.
-            since: No time bucket before this one: seconds since 1970, or a datetime with a zone;
-                `None` for no limit.
+            since: Only time buckets from this one on: seconds since 1970, or a datetime with a
+                zone; `None` for no limit.
             before: Only time buckets before this one; `None` for no limit.
             keys: Only rows with these values of key columns, for instance `{"carrier": ["UA",
                 "DL"]}`; `None` for all.
@@ -195,14 +195,14 @@ class MetricsReader(ABC):
     ) -> "pa.Table":
         """Return the stored rows of a metric as an Arrow table, ordered by its first columns.
 
-        They are as of one commit. It does not wait for writers, and needs the extra `parquet`.
+        They are as of one commit. Reading does not wait for writers, and needs the extra `parquet`.
 
         Args:
             metric_type: The metric.
             sink_id: The sink that wrote them.
             entities: Only these entities, each its text or a tuple of key values; `None` for all.
-            since: No time bucket before this one: seconds since 1970, or a datetime with a zone;
-                `None` for no limit.
+            since: Only time buckets from this one on: seconds since 1970, or a datetime with a
+                zone; `None` for no limit.
             before: Only time buckets before this one; `None` for no limit.
             keys: Only rows with these values of key columns, for instance `{"carrier": ["UA",
                 "DL"]}`; `None` for all.
@@ -233,13 +233,13 @@ class MetricsReader(ABC):
         """Split a selection into parts of one commit, which several processes may read.
 
         Args:
-            selection: What is read.
-            count: How many parts are useful; a store may make fewer, or more if they are large.
+            selection: The rows to read.
+            count: The useful number of parts; a store may make fewer, or more if they are large.
         """
         return [selection]
 
     def batches(self, selection: Selection) -> Iterator["pa.RecordBatch"]:
-        """Yield the rows of a selection as record batches; those of a part in any order.
+        """Yield the rows of a selection as record batches; a part's rows in any order.
 
         Raises:
             StoreError: The store cannot be read, or a value does not fit its column.
@@ -253,7 +253,7 @@ class MetricsReader(ABC):
 
     @abstractmethod
     def rows(self, selection: Selection) -> Iterator[Row]:
-        """Yield the rows of a selection, with the columns of `read_table`, ordered by the first.
+        """Yield the rows of a selection, with the columns and in the order of `read_table`.
 
         They are as of one commit.
 
@@ -276,8 +276,8 @@ class StoredMetric(NamedTuple):
     """A metric that a sink has stored.
 
     Attributes:
-        metric_type: A metric type to read its rows with, made of what is stored, as its kind is not
-            known: its key columns are among its `columns`. It does not pickle.
+        metric_type: A metric type for reading its rows, made from what is stored. As its kind is
+            unknown, its key columns are among its `columns`. It does not pickle.
         rows: The number of its rows.
         first: Its first time bucket.
         last: Its last time bucket.
@@ -290,7 +290,7 @@ class StoredMetric(NamedTuple):
 
 
 class _UnknownKind(Metrics):
-    """A metric of a kind that is not known: its rows can be read."""
+    """A metric of an unknown kind, whose rows can be read."""
 
     __slots__ = ()
 
@@ -305,7 +305,7 @@ class _UnknownKind(Metrics):
 
 @cache
 def stored_type(name: str, layout: Layout) -> type[Metrics]:
-    """Make the type of a metric that is known by what is stored only: its rows can be read."""
+    """Make a metric type from the stored layout alone, with which rows can be read."""
     members = {
         "name": name,
         "table": layout.table,
@@ -317,5 +317,5 @@ def stored_type(name: str, layout: Layout) -> type[Metrics]:
 
 
 def name_and_table(metric: StoredMetric) -> tuple[str, str]:
-    """Return what stored metrics are ordered by."""
+    """Return the sort key of a stored metric."""
     return metric.metric_type.name, metric.metric_type.table

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from batchqueue.outputs.store import StoreError, StoreUnavailableError
 
 _TEMPORARY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
-"""The classes of errors that end when another process is done."""
+"""The error classes that pass once another process is done."""
 
 _REMEDIES = {
     "locked": "another process kept it busy: raise busy_timeout_s, or stop that process",
@@ -24,14 +24,14 @@ _REMEDIES = {
     "disk I/O": "check the disk",
     "malformed": "the file is damaged: restore a copy with `batchqueue store restore`",
 }
-"""The remedy, by a part of the message of SQLite."""
+"""The remedies, by a part of SQLite's message."""
 
 _READERS_WAIT_S = 30
 """Readers wait only while the file is not in WAL mode yet."""
 
 
 def need_file(path: Path) -> None:
-    """Check that a store exists, before SQLite would create it.
+    """Check that a store exists, because SQLite would create it.
 
     Raises:
         StoreError: There is no such file.
@@ -69,18 +69,18 @@ def connected(path: Path, busy_timeout_s: float) -> Iterator[sqlite3.Connection]
 def connected_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a connection that leaves the file as it is, even if it is a copy in another mode.
 
-    It needs no right to write. SQLite reads a file of a WAL store with an index of its log, which
-    the writers or the reader itself must have made. Without a log there is no writer either: then a
-    user who cannot make one reads the file alone.
+    It needs no write permission. SQLite reads a WAL store by an index of its log, which a writer or
+    the reader itself must have made. Without a log there is no writer either, so a user who cannot
+    create one reads the file alone.
 
     Raises:
         StoreError: The file cannot be opened, or the log beside it continues another file.
-        StoreUnavailableError: A writer came while the file was read alone.
+        StoreUnavailableError: A writer changed the file while it was read alone.
     """
     need_file(path)
     check_log(path)
     database = path.resolve()
-    # A log that this user makes could not be written by the owner of the file.
+    # The owner of the file could not write to a log that this user creates.
     if log_of(database).exists() or (_can_write(database) and _can_write(database.parent)):
         with _opened(path, f"{path.as_uri()}?mode=ro", _READERS_WAIT_S) as connection:
             yield connection
@@ -90,7 +90,7 @@ def connected_for_reading(path: Path) -> Iterator[sqlite3.Connection]:
         with _opened(path, f"{path.as_uri()}?immutable=1", _READERS_WAIT_S) as connection:
             yield connection
     finally:
-        # What was read of two states may also look damaged.
+        # A mixture of two states may also look damaged.
         if log_of(database).exists() or _version(database) != before:
             raise StoreUnavailableError(
                 f"cannot read the store {path}: a writer changed it meanwhile, and this user "
@@ -103,7 +103,7 @@ def _can_write(path: Path) -> bool:
 
 
 def _version(database: Path) -> tuple[int, int, int] | None:
-    """Return what changes with the file; None once it is gone."""
+    """Return values that change with the file; None if the file is missing."""
     try:
         found = database.stat()
     except OSError:
@@ -127,7 +127,7 @@ def _opened(path: Path, address: str, busy_timeout_s: float) -> Iterator[sqlite3
 
 @contextmanager
 def sqlite_errors(path: Path) -> Iterator[None]:
-    """Turn the errors of SQLite in a block into those of a store."""
+    """Turn errors of SQLite in a block into store errors."""
     try:
         yield
     except (sqlite3.Error, OverflowError, UnicodeError) as error:
@@ -142,7 +142,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
     try:
         connection.execute("PRAGMA journal_mode = WAL")
     except sqlite3.OperationalError as error:
-        # SQLite does not wait here while another connection switches the mode; that one does it.
+        # SQLite does not wait here for another connection that is switching the mode already.
         if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
             raise
 
@@ -156,25 +156,25 @@ def _remedy(error: Exception) -> str:
 
 # Whether a SQLite file and the log beside it belong together, checked before SQLite opens them.
 #
-# A writer that is killed leaves a write-ahead log. SQLite puts its pages into the file beside it,
-# whatever file that is: the checksums of a log cover the log alone. An older copy of the file would
+# A killed writer leaves a write-ahead log. SQLite puts its pages into the file beside it, whatever
+# file that is, because the checksums of a log cover only the log. An older copy of the file would
 # get the newest pages of the ledger, and keep its old pages of metrics.
 #
 # So the table `batchqueue_store` has one row with a random name for the state that the last
-# transaction made, and the name of the state before. A log has that row for each transaction in it.
-# It continues the file if the file has the state before the first of them, or of one of them: the
-# part up to there is in the file already. It continues any file if one of its transactions wrote
-# every page, as a restore does: then nothing of the file is left.
+# transaction made, and the name of the previous state. A log has that row for each of its
+# transactions. It continues the file if the file has the state before the first transaction, or
+# after one of them: then the log up to that one is in the file already. It continues any file if
+# one of its transactions wrote every page, as a restore does, because nothing of the file remains.
 
 
 _descriptors: dict[tuple[int, int], int] = {}
-"""By device and inode. While a file is open, no other one gets its inode."""
+"""By device and inode. An inode is not reused while its file is open."""
 
 STORE_TABLE = "batchqueue_store"
 _FORMAT = "batchqueue-1"
 _NO_STATE = "0" * 32
 _NO_DATABASE = "none"
-"""What a file has that does not begin as a database; no log continues it."""
+"""The state of a file that does not begin like a database; no log continues it."""
 
 CREATE_STATE = (
     f"CREATE TABLE IF NOT EXISTS {STORE_TABLE} (id INTEGER PRIMARY KEY, format TEXT NOT NULL, "
@@ -183,15 +183,15 @@ CREATE_STATE = (
 )
 
 # https://www.sqlite.org/fileformat2.html describes logs, pages and rows. A page of a table with one
-# row begins with its kind, and has the row's place at 8; the row begins with its length, its id,
-# and the length and the types of its columns.
+# row begins with its kind, and has the row's offset at byte 8; the row begins with its length, its
+# id, and the length and the types of its columns.
 _LOG_HEADER_BYTES, _FRAME_HEADER_BYTES = 32, 24
 _LOG_BEGINS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 _LEAF, _ONE_ROW = b"\x0d", b"\x00\x01"
 _ROW_BEGINS = bytes([81, 1, 5, 0, 37, 77, 77]) + _FORMAT.encode()
 _NAME_BYTES = 32
 _LOCK_BYTE = 0x40000000
-"""The page that has it is never written."""
+"""The page that contains it is never written."""
 
 _ATTEMPTS = 20
 """Attempts to read the file and its log while other processes write both."""
@@ -203,7 +203,7 @@ class _State(NamedTuple):
 
 
 class _Frame(NamedTuple):
-    """A state in a log, and the page that has it."""
+    """A state in a log, and the page that contains it."""
 
     state: _State
     page: int
@@ -225,9 +225,9 @@ def enter_state(connection: sqlite3.Connection) -> None:
 
 
 def check_log(path: Path) -> None:
-    """Check that SQLite may put the log beside a file into it.
+    """Check that SQLite may put the log beside a file into that file.
 
-    It costs a call of the operating system where there is no log, and otherwise reads the log.
+    It costs a system call if there is no log, and otherwise reads the log.
 
     Raises:
         StoreError: The log continues another state of the store, or another store.
@@ -245,7 +245,7 @@ def check_log(path: Path) -> None:
                 return
             if in_file in (states[0].previous, *(state.name for state in states)):
                 return
-            # Another process may have begun the log anew since the file was read.
+            # Another process may have restarted the log since the file was read.
             if (in_file, beginning) == (_state_in(database), _beginning_of(log)):
                 raise StoreError(
                     f"cannot use the store {path}: the file has state {in_file[:8]}, which the "
@@ -270,7 +270,7 @@ def _size(path: Path) -> int:
 
 
 def _state_in(database: Path) -> str:
-    """Return the state in a file without its log; zeros if it has none, or looks damaged."""
+    """Return the state in a file, ignoring its log; zeros if it has none, or looks damaged."""
     address = f"{database.as_uri()}?immutable=1"
     try:
         with closing(sqlite3.connect(address, uri=True)) as connection:
@@ -280,9 +280,9 @@ def _state_in(database: Path) -> str:
         if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
             return _NO_STATE  # no such table
         if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
-            return _NO_DATABASE  # such as what a killed restore leaves
-    # A checkpoint puts the new number of pages into the file first, and the last pages at its end.
-    # While it runs, or if it was killed, the file alone looks damaged.
+            return _NO_DATABASE  # for instance after a killed restore
+    # A checkpoint writes the new number of pages first, and the last pages at the end. While it
+    # runs, or if it was killed, the file alone looks damaged.
     frames = (frame for commit in _committed(log_of(database)) for frame in commit.frames)
     frame = next(frames, None)
     if frame is None:
@@ -293,9 +293,9 @@ def _state_in(database: Path) -> str:
 
 
 def _kept_open(database: Path) -> int:
-    """Return a descriptor of a file, which stays open as long as the process.
+    """Return a descriptor of a file that stays open until the process exits.
 
-    To close any descriptor of a file releases all POSIX locks that the process has on it, also
+    Closing any descriptor of a file releases all POSIX locks that the process has on it, including
     those of SQLite in other threads: https://www.sqlite.org/howtocorrupt.html, 2.2.
     """
     found = database.stat()
@@ -303,7 +303,7 @@ def _kept_open(database: Path) -> int:
     if kept is None:
         opened = os.open(database, os.O_RDONLY | os.O_CLOEXEC)
         found = os.fstat(opened)
-        # If another thread was first, this one stays open as well.
+        # If another thread was first, this descriptor stays open as well.
         kept = _descriptors.setdefault((found.st_dev, found.st_ino), opened)
     return kept
 
@@ -314,7 +314,7 @@ def _beginning_of(log: Path) -> bytes:
 
 
 def _committed(log: Path) -> Iterator[_LogCommit]:
-    """Return the committed transactions in a log, the oldest first."""
+    """Yield the committed transactions in a log, the oldest first."""
     with log.open("rb") as file:
         header = file.read(_LOG_HEADER_BYTES)
         page_bytes, salts = int.from_bytes(header[8:12], "big"), header[16:24]
@@ -331,14 +331,14 @@ def _committed(log: Path) -> Iterator[_LogCommit]:
             if state is not None:
                 frames.append(_Frame(state, page, page_bytes))
             size = int.from_bytes(frame[4:8], "big")
-            if size:  # the last page of a transaction, with the pages of the file after it
+            if size:  # the last page of a transaction has the file's new number of pages
                 written = sum(page <= size for page in pages) + (lock_page <= size)
                 yield _LogCommit(frames, is_whole=written >= size)
                 frames, pages = [], set()
 
 
 def _state_on(page: bytes) -> _State | None:
-    """Return the row of the table, if a page has it."""
+    """Return the row of the table on a page; None if the page lacks it."""
     if page[:1] != _LEAF or page[3:5] != _ONE_ROW:
         return None
     start = int.from_bytes(page[8:10], "big")

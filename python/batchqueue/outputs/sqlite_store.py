@@ -61,8 +61,8 @@ class SqliteStore(StoreBase):
     """A `MetricsStore` in a file.
 
     Any number of processes may use it; one writes at a time, and other writers wait. Each
-    transaction opens its own connection, so the store can be pickled, and used after a fork. What a
-    transaction has committed survives a power cut.
+    transaction opens its own connection, so the store can be pickled, and used after a fork.
+    Committed transactions survive a power cut.
 
     Attributes:
         path: The file, as an absolute path.
@@ -82,8 +82,8 @@ class SqliteStore(StoreBase):
                 1; 1,000 by default.
 
         Raises:
-            ConfigError: The path is not a path of this machine; or it is ":memory:", which would be
-                empty in every other process and transaction; or `kept_summaries` is below 1.
+            ConfigError: The path is not local; or it is ":memory:", which would be empty in every
+                other process and transaction; or `kept_summaries` is below 1.
         """
         if str(path) == ":memory:":
             raise ConfigError(
@@ -133,7 +133,7 @@ class SqliteStore(StoreBase):
                 connection.execute("COMMIT")
 
     def sinks(self) -> list[str]:
-        """Return the ids of the sinks that have written, in their order as texts.
+        """Return the ids of the sinks that have written, sorted as texts.
 
         It does not wait for writers.
 
@@ -144,13 +144,13 @@ class SqliteStore(StoreBase):
             return sinks_of(connection)
 
     def summaries(self, sink_id: str = "default", newest: int | None = None) -> list[Epoch]:
-        """Return the summaries that are kept for a sink, in the order of recording.
+        """Return the summaries kept for a sink, in the order of recording.
 
         It does not wait for writers.
 
         Args:
             sink_id: The sink that recorded them.
-            newest: Return at most this many, the newest; `None` for all.
+            newest: Return at most this many of the newest; `None` for all.
 
         Raises:
             StoreError: The file is missing, or is not a database.
@@ -166,7 +166,7 @@ class SqliteStore(StoreBase):
 
         It does not wait for writers, and cannot load or change metrics.
 
-        It gives `None` if the file has no ledger yet.
+        It yields `None` if the file has no ledger yet.
 
         Args:
             sink_id: The sink to read.
@@ -196,7 +196,7 @@ class SqliteStore(StoreBase):
     def metrics(self, sink_id: str = "default") -> list[StoredMetric]:
         """Return what a sink has stored, ordered by the names of the metrics.
 
-        A column has the type that all its values fit: SQLite keeps them as they are.
+        A column has a type that all its values fit, because SQLite stores a type per value.
 
         Raises:
             StoreError: The file is missing, or is not a database.
@@ -217,14 +217,14 @@ class SqliteStore(StoreBase):
         return sqlite_errors(self.path)
 
 
-# What a SQLite store has, and whether its file and its ledger are whole.
+# The check of a SQLite store: its content, and whether its file and its ledger are intact.
 
 
 _MOST_PROBLEMS = 10
 
 
 def check_sqlite(database: Path) -> StoreReport:
-    """Read a whole store, and report what it has and what is wrong.
+    """Read a whole store, and report its content and its problems.
 
     Raises:
         StoreError: It cannot be opened, or the log beside it continues another file.
@@ -256,41 +256,40 @@ def _add_rows(report: StoreReport, connection: sqlite3.Connection) -> None:
             report.sink(sink).rows += rows
 
 
-# Copies of a SQLite store that are whole whenever they are made, and the way back from them.
+# Copies of a SQLite store, consistent whenever they are made, and restores from them.
 #
-# A restore writes into the file of the store and never puts another file in its place: a program
-# that has opened the file, or waits for its lock, would use it together with the log beside the
-# other one.
+# A restore writes into the store's file and never replaces it by another: a program that has the
+# old file open, or waits for its lock, would use it together with the new file's log.
 #
-# SQLite's backup makes one transaction of the copy, so that programs may keep using the store, and
-# a restore that is killed leaves it as it was. While it holds the lock of writers, the former
-# content is copied aside: no commit is lost between the two. The log then has every page of the
-# database, which `check_log` knows.
+# SQLite's backup writes the copy in one transaction, so that programs may keep using the store, and
+# a killed restore leaves it unchanged. While the backup holds the lock of writers, the former
+# content is copied aside, so that no commit is lost in between. The log then has every page of the
+# database, which `check_log` recognizes.
 #
-# Where SQLite cannot open the store, or must not, because the log beside it continues another file,
-# no program can use it either. Then its bytes are put aside and those of the copy written in their
-# place, the beginning last: a file whose beginning is missing is not a database.
+# If SQLite cannot open the store, or must not because the log beside it continues another file, no
+# program can use the store either. Then its bytes are copied aside and overwritten by the copy's,
+# the header last: a file without its header is not a database.
 
 
-# Each connection holds a lock of these bytes while it has the file open, see os_unix.c of SQLite.
+# Each connection keeps these bytes locked while it has the file open; see os_unix.c of SQLite.
 _SHARED_BYTES = (510, 0x40000002)
 
 _HEADER_BYTES = 512
-"""More than the text with which a database begins; the smallest page."""
+"""The smallest page size; more than the text that a database begins with."""
 
 _NOT_OPENED = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 WRITER_WAIT_S = 10.0
-"""How long a restore waits for the transaction of a writer."""
+"""Seconds that a restore waits for the transaction of a writer."""
 
 
 def backup_sqlite(database: Path, copy: Path) -> None:
-    """Copy a store as of one commit into one file, while others write to the store.
+    """Copy a store as of one commit into one file, while others may write to the store.
 
     Args:
         database: The store.
-        copy: The file to make.
+        copy: The file to create.
 
     Raises:
         ConfigError: `copy` exists.
@@ -307,26 +306,26 @@ def backup_sqlite(database: Path, copy: Path) -> None:
 def restore_sqlite(
     copy: Path, database: Path, *, writer_wait_s: float = WRITER_WAIT_S
 ) -> list[Path]:
-    """Make a store what a copy of it was, and put aside what it was before.
+    """Restore a store from a copy, and put its former content aside.
 
-    Other programs may have the store open: they read on what they have begun to read, and what they
-    begin later is the restored state.
+    Other programs may have the store open: reads that have begun continue on the former state,
+    later reads see the restored state.
 
     Args:
-        copy: What `backup_sqlite` made, or another copy of a store.
+        copy: A file that `backup_sqlite` made, or another copy of a store.
         database: The store; it may be missing, or damaged.
         writer_wait_s: Seconds to wait for the transaction of a writer; 10 by default.
 
     Returns:
-        Where the former store is now: one file, or also its log where SQLite must not open it.
+        Where the former store is now: one file, and also its log if SQLite must not open it.
 
     Raises:
         ConfigError: Both are the same file.
         StoreError: The copy cannot be read, is damaged, or is not a store; or the store cannot be
-            written. The store is as it was; one that SQLite could not open may be gone from its
-            place, and is among what was put aside.
-        StoreUnavailableError: A writer kept the store busy; or SQLite cannot open it, and another
-            process has it open nevertheless.
+            written. The store is unchanged; but one that SQLite could not open may be left only in
+            the files that were put aside.
+        StoreUnavailableError: A writer kept the store busy; or SQLite cannot open it, but another
+            process has it open.
     """
     if database.exists() and database.samefile(copy):
         raise ConfigError(f"{copy} is the store itself; give the copy, then the store")
@@ -334,7 +333,8 @@ def restore_sqlite(
     with _partial(database) as partial:
         _copy(copy, partial)
         if not database.exists():
-            # Another program that opens it now begins with the copy, or has made a file before.
+            # A program that opens the store meanwhile starts from the copy, or created a file
+            # first.
             aside = _logs_aside(database, _aside_of(database))
             _remove_logs(database)
             if _link(partial, database):
@@ -345,7 +345,7 @@ def restore_sqlite(
 
 
 def _copy(database: Path, target: Path) -> None:
-    """Copy a store with what is in its log, and check the copy."""
+    """Copy a store including its log, and check the copy."""
     with connected_for_reading(database) as source:
         with sqlite_errors(database):
             if not has_table(source, EPOCHS_TABLE):
@@ -358,16 +358,16 @@ def _copy(database: Path, target: Path) -> None:
 
 
 def _copy_pages(source: sqlite3.Connection, target: Path) -> None:
-    """Copy what a connection reads, as it is, into a new file that is durable."""
+    """Copy what a connection reads, unchanged, into a new durable file."""
     with sqlite_errors(target), closing(sqlite3.connect(target)) as connection:
         source.backup(connection)
-        connection.execute("PRAGMA journal_mode = DELETE")  # one file, readable as it is
+        connection.execute("PRAGMA journal_mode = DELETE")  # one file, readable without a log
     with target.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def _can_be_opened(database: Path) -> bool:
-    """Return whether SQLite can open a file, and may: the log beside it continues it."""
+    """Return whether SQLite can open a file, and may, because the log beside it continues it."""
     try:
         check_log(database)
     except StoreError:
@@ -383,12 +383,12 @@ def _can_be_opened(database: Path) -> bool:
 
 
 def _restore(partial: Path, database: Path, writer_wait_s: float) -> Path:
-    """Write a copy into a store in one transaction; return where the former content is."""
+    """Write a copy into a store in one transaction; return the path of the former content."""
     aside = _aside_of(database)
 
     def put_aside(status: int, _remaining: int, _total: int) -> None:
-        """Act between two pages, from the first one on, with the lock of writers."""
-        if status & 0xFF in _BUSY:  # it may have been a reader, if the file is not in WAL mode yet
+        """Copy the former content aside after the first page, under the lock of writers."""
+        if status & 0xFF in _BUSY:  # or a reader, if the file is not in WAL mode yet
             raise StoreUnavailableError(
                 f"cannot restore {database}: another process kept it busy for {writer_wait_s:g} s; "
                 "stop the programs that write to it, and try again"
@@ -406,7 +406,7 @@ def _restore(partial: Path, database: Path, writer_wait_s: float) -> Path:
                 source.backup(target, pages=1, progress=put_aside)
     except BaseException:
         with suppress(OSError):
-            aside.unlink()  # the store is still what it was
+            aside.unlink()  # the store is unchanged
         raise
     return aside
 
@@ -421,7 +421,7 @@ def _fit_pages(partial: Path, target: sqlite3.Connection) -> None:
 
 
 def _overwrite(partial: Path, database: Path) -> list[Path]:
-    """Put the bytes of a copy in the place of a file that SQLite cannot open, or must not."""
+    """Overwrite a file that SQLite cannot open, or must not, with the bytes of a copy."""
     with _unused(database) as descriptor:
         name = _aside_of(database)
         with _partial(name) as former:
@@ -434,7 +434,7 @@ def _overwrite(partial: Path, database: Path) -> list[Path]:
             beginning = source.read(_HEADER_BYTES)
             os.pwrite(descriptor, bytes(_HEADER_BYTES), 0)
             os.fsync(descriptor)
-            _remove_logs(database)  # not before, or the file would be used without its log
+            _remove_logs(database)  # not earlier, or the file could be used without its log
             with open(descriptor, "r+b", closefd=False) as target:
                 target.seek(_HEADER_BYTES)
                 shutil.copyfileobj(source, target)
@@ -447,7 +447,7 @@ def _overwrite(partial: Path, database: Path) -> list[Path]:
 
 @contextmanager
 def _partial(path: Path) -> Iterator[Path]:
-    """Give a name beside a file for what is not complete yet, and remove it in the end."""
+    """Yield a name beside a file for its incomplete content, and remove that file in the end."""
     partial = path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
     try:
         yield partial
@@ -471,10 +471,10 @@ def _link(partial: Path, path: Path) -> bool:
 
 @contextmanager
 def _unused(database: Path) -> Iterator[int]:
-    """Keep other processes from using a file, and give a descriptor of it.
+    """Keep other processes from using a file, and yield a descriptor of it.
 
     Raises:
-        StoreUnavailableError: One of them has it open.
+        StoreUnavailableError: Another process has it open.
     """
     descriptor = os.open(database, os.O_RDWR)
     try:
@@ -496,7 +496,7 @@ def _aside_of(database: Path) -> Path:
 
 
 def _logs_aside(database: Path, name: Path) -> list[Path]:
-    """Give the logs beside a file second names, so that it can be opened with them there."""
+    """Link the logs beside a file to names beside its copy, which can be opened with them."""
     aside: list[Path] = []
     for suffix in ("-wal", "-journal"):
         log = Path(f"{database}{suffix}")

@@ -56,7 +56,7 @@ SINK_TABLES = (MARKS_TABLE, EPOCHS_TABLE, "batchqueue_sinks")
 CREATE_MARKS = (
     f"CREATE TABLE {MARKS_TABLE} (sink TEXT NOT NULL, query_id TEXT NOT NULL, "
     "batch_id INTEGER NOT NULL, PRIMARY KEY (sink, query_id)) WITHOUT ROWID",
-    # An older version kept every epoch and no marks: the epochs of its files must not be applied
+    # An older version kept every epoch but no marks; the epochs in its files must not be applied
     # again.
     f"INSERT INTO {MARKS_TABLE} SELECT sink, query_id, max(batch_id) FROM {EPOCHS_TABLE} "
     "GROUP BY sink, query_id",
@@ -67,7 +67,7 @@ NEED_WRITABLE = f"DELETE FROM {EPOCHS_TABLE} WHERE 0"
 
 
 def wanted_values(selection: Selection) -> list[tuple[str, list[str | int]]]:
-    """Return the columns of which a selection wants some values only, each with these values."""
+    """Return the columns that a selection restricts, each with its wanted values."""
     wanted: list[tuple[str, list[str | int]]] = [
         (quoted(column), list(map(key_in_sql, values))) for column, values in selection.keys
     ]
@@ -77,9 +77,9 @@ def wanted_values(selection: Selection) -> list[tuple[str, list[str | int]]]:
 
 
 def wanted_table(number: int) -> tuple[str, str]:
-    """Return the statements that make a temporary table of wanted values, and add to it.
+    """Return the statements that create a temporary table of wanted values, and insert into it.
 
-    The second one ends before its values.
+    The second statement ends before its values.
     """
     table = f"{_WANTED_TABLE}_{number}"
     create = f"CREATE TEMP TABLE {table} (value PRIMARY KEY) WITHOUT ROWID"
@@ -132,7 +132,7 @@ def table_sql(metric_type: type[Metrics]) -> SqliteTableSql:
         f"entity TEXT NOT NULL, time_bucket INTEGER NOT NULL, {rank_column}"
         f"{', '.join([*keyed, *values])}, "
         f"PRIMARY KEY ({', '.join(keys)})) WITHOUT ROWID",
-        # A CROSS JOIN, so that each wanted key is looked up, and not each row of the metric.
+        # A CROSS JOIN looks up each wanted key, instead of reading each row of the metric.
         select_wanted=f"SELECT {stored}, {', '.join(f'stored.{value}' for value in values)} "
         f"FROM {_WANTED_KEYS} AS wanted CROSS JOIN {table} AS stored "
         "WHERE stored.sink = ? AND stored.metric = ? "
@@ -155,8 +155,9 @@ def key_in_sql(value: KeyValue) -> str | int:
 def select_rows(selection: Selection) -> tuple[str, list[str | int]]:
     """Return the statement for the rows of a selection, in order, and its values.
 
-    Its columns are those of `read_table` without the key columns, which are known by the entity.
-    Wanted values are in temporary tables, because the number of values of a statement has a limit.
+    Its columns are those of `read_table` without the key columns, which follow from the entity.
+    Wanted values are in temporary tables, because a statement can bind only a limited number of
+    values.
     """
     sql = table_sql(selection.metric_type).select
     values: list[str | int] = [selection.sink_id, selection.metric_type.name]
@@ -178,10 +179,11 @@ M = TypeVar("M", bound=Metrics)
 class SqliteTransaction(SqlLedger):
     """A `StoreTransaction` on an open connection.
 
-    Wanted keys are in a temporary table, because the number of values of a statement has a limit.
+    Wanted keys are in a temporary table, because a statement can bind only a limited number of
+    values.
     """
 
-    rows_at_once = 2_000  # what is made of them stays in the cache of a core
+    rows_at_once = 2_000  # their objects fit into the cache of a core
 
     def __init__(
         self,
@@ -193,16 +195,16 @@ class SqliteTransaction(SqlLedger):
         """Make the transaction of a sink.
 
         Args:
-            connection: Inside a transaction, which its owner commits.
+            connection: A connection in a transaction, which its owner commits.
             sink_id: The sink whose rows to read and write.
             errors: Turns the errors of SQLite into `StoreError`.
-            kept_summaries: Summaries to keep for the sink.
+            kept_summaries: Number of summaries to keep for the sink.
         """
         super().__init__(sink_id, kept_summaries)
         self._connection = connection
         self._errors = errors
         self._tables: set[str] = set()
-        self._wanted = 0  # changes of the temporary table
+        self._wanted = 0  # changes to the temporary table
 
     @property
     def has_changes(self) -> bool:
@@ -236,9 +238,9 @@ class SqliteTransaction(SqlLedger):
                 insert_rows(self._connection, sql.insert, stored_rows(metric_type, latest), head)
 
     def merge_rows(self, metric_type: type[Metrics], rows: Sequence[Row]) -> None:
-        """Combine partials that come as rows with what is stored."""
+        """Combine partials given as rows with what is stored."""
         with self.guarded():
-            # In the order of the table, neighbours are on the same pages.
+            # Sorted like the table, adjacent rows are on the same pages.
             super().merge_rows(metric_type, sorted(rows, key=itemgetter(0)))
 
     def may_have(self, metric_type: type[Metrics]) -> bool:
@@ -252,7 +254,7 @@ class SqliteTransaction(SqlLedger):
             return found.fetchone() is not None
 
     def save_rows(self, metric_type: type[Metrics], rows: Sequence[Row]) -> None:
-        """Store partials that come as rows under keys that the store does not have."""
+        """Store partials given as rows, under keys that the store does not have."""
         with self._statements():
             sql = self._table(metric_type)
             head = (self._sink_id, metric_type.name)
@@ -367,7 +369,7 @@ _ORDER_OF_TYPES = (
     "CASE typeof({}) WHEN 'text' THEN 3 WHEN 'null' THEN 0 WHEN 'integer' THEN 1 ELSE 2 END"
 )
 _KINDS = (float, int, float, str)
-"""The type that holds all values of a column, by the largest of their types."""
+"""The type that holds all values of a column, by the largest of their `_ORDER_OF_TYPES`."""
 
 
 def _type(item: Metrics) -> type[Metrics]:
@@ -378,10 +380,10 @@ def _type(item: Metrics) -> type[Metrics]:
 
 
 _MOST_VALUES = 999
-"""What a statement may have in SQLite before 3.32."""
+"""The most values that a statement can bind in SQLite before 3.32."""
 
 _MOST_ROWS = 100
-"""More rows would not be faster."""
+"""The most rows of a statement; more would not be faster."""
 
 
 def insert_rows(
@@ -393,7 +395,7 @@ def insert_rows(
     """Insert rows.
 
     Args:
-        connection: Inside a transaction: a row that fails may follow others.
+        connection: A connection in a transaction, because a row may fail after others.
         insert: A statement up to the values.
         rows: The rows, all of the same length.
         head: Values that come first in each row; none by default.
@@ -404,7 +406,7 @@ def insert_rows(
     width = len(rows[0])
     at_once = max(1, min(_MOST_ROWS, (_MOST_VALUES - len(head)) // width))
     if len(set(map(len, rows))) > 1:
-        at_once = 1  # SQLite refuses the row of another length, instead of shifting values
+        at_once = 1  # SQLite refuses a row of another length, instead of shifting values
     whole = len(rows) // at_once * at_once
     columns = ", ".join([*"?" * len(head), "*"])  # the head is bound once for all rows
     for count, some in ((at_once, rows[:whole]), (1, rows[whole:])):
@@ -431,10 +433,10 @@ _KEPT = {int, float, str, type(None)}
 def stored_rows(
     metric_type: type[Metrics], metrics: Mapping[tuple[str, int], Metrics]
 ) -> Iterator[Row]:
-    """Convert partials, by their keys, to rows with the columns of `read_table` as SQLite has them.
+    """Convert partials, given by key, to rows with the columns of `read_table`, as SQLite has them.
 
     Raises:
-        StoreError: A key or a value is of another type.
+        StoreError: A key or a value has another type.
     """
     check_keys(metric_type.name, metrics)
     heads, rows = rows_of(metrics, multi_row=metric_type.multi_row)
@@ -450,7 +452,7 @@ def stored_rows(
 
 
 def rows_to_sql(metric_type: type[Metrics], rows: Sequence[Row]) -> Sequence[Row]:
-    """Convert rows with the columns of `read_table`, and values of their types.
+    """Convert rows with the columns of `read_table`, and values of their types, to SQLite's.
 
     Raises:
         StoreError: A value does not fit its column.
@@ -475,7 +477,7 @@ def rows_to_sql(metric_type: type[Metrics], rows: Sequence[Row]) -> Sequence[Row
 
 
 def _are_kept(metric_type: type[Metrics], rows: Sequence[Row]) -> bool:
-    """Return whether SQLite keeps all values as they are."""
+    """Return whether SQLite keeps all values unchanged."""
     values = list(chain.from_iterable(rows))
     is_plain = set(map(type, values)) <= _KEPT and not _has_nan(values)
     return is_plain and not _kinds_unlike_sql(metric_type)
@@ -498,7 +500,7 @@ def _stored_values(metric_type: type[Metrics], row: Row, key: tuple[Any, ...]) -
 
 @cache
 def _kinds_unlike_sql(metric_type: type[Metrics]) -> dict[int, type]:
-    """Return the types of the value columns that SQLite lacks, by position from the end."""
+    """Return the value column types that SQLite lacks, by position from the end."""
     kinds = metric_type.columns.values()
     return {
         position - len(kinds): kind
@@ -536,14 +538,14 @@ def _checked(value: Any, metric_type: type[Metrics], key: tuple[Any, ...]) -> An
 
 
 def all_from_sql(rows: list[Row], metric_type: type[Metrics]) -> list[Row]:
-    """Return stored rows, of which the value columns are the last, with the values they had."""
+    """Return stored rows, whose last columns are the value columns, with their original values."""
     if not _kinds_unlike_sql(metric_type) and bytes not in set(map(type, chain(*rows))):
         return rows
     return [from_sql(row, metric_type) for row in rows]
 
 
 def from_sql(row: Row, metric_type: type[Metrics]) -> Row:
-    """Return a stored row, of which the value columns are the last, with the values that it had."""
+    """Return a stored row, whose last columns are the value columns, with its original values."""
     values = [float(value) if type(value) is bytes else value for value in row]
     for position, kind in _kinds_unlike_sql(metric_type).items():
         value = values[position]

@@ -179,7 +179,7 @@ class StoreTransaction(ABC):
         """Return the summaries that are kept, in the order in which they were recorded.
 
         Args:
-            newest: The most summaries to return, the newest; `None` for all.
+            newest: Return at most this many of the newest; `None` for all.
         """
 
     @abstractmethod
@@ -216,8 +216,7 @@ class StoreTransaction(ABC):
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Run a block of a method; if it raises, the transaction can no longer be used or
-        committed.
+        """Run a block of a method; if it raises, the transaction is unusable from then on.
 
         Raises:
             StoreError: An earlier block raised.
@@ -461,8 +460,7 @@ def commit_time(summary: Mapping[str, Any]) -> float | None:
 
 
 def _ledger_problems(marks: Mapping[Query, int], newest: Mapping[Query, int]) -> Iterable[str]:
-    """Compare marks and summaries: as they are written together, a difference means mixed
-    states."""
+    """Compare marks with summaries: written together, they differ only in mixed states."""
     for (sink_id, query_id), batch_id in newest.items():
         mark = marks.get((sink_id, query_id))
         if mark is None and (sink_id, UNMARKED) not in marks:

@@ -35,7 +35,7 @@ from batchqueue.outputs.store import (
 __all__ = ["check_store"]
 
 
-# What a sink must have after some changes: the model that `check_store` compares a store with.
+# The model that `check_store` compares a store with: what a sink must have after some changes.
 
 
 COUNT = metric_type("check_store.count", CountMetrics)
@@ -46,7 +46,7 @@ WORST = metric_type("check_store.worst", Ranking, limit=2)
 PRICE = metric_type("check_store.price", SumMetrics, columns={"total": Decimal})
 IS_UP = metric_type("check_store.is_up", MinMetrics, columns={"value": bool})
 SAME_NAME = metric_type("check_store.price", CountMetrics)
-"""In another table than `PRICE`."""
+"""Has the name of `PRICE`, and another table."""
 KINDS: tuple[type[Metrics], ...] = (
     *(COUNT, TOTAL, LARGEST, LATEST, WORST, PRICE, IS_UP),
     SAME_NAME,
@@ -57,14 +57,14 @@ BY_PLACE = metric_type(
     CountMetrics,
     keys={"place": str, "number": int, "day": date, "is_open": bool},
 )
-"""With key columns. It is not one of `KINDS`, whose entities are any text."""
+"""Has key columns. It is not among `KINDS`, whose entities may be any text."""
 
 ENTITIES = ("a", "b", "A", "ä 'quoted\" \\")
 BUCKETS = (-1, 0, 43_200, 86_400)
 
 Key = tuple[str, int]
 Returned = tuple[int | None, int | None]
-"""What a method of the transaction has returned, and that of the model."""
+"""The results of a transaction's method and of the model's."""
 
 
 class Model:
@@ -81,12 +81,12 @@ class Model:
         self.description: dict[str, Any] | None = None
 
     def save(self, items: Iterable[Metrics]) -> None:
-        """Replace partials; the last of several with equal keys counts."""
+        """Replace partials; of several with equal keys, the last counts."""
         for item in items:
             self.partials[type(item), item.key] = item.copy()
 
     def merge(self, items: Iterable[Metrics]) -> None:
-        """Combine partials with what is there."""
+        """Combine partials with the stored ones."""
         for item in items:
             there = self.partials.get((type(item), item.key))
             if there is None or not there.to_rows():
@@ -95,7 +95,7 @@ class Model:
                 there.combine(item)
 
     def delete(self, before: int, since: int, keep: Collection[type[Metrics]]) -> int:
-        """Delete a range of time buckets, apart from some metrics; return the number of rows."""
+        """Delete a range of time buckets, except some metrics; return the number of rows."""
         gone = [
             (kind, key)
             for kind, key in self.partials
@@ -104,12 +104,12 @@ class Model:
         return sum(len(self.partials.pop(key).to_rows()) for key in gone)
 
     def record(self, query_id: str, batch_id: int, *, marked: bool) -> None:
-        """Enter an epoch."""
+        """Record an epoch."""
         self.marks[query_id if marked else UNMARKED] = batch_id if marked else 0
         self.summaries.append((query_id, batch_id, {"batch": batch_id}))
 
     def stored(self, kind: type[Metrics]) -> list[Any]:
-        """Return the partials of a metric, in their order; those without rows are not there."""
+        """Return the partials of a metric that have rows, sorted by key."""
         items = [item for (of, _), item in self.partials.items() if of is kind and item.to_rows()]
         return sorted(items, key=lambda item: item.key)
 
@@ -127,13 +127,13 @@ def _price(number: int) -> Decimal:
 
 
 class History:
-    """Random changes, the same to a transaction and to a model."""
+    """Random changes, applied to both a transaction and a model."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
 
     def step(self, transaction: StoreTransaction, model: Model) -> tuple[str, Returned]:
-        """Make one change; return its name, and what was returned."""
+        """Make one change; return its name and its two results."""
         change: Callable[[StoreTransaction, Model], Returned] = self._chance.choice(
             [
                 self._merge,
@@ -219,22 +219,22 @@ _PATIENCE_S, _PAUSE_S = 60.0, 0.01
 
 
 class _Rolledback(Exception):
-    """Ends a transaction that must leave nothing."""
+    """Raised to end a transaction that must leave nothing behind."""
 
 
 def check_store(make: Callable[[], MetricsStore]) -> None:
     """Check that a store keeps the contract of `MetricsStore` and `StoreTransaction`.
 
-    It writes into two sinks, in random histories against a model, and in threads, and clears them
-    at the end. What is optional is checked where it is there: the methods `ledger` and `summaries`,
-    and those of a `MetricsReader`.
+    It writes to two sinks, in random histories that it compares with a model, and from several
+    threads, and clears the sinks at the end. Optional methods are checked where they exist:
+    `ledger`, `summaries`, and those of a `MetricsReader`.
 
     Args:
-        make: Returns a new description of the store, each of the same store.
+        make: Returns a new `MetricsStore`, each time for the same store.
 
     Raises:
-        AssertionError: A rule is broken; the message says which, and after what.
-        StoreUnavailableError: The store stayed unavailable, for a minute beside other threads.
+        AssertionError: The store broke a rule; the message says which, and after which steps.
+        StoreUnavailableError: The store stayed unavailable; beside other threads, for a minute.
 
     Example:
         >>> from batchqueue.outputs import SqliteStore
@@ -270,7 +270,7 @@ class _StoreCheck:
             self.compare_stored(sink_id, Model(), "after clear()")
 
     def prepares_and_pickles(self) -> None:
-        """A description can be sent to another process."""
+        """A store can be sent to another process."""
         for _ in range(2):
             self.make().prepare()
         with self.make().transaction(_SINKS[0]) as transaction:
@@ -281,7 +281,7 @@ class _StoreCheck:
                 self.fail("a pickled copy does not find what was committed")
 
     def keeps_values(self) -> None:
-        """Values and keys come back as they were."""
+        """Values and keys are read back unchanged."""
         floats = (0.1, -0.0, 5e-324, 1.7976931348623157e308, math.inf, -math.inf, math.nan, None)
         texts = ("", "NaN", "ä 𝄞 \u202e", "a'\"\\\n\t\r,", "x" * 10_000, None)
         items: list[Metrics] = [LARGEST("f", number, value) for number, value in enumerate(floats)]
@@ -309,7 +309,7 @@ class _StoreCheck:
                 )
 
     def combines_rows(self) -> None:
-        """Partials that come as rows are combined with what is stored, and with each other."""
+        """Partials given as rows are combined with what is stored, and with each other."""
         model, steps = Model(), ([("a", 1), ("b", 2)], [("b", 3), ("A", 4)], [("A", 5), ("A", 6)])
         for number, step in enumerate(steps):
             items = [COUNT(entity, 0, count) for entity, count in step]
@@ -320,7 +320,7 @@ class _StoreCheck:
         self.compare_stored(_SINKS[0], model, "after merge_rows()")
 
     def compare_values(self, items: Sequence[Metrics], wanted: Sequence[str], how: str) -> None:
-        """Compare what is stored of each partial with how it looked before."""
+        """Compare each stored partial with its former text."""
         with self.make().transaction(_SINKS[0]) as transaction:
             for item, shown in zip(items, wanted, strict=True):
                 found = transaction.load(type(item), [item.key])
@@ -366,7 +366,7 @@ class _StoreCheck:
             self.same(f"read(keys={wanted!r})", _by_key(found), _by_key(part), "after save()")
 
     def rolls_back(self) -> None:
-        """A transaction that ends with an error leaves nothing, and the error is passed on."""
+        """A transaction that ends with an error leaves nothing behind, and the error propagates."""
         with self.make().transaction(_SINKS[0]) as transaction:
             transaction.save([COUNT("a", 0, 1)])
         try:
@@ -384,7 +384,7 @@ class _StoreCheck:
         self.compare_stored(_SINKS[0], model, "after a transaction that ended with an error")
 
     def refuses_after_an_error(self) -> None:
-        """A transaction whose method has raised is not committed."""
+        """A transaction is not committed after one of its methods raised."""
         try:
             with self.make().transaction(_SINKS[0]) as transaction:
                 transaction.save([COUNT("a", 0, 1)])
@@ -416,7 +416,7 @@ class _StoreCheck:
         self.fail("record() of an epoch that is not above the mark must raise a StoreError")
 
     def excludes_writers(self) -> None:
-        """Transactions of one sink follow each other, in whatever thread."""
+        """Transactions of one sink never overlap, whatever threads run them."""
         errors: list[BaseException] = []
 
         def add() -> None:
@@ -492,7 +492,7 @@ class _StoreCheck:
             self.compare_reads(store, sink_id, model, when)
 
     def compare_reads(self, store: MetricsReader, sink_id: str, model: Model, when: str) -> None:
-        """Compare what is read, all of it and a selection."""
+        """Compare a full read and a read of a selection with a model."""
         for kind in KINDS:
             stored = model.stored(kind)
             self.same(f"read({kind.name})", store.read(kind, sink_id), stored, when)
@@ -522,17 +522,17 @@ class _StoreCheck:
         self.same("the description", transaction.description(), model.description, when)
 
     def compare_summaries(self, found: Sequence[Any], model: Model, when: str) -> None:
-        """Compare summaries, of which a store keeps the newest, at least one."""
+        """Compare summaries; a store keeps only the newest, and at least one."""
         kept = min(max(len(found), 1), len(model.summaries))
         self.same("summaries", list(found), model.summaries[len(model.summaries) - kept :], when)
 
     def same(self, what: str, found: object, wanted: object, when: str) -> None:
-        """Compare what was found with what must be there."""
+        """Compare what was found with what is wanted."""
         if found != wanted:
             self.fail(f"{what} is {_shown(found)}, and not {_shown(wanted)}, {when}")
 
     def fail(self, message: str) -> NoReturn:
-        """Raise AssertionError in the name of the store."""
+        """Raise an AssertionError that names the store."""
         raise AssertionError(f"store {type(self.make()).__name__}: {message}")
 
 
