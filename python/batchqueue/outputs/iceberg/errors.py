@@ -1,4 +1,4 @@
-"""Turns errors of catalogs, files and Arrow into store errors: temporary or not, with a remedy."""
+"""Conversion of catalog, file and Arrow errors into store errors, with a remedy."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ _CATALOGS = (
     "google",
     "pydantic_core",
 )
-"""Packages whose errors are those of a catalog."""
+"""Packages whose errors come from a catalog."""
 
 _TEMPORARY = (
     *("CommitStateUnknownException", "ServiceUnavailableError", "ServerError"),
@@ -34,19 +34,19 @@ _TEMPORARY = (
     *("ConnectionError", "Timeout", "TTransportException", "ServiceUnavailable"),
     *("EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ThrottlingException"),
 )
-"""Classes of these packages, and the bases of others, that end when the catalog is back."""
+"""Error classes of these packages, with their subclasses, that pass once the catalog is back."""
 
 _OF_STORAGE = ("NETWORK_CONNECTION", "SLOW_DOWN", "SERVICE_UNAVAILABLE", "curlCode", "timed out")
-"""Parts of Arrow's messages about object storage that a retry may not repeat."""
+"""Parts of Arrow's messages about errors of object storage that a retry may not repeat."""
 
 
 @contextmanager
 def iceberg_errors(store: str, *, committing: bool = False) -> Iterator[None]:
-    """Turn the errors of a block into those of the store with this name.
+    """Turn errors of a block into store errors that name the store.
 
     Args:
-        store: The store.
-        committing: Whether the block commits, so that the outcome of a lost connection is unknown;
+        store: The name of the store.
+        committing: Whether the block commits, so that a lost connection leaves its outcome unknown;
             False by default.
     """
     try:

@@ -40,7 +40,7 @@ _READS = 3
 
 
 _locks: dict[tuple[int, str, str], threading.Lock] = {}
-"""By process, store and sink: a lock that another thread holds at a fork is not the child's."""
+"""By process, store and sink: a lock held at a fork would never be released in the child."""
 
 
 class IcebergStore(TableStore):
@@ -49,17 +49,17 @@ class IcebergStore(TableStore):
     Needs the extra `iceberg`, and what your catalog needs: see pyiceberg's documentation. Each sink
     has a table in the namespace, and each transaction that changes something is one snapshot of it,
     with the marks of the ledger. Any number of processes may use it. Transactions of a sink in one
-    process wait for each other. In different processes they do not: if another one has committed
-    meanwhile, the commit fails. Readers never wait. The store can be pickled, and used after a
-    fork.
+    process wait for each other. Across processes they do not: a commit fails if another process has
+    committed meanwhile. Readers never wait. The store can be pickled, and used after a fork.
 
-    A data file holds the metrics of a kind whose time buckets begin in the same `partition_s`
+    A data file holds the metrics of a kind whose time buckets start in the same `partition_s`
     seconds. A transaction reads and rewrites, in memory, the files of the partitions that it
     touches.
 
     Attributes:
         namespace: The namespace of the tables.
-        partition_s: Seconds of time buckets that a data file covers; `None` for those of the sink.
+        partition_s: Seconds of time buckets that a data file covers; `None` for the value of the
+            sink.
         lock_timeout_s: Seconds that a transaction waits for another one of its sink in this
             process.
         kept_summaries: Number of newest epochs of each sink whose summaries are read.
@@ -78,8 +78,8 @@ class IcebergStore(TableStore):
 
         Args:
             namespace: The namespace of the tables, for instance `"metrics"`; created on demand.
-            catalog: The name of a catalog in pyiceberg's configuration; or its properties, with its
-                `name` among them; or an open catalog. Default: `None`, the default catalog.
+            catalog: The name of a catalog in pyiceberg's configuration; or its properties,
+                including its `name`; or an open catalog. Default: `None`, the default catalog.
             partition_s: Seconds of time buckets that a data file covers, at least 1; 86,400, a day,
                 by default. A sink keeps the value that it was first written with; `None` stands
                 for that, and for a day in a new sink.
@@ -141,7 +141,7 @@ class IcebergStore(TableStore):
             try:
                 catalog.create_namespace(self.namespace)
             except Exception as error:
-                # A catalog in SQL raises the error of its database if another process was first.
+                # A SQL catalog raises the error of its database if another process was first.
                 with suppress(Exception):
                     if catalog.namespace_exists(self.namespace):
                         return
@@ -194,7 +194,7 @@ class IcebergStore(TableStore):
     def ledger(self, sink_id: str = "default") -> Iterator[StoreTransaction | None]:
         """Read the ledger of a sink as of one snapshot: its marks, summaries and description.
 
-        It gives `None` if nothing was committed for the sink yet.
+        It yields `None` if nothing was committed for the sink yet.
 
         Args:
             sink_id: The sink to read.
@@ -207,7 +207,7 @@ class IcebergStore(TableStore):
         yield transaction if transaction.has_table() else None
 
     def sinks(self) -> list[str]:
-        """Return the ids of the sinks that have written, in their order as texts.
+        """Return the ids of the sinks that have written, sorted as texts.
 
         Raises:
             StoreError: There is no such namespace, or a table cannot be read.
@@ -225,13 +225,13 @@ class IcebergStore(TableStore):
         return sorted(sink for sink in found if sink and self._transaction(sink).has_anything())
 
     def summaries(self, sink_id: str = "default", newest: int | None = None) -> list[Epoch]:
-        """Return the summaries that are kept for a sink, in the order of recording.
+        """Return the summaries kept for a sink, in the order of recording.
 
-        A summary is kept as long as the snapshot of its epoch; the newest one always.
+        A summary is kept as long as the snapshot of its epoch; the newest is always kept.
 
         Args:
             sink_id: The sink that recorded them.
-            newest: Return at most this many, the newest; `None` for all.
+            newest: Return at most this many of the newest; `None` for all.
 
         Raises:
             StoreError: There is no such namespace, or the table cannot be read.
@@ -254,7 +254,7 @@ class IcebergStore(TableStore):
         return sorted(self._reading(sink_id, metrics_in), key=name_and_table)
 
     def tables(self, selection: Selection) -> "list[pa.Table]":
-        """Return the rows of a selection as a table, as of one snapshot; or none."""
+        """Return the rows of a selection as one table, as of one snapshot, or an empty list."""
         from batchqueue.outputs.iceberg.table import read_selected
 
         layout = table_layout(selection.metric_type)
@@ -290,7 +290,7 @@ class IcebergStore(TableStore):
             lock.release()
 
     def _reading(self, sink_id: str, read: "Callable[[SinkTable], list[R]]") -> list[R]:
-        """Read the newest snapshot, and read again if its files were removed meanwhile."""
+        """Read the newest snapshot, and retry if its files were removed meanwhile."""
         from batchqueue.outputs.iceberg.table import SinkTable
 
         with self._errors():
@@ -310,7 +310,7 @@ class IcebergStore(TableStore):
     def _open(self) -> "Catalog":
         try:
             return self._catalog.open()
-        except ValueError as error:  # what pyiceberg raises for what is not configured
+        except ValueError as error:  # pyiceberg raises it for missing configuration
             raise StoreError(
                 f"cannot open the catalog of {self!r}: {error}; give catalog= its properties, or "
                 "add it to pyiceberg's configuration"
@@ -326,11 +326,11 @@ class IcebergStore(TableStore):
         return iceberg_errors(repr(self))
 
 
-# What an Iceberg store has, and whether its data files and its ledger are whole.
+# The check of an Iceberg store: its content, and whether its data files and ledger are intact.
 
 
 def check_iceberg(store: IcebergStore) -> StoreReport:
-    """Read a whole store, and report what it has and what is wrong.
+    """Read a whole store, and report its content and its problems.
 
     Raises:
         StoreError: It cannot be read.

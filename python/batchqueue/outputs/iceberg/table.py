@@ -1,8 +1,8 @@
 """The Iceberg table of a sink: its columns, its partitions, and their rows.
 
-One table has all metrics of a sink, because a catalog commits one table at a time. A row has the
-columns of its metric's kind; those of the other kinds are null. Where two kinds have a column of
-the same name and of different types, the second is named after its type as well.
+One table has all metrics of a sink, because a catalog commits one table at a time. A row has values
+in the columns of its metric's kind; those of the other kinds are null. If two kinds have columns of
+the same name but of different types, the type is appended to the second name.
 """
 
 import functools
@@ -61,10 +61,10 @@ if TYPE_CHECKING:
 
 
 TABLE = "batchqueue_table"
-"""What distinguishes the kinds of metrics: the name of the table of the layout."""
+"""The column that distinguishes kinds of metrics: the table name of their layout."""
 
 START = "time_bucket_start"
-"""The field of the partitions, whose name no column may have."""
+"""The partition field, whose name no column may have."""
 
 SINK = "batchqueue.sink"
 LAYOUTS = "batchqueue.tables"
@@ -88,7 +88,7 @@ _SCHEMA = Schema(
 )
 _PROPERTIES = {
     "write.parquet.compression-codec": "zstd",
-    # Each commit writes a file of metadata.
+    # Each commit writes a metadata file.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
@@ -96,7 +96,7 @@ ALL = range(-(2**63), 2**63)
 """All time buckets."""
 
 Partition = tuple[str, int]
-"""The table of a layout, and the first second."""
+"""The table of a layout, and the first second of the partition."""
 
 Files = list[FileScanTask]
 """Data files, each with the delete files of other writers that apply to it."""
@@ -104,18 +104,18 @@ Files = list[FileScanTask]
 
 @dataclass(frozen=True)
 class StoredLayout:
-    """A layout, and the columns of the table that its own columns are stored in, in order."""
+    """A layout, and the table columns that its own columns are stored in, in order."""
 
     layout: Layout
     columns: tuple[str, ...]
 
     def all_columns(self) -> tuple[str, ...]:
-        """Return the columns of the table for those of `schema_of`, in order."""
+        """Return the table columns for those of `schema_of`, in order."""
         return (*self.layout.key_columns, *self.columns)
 
 
 def table_name(sink_id: str) -> str:
-    """Return the name of a sink's table: catalogs differ in what they allow beside a-z, 0-9 and _.
+    """Return the name of a sink's table, of a-z, 0-9 and _, which all catalogs allow.
 
     A hash keeps the names of two sinks distinct.
     """
@@ -132,10 +132,10 @@ class SinkTable:
     """The table of a sink as it was when it was loaded."""
 
     def __init__(self, table: Table, sink_id: str) -> None:
-        """Check a table and read what its properties say of layouts.
+        """Check a table and read the layouts in its properties.
 
         Raises:
-            StoreError: It is not the table of the sink, or its partitions are not ours.
+            StoreError: It is not the table of the sink, or is partitioned differently.
         """
         self.table = table
         self.name = ".".join(table.name())
@@ -152,7 +152,7 @@ class SinkTable:
         """Return the table of a sink; `None` if there is none.
 
         Raises:
-            StoreError: There is another table of that name.
+            StoreError: A table of that name is not the sink's.
         """
         try:
             return cls(catalog.load_table(identifier), sink_id)
@@ -190,7 +190,7 @@ class SinkTable:
         """Return how a layout is stored.
 
         Raises:
-            StoreError: A layout of the same table with other columns is.
+            StoreError: The table of the layout is stored with other columns.
         """
         stored = self.layouts[layout.table]
         if stored.layout != layout:
@@ -202,18 +202,18 @@ class SinkTable:
         return stored
 
     def files(self, buckets: range, table: str | None = None) -> dict[Partition, Files]:
-        """Return the data files of the partitions which a range of time buckets reaches.
+        """Return the data files of the partitions that a range of time buckets overlaps.
 
-        Rows of tables that are not known, which another program has added, are left alone.
+        Rows of unknown tables, which another program has added, are left alone.
 
         Args:
             buckets: The range.
             table: Only those of this table; `None` for all.
 
         Raises:
-            StoreError: They have other partitions.
+            StoreError: A data file is partitioned differently, or the table cannot be read.
         """
-        # The first partition of all begins where no int of 64 bits is; see `Replacement.write`.
+        # The very first partition starts below all ints of 64 bits; see `Replacement.write`.
         reaches_first = buckets.stop <= ALL.start + self.partition_s
         conditions = [] if reaches_first else within(buckets)
         if table is not None:
@@ -241,7 +241,7 @@ class SinkTable:
     def rows(
         self, stored: StoredLayout, tasks: Sequence[FileScanTask], condition: BooleanExpression
     ) -> pa.Table:
-        """Read the rows of data files of a layout which meet a condition, in no order."""
+        """Read the rows of a layout's data files that meet a condition, unordered."""
         schema = schema_of(stored.layout)
         found = self._read(stored.all_columns(), tasks, condition)
         columns = zip(found.columns, schema, strict=True)
@@ -254,7 +254,7 @@ class SinkTable:
         return sum(task.file.record_count for task in tasks)
 
     def keys(self, tasks: Sequence[FileScanTask]) -> pa.Table:
-        """Read the columns metric and time_bucket of data files, in no order."""
+        """Read the columns metric and time_bucket of data files, unordered."""
         return self._read(("metric", "time_bucket"), tasks, AlwaysTrue())
 
     def _read(
@@ -293,7 +293,7 @@ def _layouts_of(properties: dict[str, str], name: str) -> dict[str, StoredLayout
 
 
 def layouts_text(layouts: dict[str, StoredLayout]) -> str:
-    """Return layouts as the property of a table."""
+    """Return layouts as the text of a table property."""
     return json.dumps(
         {
             table: {
@@ -314,10 +314,10 @@ def _described(layout: Layout) -> str:
     return ", ".join(f"{name} {shown(kind)}" for name, kind in layout.columns)
 
 
-# Conditions that rows of a table meet, as pyiceberg's expressions.
+# Conditions on the rows of a table, as pyiceberg's expressions.
 
 
-# Their constructors take positions, which those of pydantic's models do not, for type checkers.
+# For type checkers, constructors of pydantic models take no positional arguments; these do.
 _equal_to: Any = EqualTo
 _in: Any = In
 _at_least: Any = GreaterThanOrEqual
@@ -348,15 +348,15 @@ def within(buckets: range) -> list[BooleanExpression]:
 
 
 def all_of(conditions: Iterable[BooleanExpression]) -> BooleanExpression:
-    """Return the condition that all of these are met."""
+    """Return the condition that all given conditions are met."""
     return functools.reduce(_and, conditions, AlwaysTrue())
 
 
-# What is read of the table.
+# Reading the table.
 
 
 def read_selected(sink: SinkTable, layout: Layout, selection: Selection) -> list[pa.Table]:
-    """Read the rows of a selection, in order, without the metric's name; none if there are none."""
+    """Read the rows of a selection, in order, without the metric's name; `[]` if never stored."""
     if layout.table not in sink.layouts:
         return []
     stored = sink.stored_layout(layout)
@@ -381,7 +381,7 @@ def _condition(selection: Selection, columns: dict[str, str], buckets: range) ->
 
 
 def metrics_in(sink: SinkTable) -> list[StoredMetric]:
-    """Return the metrics of a sink, in no order."""
+    """Return the metrics of a sink, unordered."""
     files: dict[str, Files] = {}
     for (table, _), some in sink.files(ALL).items():
         files.setdefault(table, []).extend(some)
@@ -401,9 +401,9 @@ def metrics_in(sink: SinkTable) -> list[StoredMetric]:
 # The ledger of a sink in the snapshots of its Iceberg table.
 #
 # Each snapshot that a transaction commits has the marks, the description, and the epochs that the
-# transaction has recorded. So a table that is rolled back has the ledger of then. Snapshots of
-# other writers, such as a compaction, have none: that of their nearest ancestor holds. Snapshots
-# expire, so a property of the table has the newest ledger as well.
+# transaction recorded. So rolling a table back rolls its ledger back. Snapshots of other writers,
+# such as a compaction, have no ledger: that of their nearest ancestor applies. As snapshots expire,
+# a property of the table has the newest ledger as well.
 
 
 LEDGER = "batchqueue.ledger"
@@ -415,15 +415,14 @@ Summary = tuple[str, int, dict[str, Any]]
 
 @dataclass
 class Ledger:
-    """What a snapshot says of epochs.
+    """The ledger in a snapshot.
 
     Attributes:
         marks: Query → largest batch id.
         description: Description of the job that wrote last.
-        epochs: Those that the transaction of the snapshot has recorded, the oldest first.
-        before: The newest epoch before them, whose snapshot may expire; None where `epochs` has
-            one.
-        begins: Whether earlier epochs are forgotten, or there are none.
+        epochs: The epochs that the snapshot's transaction recorded, the oldest first.
+        before: The newest earlier epoch, whose snapshot may expire; None if `epochs` has one.
+        begins: Whether earlier epochs are forgotten or do not exist.
     """
 
     marks: dict[str, int] = field(default_factory=dict)
@@ -433,7 +432,7 @@ class Ledger:
     begins: bool = True
 
     def newest(self) -> list[Summary]:
-        """Return the newest epoch, or none."""
+        """Return the newest epoch in a list, or an empty list."""
         return self.epochs[-1:] or ([] if self.before is None else [self.before])
 
     def next(self) -> "Ledger":
@@ -446,11 +445,12 @@ class Ledger:
         return bool(self.marks or self.newest() or self.description is not None)
 
     def to_text(self) -> str:
-        """Return it as the property of a snapshot."""
+        """Return the ledger as the property of a snapshot."""
         return json.dumps({**vars(self), "before": None if self.epochs else self.before})
 
     def to_property(self, snapshot: "Snapshot") -> dict[str, str]:
-        """Return it as the property of a table whose newest ledger it is, in this snapshot."""
+        """Return the ledger as the property of a table, whose newest one it is, in this
+        snapshot."""
         content = {
             **vars(self),
             "epochs": [],
@@ -465,7 +465,7 @@ def ledger_of(metadata: "TableMetadata", name: str) -> Ledger:
     """Return the ledger of the current snapshot.
 
     Raises:
-        StoreError: It is damaged, or that snapshot is of a time before the first ledger.
+        StoreError: The ledger is damaged, or that of the current snapshot has expired.
     """
     for text in _texts(metadata):
         return _read(text, name)
@@ -474,10 +474,10 @@ def ledger_of(metadata: "TableMetadata", name: str) -> Ledger:
 
 
 def _of_expired(metadata: "TableMetadata", text: str, name: str) -> Ledger:
-    """Return the newest ledger: no snapshot in the history has one any more.
+    """Return the newest ledger from the table's property: no snapshot in the history has one.
 
     Raises:
-        StoreError: It is not that of the current snapshot.
+        StoreError: It is damaged, or not the ledger of the current snapshot.
     """
     try:
         content = json.loads(text)
@@ -501,15 +501,15 @@ def _of_expired(metadata: "TableMetadata", text: str, name: str) -> Ledger:
 
 
 def epochs_of(metadata: "TableMetadata", name: str, newest: int) -> list[Epoch]:
-    """Return the newest epochs of the snapshots that are kept, the oldest first.
+    """Return the newest epochs of the kept snapshots, the oldest first.
 
-    The newest of all is always among them.
+    The newest epoch of all is always among them.
 
     Raises:
         StoreError: A ledger is damaged.
     """
     found = list(islice(_newest_first(metadata, name), newest))
-    if not found and newest > 0:  # the snapshot that had it has expired
+    if not found and newest > 0:  # its snapshot has expired
         found = [Epoch(*epoch) for epoch in ledger_of(metadata, name).newest()]
     return found[::-1]
 

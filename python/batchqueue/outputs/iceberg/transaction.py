@@ -41,18 +41,18 @@ from batchqueue.outputs.store import Epoch, StoreUnavailableError
 
 
 _COMMIT = "batchqueue.commit"
-"""The property of a snapshot by which its writer knows it again."""
+"""The property of a snapshot by which its writer recognizes it."""
 
 
 class Replacement:
     """The commit of one snapshot, which replaces partitions of a table."""
 
     def __init__(self, sink: SinkTable, *, anew: bool) -> None:
-        """Begin with the table as it was loaded; if it is another one by then, nothing is done.
+        """Start from the table as it was loaded; if it has changed by the commit, nothing is done.
 
         Args:
             sink: The table.
-            anew: Whether all of its rows are replaced, so that its layouts may become others.
+            anew: Whether all of its rows are replaced, so that its layouts may change.
         """
         self._sink = sink
         self._known = {} if anew else sink.layouts
@@ -112,8 +112,8 @@ class Replacement:
         """Commit the snapshot.
 
         Args:
-            ledger: What it says of epochs.
-            replaced: Data files that it no longer has.
+            ledger: The ledger of the snapshot.
+            replaced: Data files that the snapshot no longer has.
 
         Raises:
             CommitFailedException: The table has changed meanwhile.
@@ -147,15 +147,15 @@ class Replacement:
 
 
 def _is_free(name: str, wanted: Any, taken: set[str], there: dict[str, tuple[str, Any]]) -> bool:
-    """Return whether a column can be stored under a name: that of a new one, or of an equal one."""
+    """Return whether a column can have a name, which must be new or belong to an equal column."""
     return name.lower() not in taken and there.get(name.lower(), (name, wanted)) == (name, wanted)
 
 
 def _leave_out_empty_manifests(snapshot: Any) -> None:
-    """Leave manifests without a live file out of a snapshot that is being made.
+    """Leave manifests without a live file out of a snapshot in the making.
 
-    Each commit that replaces files writes a manifest with their names. Java's writers leave it out
-    of the next snapshot; pyiceberg 0.12 keeps all of them, so that each commit reads one more.
+    Each commit that replaces files writes a manifest with their names. Java's writers leave that
+    manifest out of the next snapshot; pyiceberg 0.12 keeps it, so that each commit reads one more.
     """
     existing = snapshot._existing_manifests
     snapshot._existing_manifests = lambda: [
@@ -166,11 +166,11 @@ def _leave_out_empty_manifests(snapshot: Any) -> None:
 
 
 def _evaluate_with_copies(snapshot: Any) -> None:
-    """Give each call of the evaluators of manifests its own state.
+    """Give each call of a manifest evaluator its own state.
 
-    pyiceberg 0.12 finds the files to delete in several threads, and its evaluator keeps the
-    manifest in hand as an attribute. A thread that met the manifest of another one would skip its
-    own, and the commit would miss the files in it.
+    pyiceberg 0.12 finds the files to delete in several threads, and its evaluator keeps the current
+    manifest in an attribute. A thread that read another thread's manifest there would skip its own,
+    and the commit would miss the files in it.
     """
     build = snapshot._build_manifest_evaluator
 
@@ -182,10 +182,11 @@ def _evaluate_with_copies(snapshot: Any) -> None:
 
 
 class _Exclusive(Table):
-    """A table whose commit is not repeated on top of another writer's.
+    """A table whose commit is not retried on top of another writer's.
 
-    pyiceberg would repeat it wherever the two touch different data files; but the ledger of the
-    other one counts. Its answer to a commit may be lost, though, so that it has to ask.
+    pyiceberg would retry it if the two touch different data files; but the other writer's ledger
+    counts. As the catalog's response may be lost, a failed commit reloads the table to see whether
+    it was applied.
     """
 
     def __init__(self, table: Table) -> None:
@@ -223,9 +224,9 @@ class _Exclusive(Table):
 
 
 class _Remembering(Transaction):
-    """A transaction that makes its state of the table once for each change, and not at each look.
+    """A transaction that makes its table metadata once for each change, and not at each access.
 
-    Such a state is a deep copy of all snapshots that are kept.
+    Such metadata is a deep copy of all kept snapshots.
     """
 
     def __init__(self, table: Table) -> None:
@@ -240,7 +241,7 @@ class _Remembering(Transaction):
 
 
 _PLANS = 3
-"""So many partitions are looked up one by one; a transaction that touches more looks all up."""
+"""The most partitions to look up one by one; a transaction that touches more looks all up."""
 
 
 class IcebergTransaction(PartitionedTransaction):
@@ -254,14 +255,14 @@ class IcebergTransaction(PartitionedTransaction):
         store: str,
         kept_summaries: int,
     ) -> None:
-        """Begin with a snapshot.
+        """Start from a snapshot.
 
         Args:
             sink: The table of the sink with its current snapshot; `None` if there is none yet.
             create: Creates the table.
-            partition_s: Seconds of time buckets in a partition.
+            partition_s: Seconds of time buckets that a partition covers.
             store: The store, for messages.
-            kept_summaries: Summaries to read of the sink.
+            kept_summaries: The most summaries of the sink to read.
         """
         super().__init__(partition_s, lambda: iceberg_errors(store))
         self._store = store
@@ -322,7 +323,7 @@ class IcebergTransaction(PartitionedTransaction):
         return {} if self._sink is None else self._sink.files(buckets)
 
     def add_summary(self, query_id: str, batch_id: int, summary: str) -> None:
-        """Keep the summary of an epoch, as long as the snapshot of this transaction is kept."""
+        """Record the summary of an epoch, which is kept as long as this transaction's snapshot."""
         with self._step():
             self._ledger.epochs.append((query_id, batch_id, json.loads(summary)))
             self._changed = True

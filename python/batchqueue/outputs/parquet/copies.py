@@ -1,7 +1,7 @@
-"""Copies of a Parquet store, each sink as of one commit, and the way back from them.
+"""Copies of a Parquet store, each sink as of one commit, and restores from them.
 
-Data files never change, and a manifest names those of one commit. So a copy takes the manifest that
-it has read, after the files that this one names.
+Data files never change, and a manifest names those of one commit. So a copy writes the manifest
+that it has read after the files that the manifest names.
 """
 
 import errno
@@ -38,7 +38,7 @@ def backup_parquet(directory: Path, copy: Path) -> None:
 
     Args:
         directory: The store.
-        copy: The directory to make.
+        copy: The directory to create.
 
     Raises:
         ConfigError: `copy` exists.
@@ -59,14 +59,14 @@ def backup_parquet(directory: Path, copy: Path) -> None:
 
 
 def restore_parquet(copy: Path, directory: Path) -> list[Path]:
-    """Put a copy in the place of a store, whose directory is put aside.
+    """Replace a store by a copy, and put its former directory aside.
 
     Args:
-        copy: What `backup_parquet` made, or another copy of a store.
+        copy: A directory that `backup_parquet` made, or another copy of a store.
         directory: The store; it may be missing.
 
     Returns:
-        Where the former directory is now.
+        The new path of the former directory; empty if there was none.
 
     Raises:
         ConfigError: Both are the same directory.
@@ -91,7 +91,7 @@ def restore_parquet(copy: Path, directory: Path) -> list[Path]:
 
 
 def check_parquet(directory: Path) -> StoreReport:
-    """Read a whole store, and report what it has and what is wrong.
+    """Read a whole store, and report its content and its problems.
 
     Raises:
         StoreError: A manifest cannot be read.
@@ -147,12 +147,12 @@ def _copy_sink(folder: Path, sink_id: str, target: Path) -> None:
 
 
 def _data_of(folder: Path, manifest: Manifest) -> tuple[int, list[str]]:
-    """Return the number of rows of a sink, and which of its files cannot be read."""
+    """Return the number of rows of a sink, and a problem for each file that cannot be read."""
     rows, problems = 0, []
     for name in sorted(manifest.data_files()):
         try:
             with (folder / name).open("rb") as file:
-                # Here, and not in threads of Arrow that may still have the file at the exit.
+                # Read in this thread, because Arrow's threads may still hold the file at exit.
                 parquet = pq.ParquetFile(file, pre_buffer=False)
                 rows += parquet.read(use_threads=False).num_rows
         except Exception as error:  # Arrow raises its own, OSError and, for some damage, others
@@ -161,7 +161,7 @@ def _data_of(folder: Path, manifest: Manifest) -> tuple[int, list[str]]:
 
 
 def _epochs_of(folder: Path, manifest: Manifest, problems: list[str]) -> list[Summary]:
-    """Return the epochs of a sink that are kept; add what is wrong with them to `problems`."""
+    """Return the kept epochs of a sink; add to `problems` if they cannot be read."""
     try:
         return newest_epochs(folder, manifest)
     except (OSError, StoreError) as error:
@@ -184,7 +184,7 @@ def _add_sink(report: StoreReport, manifest: Manifest, rows: int, epochs: list[S
 
 @contextmanager
 def _partial(directory: Path) -> Iterator[Path]:
-    """Give a name beside a directory for what is not complete yet, and remove it in the end."""
+    """Yield a name beside a directory for incomplete content, and remove that in the end."""
     partial = directory.with_name(f"{directory.name}.partial-{secrets.token_hex(4)}")
     try:
         yield partial

@@ -37,9 +37,9 @@ class Manifest:
         partition_s: Seconds of time buckets that a data file covers.
         tables: Table → first second of a partition → name of its data file.
         marks: Query id → largest batch id.
-        recent: The newest epochs, the oldest first; see `ledger.py`.
-        older: The files with the epochs before them, the oldest first, with the number in each.
-        forgotten: How many epochs of the oldest file count as gone.
+        recent: The newest epochs, the oldest first; see `add_epoch`.
+        older: The files with earlier epochs, the oldest first, each with its number of epochs.
+        forgotten: Number of epochs in the oldest file that count as deleted.
         description: Description of the job that wrote last.
         replaced: Files of earlier states, by name, with the time (seconds since 1970) when they
             were replaced.
@@ -86,7 +86,7 @@ class Manifest:
         return manifest
 
     def replace(self, folder: Path) -> None:
-        """Make this the committed state, atomically even in a crash.
+        """Commit this state, atomically even in a crash.
 
         The data files that it names must be on the disk already.
         """
@@ -110,7 +110,7 @@ class Manifest:
 
 
 def written_files(folder: Path) -> set[str]:
-    """Return the names of the files of all states in a folder, and of what no state names."""
+    """Return the names of all files of states in a folder, including those that no state names."""
     with os.scandir(folder) as entries:
         return {
             entry.name for entry in entries if entry.name.endswith((DATA_SUFFIX, EPOCHS_SUFFIX))
@@ -118,7 +118,7 @@ def written_files(folder: Path) -> set[str]:
 
 
 def sinks_in(directory: Path) -> Iterator[tuple[Path, str]]:
-    """Return the folder and the id of each sink that has a manifest.
+    """Yield the folder and the id of each sink that has a manifest.
 
     Raises:
         OSError: A manifest cannot be read.
@@ -132,7 +132,7 @@ def sinks_in(directory: Path) -> Iterator[tuple[Path, str]]:
 
 
 def damaged(path: Path, error: Exception) -> StoreError:
-    """Return the error for a manifest that cannot be understood."""
+    """Return the error for a file of a state that cannot be parsed."""
     return StoreError(f"{path} is damaged ({error}): restore it from a copy, with its folder")
 
 
@@ -150,7 +150,7 @@ def sink_folder(directory: Path, sink_id: str) -> Path:
 
 
 def write_durably(path: Path, content: bytes | memoryview) -> None:
-    """Write a file and return when its content is on the disk; its folder's entry may not be."""
+    """Write a file and return once its content is on the disk; its folder's entry may not be."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -158,7 +158,7 @@ def write_durably(path: Path, content: bytes | memoryview) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Return when the entries of a folder are on the disk."""
+    """Return once the entries of a folder are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -187,7 +187,7 @@ def acquire(path: Path, timeout_s: float, what: str) -> int:
             descriptor = _try_acquire(path)
             if descriptor is not None:
                 return descriptor
-        except FileNotFoundError:  # a restore puts another folder in its place
+        except FileNotFoundError:  # a restore is replacing the folder
             if time.monotonic() >= deadline:
                 raise
         if time.monotonic() >= deadline:
@@ -200,7 +200,7 @@ def acquire(path: Path, timeout_s: float, what: str) -> int:
 
 
 def _try_acquire(path: Path) -> int | None:
-    """Take a lock if it is free, and if the path still leads to what is locked."""
+    """Take a lock if it is free, and if the path still leads to the locked file."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -233,14 +233,14 @@ def release(descriptor: int) -> None:
 
 # The epochs of a sink in a Parquet store: the newest in its manifest, older ones in files.
 #
-# Such a file never changes, like those of the data. Some of the newest files become a larger one in
-# their turn, because each commit writes the names of all, and lists the folder to find others. So a
-# commit costs the same, however many epochs are kept.
+# Such a file never changes, like those of the data. Enough small files become a larger one, because
+# each commit writes the names of all files, and lists the folder to find others. So the cost of a
+# commit does not depend on the number of kept epochs.
 
 
 FILE_EPOCHS = 32
-"""So many epochs in the manifest become a file, and so many of these files become one. Each commit
-writes the manifest, and a file costs another `fsync`."""
+"""The number of epochs in the manifest that become a file, and of these files that become one. Each
+commit writes the manifest, and a file costs another `fsync`."""
 
 
 def add_epoch(manifest: Manifest, epoch: Summary, kept: int) -> None:
@@ -264,7 +264,7 @@ def move_recent(folder: Path, manifest: Manifest) -> list[Path]:
     try:
         epochs = [epoch for name, number in merged for epoch in _epochs_in(folder / name, number)]
     except (OSError, StoreError):
-        # A damaged file is named where it is read, and must not stop those who only write.
+        # Readers report a damaged file; it must not stop programs that only write.
         merged, epochs = [], []
     epochs += manifest.recent
     path = folder / f"{uuid.uuid4().hex[:16]}{EPOCHS_SUFFIX}"
@@ -317,7 +317,7 @@ def _epochs_in(path: Path, number: int) -> list[Summary]:
     return epochs
 
 
-# Turns errors of files and of Arrow into store errors: temporary or not, and with a remedy.
+# Conversion of file and Arrow errors into store errors: temporary or lasting, with a remedy.
 
 
 _TEMPORARY = {
@@ -329,7 +329,7 @@ _TEMPORARY = {
     errno.EHOSTUNREACH,
     errno.ENETUNREACH,
 }
-"""Errors of shared file systems that end when their server is back."""
+"""Errors of shared file systems that pass once their server is back."""
 
 _REMEDIES = {
     errno.ENOSPC: "make room on the disk",
@@ -349,7 +349,7 @@ _RESTORE = "check the disk, and restore what is damaged from a copy"
 
 @contextmanager
 def directory_errors(directory: Path) -> Iterator[None]:
-    """Turn the errors of a block into those of the store in a directory."""
+    """Turn errors of a block into store errors that name the directory."""
     import pyarrow as pa
 
     try:

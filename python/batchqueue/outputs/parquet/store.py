@@ -42,7 +42,7 @@ R = TypeVar("R")
 _ELSEWHERE = "use an IcebergStore in object storage, or mount it where all writers see it"
 
 _PART_BYTES = 64 * 1024 * 1024
-"""Largest size of the files that one part of a selection has, unless it is a single file."""
+"""The size of files at which a part of a selection is full; its last file may exceed it."""
 
 _READS = 10
 """Attempts to read a state whose files are removed meanwhile."""
@@ -53,10 +53,10 @@ class ParquetStore(TableStore):
 
     Needs the extra `parquet`. Any number of processes may use it. The writers of a sink wait for
     each other, on a lock of the file system; writers of different sinks work concurrently, and
-    readers never wait. The store can be pickled, and used after a fork. What a transaction has
-    committed survives a power cut.
+    readers never wait. The store can be pickled, and used after a fork. Committed transactions
+    survive a power cut.
 
-    A data file holds the metrics of a table whose time buckets begin in the same `partition_s`
+    A data file holds the metrics of a table whose time buckets start in the same `partition_s`
     seconds. A transaction reads and rewrites, in memory, the files of the partitions that it
     touches.
 
@@ -165,7 +165,7 @@ class ParquetStore(TableStore):
             release(lock)
 
     def sinks(self) -> list[str]:
-        """Return the ids of the sinks that have written, in their order as texts.
+        """Return the ids of the sinks that have written, sorted as texts.
 
         It does not wait for writers.
 
@@ -178,13 +178,13 @@ class ParquetStore(TableStore):
             return sorted(found.sink for found in manifests if found and found.has_anything())
 
     def summaries(self, sink_id: str = "default", newest: int | None = None) -> list[Epoch]:
-        """Return the summaries that are kept for a sink, in the order of recording.
+        """Return the summaries kept for a sink, in the order of recording.
 
         It does not wait for writers.
 
         Args:
             sink_id: The sink that recorded them.
-            newest: Return at most this many, the newest; `None` for all.
+            newest: Return at most this many of the newest; `None` for all.
 
         Raises:
             StoreError: The directory is missing, or a file in it cannot be read.
@@ -204,8 +204,8 @@ class ParquetStore(TableStore):
         `pyarrow.dataset.dataset(files)`.
 
         Args:
-            metrics: A metric type, for its table, which other metrics of its kind share; or the
-                name of the table.
+            metrics: A metric type, whose table other metrics of its kind share; or the name of the
+                table.
             sink_id: The sink that wrote them.
 
         Raises:
@@ -225,7 +225,7 @@ class ParquetStore(TableStore):
 
         It does not wait for writers, and cannot load or change metrics.
 
-        It gives `None` if nothing was committed for the sink yet.
+        It yields `None` if nothing was committed for the sink yet.
 
         Args:
             sink_id: The sink to read.
@@ -239,7 +239,7 @@ class ParquetStore(TableStore):
         yield None if manifest is None else self._transaction(folder, manifest)
 
     def parts(self, selection: Selection, count: int = 1) -> list[Selection]:
-        """Split a selection into parts of one commit, each some of the data files."""
+        """Split a selection into parts of one commit, each with some of the data files."""
 
         def groups(folder: Path, manifest: Manifest) -> list[Selection]:
             sizes = {
@@ -268,7 +268,7 @@ class ParquetStore(TableStore):
         return sorted(self._reading(sink_id, found), key=name_and_table)
 
     def tables(self, selection: Selection) -> Iterator["pa.Table"]:
-        """Yield the rows of a selection as a table, or as one for each data file of a part."""
+        """Yield the rows of a selection as one table, or of a part as a table per data file."""
         import pyarrow as pa
 
         from batchqueue.outputs.parquet.transaction import read_selected
@@ -306,7 +306,7 @@ class ParquetStore(TableStore):
         )
 
     def _reading(self, sink_id: str, read: Callable[[Path, Manifest], list[R]]) -> list[R]:
-        """Read the newest state, and read again if its files were removed meanwhile."""
+        """Read the newest state, and retry if its files were removed meanwhile."""
         with self._errors():
             self._need_store()
             folder = sink_folder(self.directory, sink_id)
@@ -348,7 +348,7 @@ def _wanted_files(manifest: Manifest, selection: Selection) -> list[str]:
 
 
 def _grouped(sizes: Mapping[str, int], most: int) -> list[tuple[str, ...]]:
-    """Group neighbours of files until a group has a size, which its last file may exceed."""
+    """Group adjacent files until a group reaches a size, which its last file may exceed."""
     groups: list[tuple[str, ...]] = []
     filled = most
     for name, size in sizes.items():

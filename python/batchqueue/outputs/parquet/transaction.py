@@ -46,7 +46,7 @@ class ParquetTransaction(PartitionedTransaction):
             folder: The folder of the sink.
             manifest: The state to start from; the transaction changes it.
             errors: Turns the errors of files and of Arrow into `StoreError`.
-            kept_summaries: Summaries to keep for the sink.
+            kept_summaries: Number of summaries to keep for the sink.
             keep_replaced_s: Seconds to keep a replaced file for its readers.
         """
         super().__init__(manifest.partition_s, errors)
@@ -81,7 +81,7 @@ class ParquetTransaction(PartitionedTransaction):
         return rows_in(self._folder / self._manifest.tables[layout.table].pop(start))
 
     def add_summary(self, query_id: str, batch_id: int, summary: str) -> None:
-        """Keep the summary of an epoch, and delete the oldest if there are too many."""
+        """Store the summary of an epoch, and delete the oldest if there are too many."""
         with self._step():
             epoch = (query_id, batch_id, json.loads(summary))
             add_epoch(self._manifest, epoch, self._kept_summaries)
@@ -153,7 +153,7 @@ class ParquetTransaction(PartitionedTransaction):
 
 
 def layout_of(table: str, path: Path) -> Layout:
-    """Return the layout of a table by one of its data files.
+    """Return the layout of a table from one of its data files.
 
     Raises:
         OSError: It cannot be read.
@@ -178,7 +178,7 @@ def rows_in(path: Path) -> int:
 
 
 def metrics_in(table: str, paths: Sequence[Path]) -> list[StoredMetric]:
-    """Return the metrics in the data files of a table, in no order.
+    """Return the metrics in the data files of a table, unordered.
 
     Raises:
         OSError: A file cannot be read.
@@ -206,7 +206,7 @@ def read_file(path: Path, layout: Layout) -> pa.Table:
 
     Raises:
         OSError: It cannot be read.
-        StoreError: It has other columns than the layout.
+        StoreError: Its columns differ from those of the layout.
     """
     with path.open("rb") as file:
         parquet = pq.ParquetFile(file)
@@ -215,11 +215,11 @@ def read_file(path: Path, layout: Layout) -> pa.Table:
 
 
 def read_selected(path: Path, layout: Layout, selection: Selection) -> pa.Table:
-    """Read the rows of a selection in a data file, in their order, without the metric's name.
+    """Read the selected rows of a data file, in order, without the metric's name.
 
     Raises:
         OSError: It cannot be read.
-        StoreError: It has other columns than the layout.
+        StoreError: Its columns differ from those of the layout.
     """
     names = schema_of_metric(layout).names
     with path.open("rb") as file:
@@ -241,7 +241,7 @@ def _check_columns(path: Path, parquet: pq.ParquetFile, layout: Layout) -> None:
 
 
 def _condition(selection: Selection, metadata: pq.FileMetaData) -> pc.Expression | None:
-    """Return what rows must meet; None if those of the file meet it by its metadata."""
+    """Return the condition for rows; None if all rows meet it according to the metadata."""
     conditions = []
     if not _has_only(metadata, selection.metric_type.name):
         conditions.append(pc.field("metric") == selection.metric_type.name)
@@ -269,7 +269,7 @@ def _has_only(metadata: pq.FileMetaData, metric: str) -> bool:
 
 
 def write_file(path: Path, rows: pa.Table) -> None:
-    """Write a data file; return when its content is on the disk."""
+    """Write a data file; return once its content is on the disk."""
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="zstd")
     write_durably(path, memoryview(sink.getvalue()))

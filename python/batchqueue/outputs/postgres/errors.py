@@ -1,4 +1,4 @@
-"""Turns errors of PostgreSQL into store errors: temporary or not, and with a remedy."""
+"""Conversion of PostgreSQL errors into store errors: temporary or lasting, with a remedy."""
 
 import psycopg
 
@@ -16,14 +16,14 @@ _TEXT = (
 )
 
 _TEMPORARY = {
-    # Connections. Poolers also report their own limits so.
+    # Connections. Poolers report their own limits in this class, too.
     "08": _DOWN,
-    # States of transactions. Most of them say that a statement is in the wrong place.
+    # States of transactions. Most of them mean that a statement is misplaced.
     "25P03": "the server ends connections that are idle in a transaction: raise its "
     "idle_in_transaction_session_timeout for this user if that repeats",
     "25P04": "the server ends transactions that take so long: raise its transaction_timeout for "
     "this user if that repeats, or write smaller epochs",
-    # Rolled back because of others.
+    # Rolled back because of other transactions.
     "40": _AGAIN,
     # Resources.
     "53": _DOWN,
@@ -38,20 +38,20 @@ _TEMPORARY = {
     "that repeats",
     "72000": "the server dropped what a long read needs: read again",
 }
-"""The remedy, by SQL state or by its class, where the cause may pass."""
+"""The remedies for causes that may pass, by SQL state or by its class."""
 
 _LASTING = {
     "25006": "this is a standby or a read-only database: connect to the primary",
     "40002": "a constraint of the table refuses the rows: check what was added to it",
-    # What is configured stays as it is.
+    # Limits that stay as they are configured.
     "53100": "make room on the server's disk",
     "53400": "raise the limit of the server that the message names, or write smaller epochs",
     "57P04": "the database was dropped: create it, or restore it from a copy",
-    # Disks and files of the server, and what it found damaged.
+    # The server's disks and files, and damage that it found.
     "58": "check the server's disk and its log",
     "XX001": "the server's files are damaged: restore the database from a copy",
     "XX002": "an index of the server is damaged: REINDEX the table that the message names",
-    # What a retry would repeat.
+    # Errors that a retry would repeat.
     "22003": "PostgreSQL keeps ints of 64 bits: measure in a larger unit",
     "22021": _TEXT,
     "22P05": _TEXT,
@@ -59,10 +59,10 @@ _LASTING = {
     "and its tables",
     "54000": "sink, metric and entity may have 2,600 bytes together: shorten them",
 }
-"""The same where a retry would repeat the error.
+"""The remedies for errors that a retry would repeat.
 
-So it would with what is in appendix A of PostgreSQL's manual and in neither, such as most of the
-classes 25, 55 and XX.
+States in appendix A of PostgreSQL's manual that are in neither table are lasting, too, such as most
+of the classes 25, 55 and XX.
 """
 
 _REFUSED = (
@@ -74,7 +74,7 @@ _REFUSED = (
     "permission denied",
     "invalid integer",
 )
-"""Parts of server messages that a retry would repeat; such errors have no SQL state."""
+"""Parts of the messages of errors that a retry would repeat, and that have no SQL state."""
 
 _RIGHTS_OF_READERS = (
     "grant this user USAGE on the schema and SELECT on its tables; ALTER DEFAULT PRIVILEGES does "
@@ -85,13 +85,13 @@ _RIGHTS_OF_READERS = (
 def store_error(
     store: str, error: Exception, *, committing: bool = False, reading: bool = False
 ) -> StoreError:
-    """Return the store error for an error, without the password.
+    """Return the store error for an error, with a message that omits the password.
 
     Args:
         store: The store, for the message.
         error: From psycopg, or from the conversion of a value.
         committing: Whether the commit was sent, so that its outcome is unknown; False by default.
-        reading: Whether nothing was to be written; False by default.
+        reading: Whether the connection only reads; False by default.
     """
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     reason = " ".join((primary or str(error)).split())

@@ -59,7 +59,7 @@ def create_ledger(schema: str) -> list[str]:
     """Return the statements that create the ledger.
 
     Args:
-        schema: Its quoted name.
+        schema: The quoted name of the schema.
     """
     sink = f"sink {_TEXT} NOT NULL"
     return [
@@ -99,7 +99,7 @@ def table_sql(schema: str, layout: Layout) -> PostgresTableSql:
     """Return the statements for a layout.
 
     Args:
-        schema: Its quoted name.
+        schema: The quoted name of the schema.
         layout: The table.
     """
     name = f"{schema}.{quoted(layout.table)}"
@@ -140,7 +140,7 @@ def table_sql(schema: str, layout: Layout) -> PostgresTableSql:
 
 
 def layout_of(table: str, columns: Sequence[tuple[str, str]]) -> Layout:
-    """Return the layout of a table by its columns, of which other types do not count."""
+    """Return the layout of a table from its columns, ignoring those of other types."""
     kinds = {sql_type: kind for kind, sql_type in _SQL_TYPES.items()}
     values = tuple(
         (name, kinds[sql_type])

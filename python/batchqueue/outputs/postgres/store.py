@@ -35,7 +35,7 @@ _KEEPALIVES = {
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
-"""They detect a vanished server within a minute; a connection string overrides them."""
+"""Settings that detect a vanished server within a minute; a connection string overrides them."""
 
 
 class PostgresStore(StoreBase):
@@ -43,8 +43,8 @@ class PostgresStore(StoreBase):
 
     Needs the extra `postgres`. The writers of a sink wait for each other; writers of different
     sinks work concurrently, and readers never wait. Each transaction opens its own connection, so
-    the store can be pickled, and used after a fork. What a transaction has committed survives a
-    crash of the server.
+    the store can be pickled, and used after a fork. Committed transactions survive a crash of the
+    server.
 
     Attributes:
         schema: The schema of the tables.
@@ -54,7 +54,7 @@ class PostgresStore(StoreBase):
     """
 
     holds_nul = False
-    most_name_bytes = 2_600  # which an index of PostgreSQL has to hold
+    most_name_bytes = 2_600  # an index of PostgreSQL has to hold them
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class PostgresStore(StoreBase):
         """Check that a partial could be stored for a sink as it is, without connecting.
 
         Raises:
-            StoreError: Its key or a value is one that the store does not hold.
+            StoreError: The store cannot hold its key or one of its values.
         """
         super().check_storable(item, sink_id)
         names, most = f"{sink_id}{item.name}{item.entity}", self.most_name_bytes
@@ -180,7 +180,7 @@ class PostgresStore(StoreBase):
                 connection.commit()
 
     def sinks(self) -> list[str]:
-        """Return the ids of the sinks that have written, in their order as texts.
+        """Return the ids of the sinks that have written, sorted as texts.
 
         It does not wait for writers.
 
@@ -195,13 +195,13 @@ class PostgresStore(StoreBase):
             return sinks_of(connection, schema) if has_ledger(connection, schema) else []
 
     def summaries(self, sink_id: str = "default", newest: int | None = None) -> list[Epoch]:
-        """Return the summaries that are kept for a sink, in the order of recording.
+        """Return the summaries kept for a sink, in the order of recording.
 
         It does not wait for writers.
 
         Args:
             sink_id: The sink that recorded them.
-            newest: Return at most this many, the newest; `None` for all.
+            newest: Return at most this many of the newest; `None` for all.
 
         Raises:
             StoreError: The schema cannot be read.
@@ -216,7 +216,7 @@ class PostgresStore(StoreBase):
 
         It does not wait for writers, and cannot load or change metrics.
 
-        It gives `None` if the schema has no ledger yet.
+        It yields `None` if the schema has no ledger yet.
 
         Args:
             sink_id: The sink to read.
@@ -233,7 +233,7 @@ class PostgresStore(StoreBase):
 
     @contextmanager
     def snapshot(self) -> Iterator["psycopg.Connection[Any]"]:
-        """Open a connection that sees one state of all tables and changes nothing.
+        """Open a read-only connection that sees one state of all tables.
 
         Raises:
             StoreError: The database cannot be read.
@@ -287,8 +287,8 @@ class PostgresStore(StoreBase):
 
         words = {**self._words, "connect_timeout": max(1, round(self.connect_timeout_s))}
         with self._errors():
-            # A connection seldom runs a statement twice, so preparing gains nothing, and without it
-            # there may be a pooler in between.
+            # A connection seldom runs a statement twice, so preparing gains nothing, and would rule
+            # out a pooler in between.
             connection = psycopg.connect(**words, prepare_threshold=None)
         try:
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
@@ -308,11 +308,11 @@ class PostgresStore(StoreBase):
             raise store_error(repr(self), error, committing=committing, reading=reading) from error
 
 
-# What `batchqueue store check` finds.
+# The report of `batchqueue store check`.
 
 
 def check_postgres(store: PostgresStore) -> StoreReport:
-    """Read a whole store, and report what it has and what is wrong.
+    """Read a whole store, and report its content and its problems.
 
     Raises:
         StoreError: It cannot be read.

@@ -1,4 +1,4 @@
-"""A transaction of the PostgreSQL store. Keys and rows go as sets: a COPY, then a statement."""
+"""A transaction of the PostgreSQL store. It sends sets of keys and rows: a COPY, a statement."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -58,11 +58,11 @@ class PostgresTransaction(SqlLedger):
         """Make the transaction of a sink.
 
         Args:
-            connection: Inside a transaction, which its owner commits.
+            connection: A connection in a transaction, which its owner commits.
             schema: The quoted name of the schema of the tables.
             sink_id: The sink whose rows to read and write.
             errors: Turns the errors of psycopg into `StoreError`.
-            kept_summaries: Summaries to keep for the sink.
+            kept_summaries: Number of summaries to keep for the sink.
         """
         super().__init__(sink_id, kept_summaries, f"{schema}.")
         self._connection = connection
@@ -107,7 +107,7 @@ class PostgresTransaction(SqlLedger):
                 self._upsert(cursor, layout, typed_rows(layout, partials), replaced)
 
     def save_rows(self, metric_type: type[Metrics], rows: Sequence[Row]) -> None:
-        """Store partials that come as rows under keys that the store does not have."""
+        """Store partials given as rows, under keys that the store does not have."""
         with self._statements() as cursor:
             layout = table_layout(metric_type)
             self._upsert(cursor, layout, ((metric_type.name, *row) for row in rows))
@@ -202,13 +202,14 @@ class PostgresTransaction(SqlLedger):
         rows: Iterable[Row],
         replaced: Collection[PartialKey] = (),
     ) -> None:
-        """Store rows of a table in place of those with the same key.
+        """Store rows in a table, replacing those with the same key.
 
         Args:
             cursor: A cursor of the connection.
             layout: The table.
             rows: The rows.
-            replaced: Keys of which no other rows stay: a partial may have fewer than before.
+            replaced: Keys whose other rows are deleted, as a partial may have fewer rows than
+                before.
         """
         sql = table_sql(self._schema, layout)
         self._need_table(cursor, layout, sql)
@@ -226,7 +227,7 @@ class PostgresTransaction(SqlLedger):
         types: Sequence[str],
         rows: Iterable[tuple[Any, ...]],
     ) -> None:
-        """Replace the contents of a temporary table by rows."""
+        """Replace the content of a temporary table with rows."""
         run(cursor, f"TRUNCATE {table}" if table in self._staged else create)
         self._staged.add(table)
         with cursor.copy(f"COPY {table} FROM STDIN (FORMAT BINARY)".encode()) as copy:
@@ -235,7 +236,7 @@ class PostgresTransaction(SqlLedger):
                 copy.write_row(row)
 
 
-# The tables of a PostgreSQL store: which there are, and their creation.
+# The tables of a PostgreSQL store: listing and creating them.
 
 
 def has_ledger(connection: Connection[Any], schema: str) -> bool:
@@ -243,7 +244,7 @@ def has_ledger(connection: Connection[Any], schema: str) -> bool:
 
     Args:
         connection: The connection to use.
-        schema: Its quoted name.
+        schema: The quoted name of the schema.
     """
     tables = ", ".join("to_regclass(%s)" for _ in LEDGER_TABLES)
     with connection.cursor() as cursor:
@@ -258,7 +259,7 @@ def sinks_of(connection: Connection[Any], schema: str) -> list[str]:
 
     Args:
         connection: The connection to use.
-        schema: Its quoted name. It has a ledger.
+        schema: The quoted name of the schema, which has a ledger.
     """
     with connection.cursor() as cursor:
         of_metrics = map(quoted, _readable_tables(cursor, schema))
@@ -275,7 +276,7 @@ def metrics_of(connection: Connection[Any], schema: str, sink_id: str) -> list[S
 
     Args:
         connection: The connection to use.
-        schema: Its quoted name. It has a ledger.
+        schema: The quoted name of the schema, which has a ledger.
         sink_id: The sink.
     """
     metrics = []
@@ -301,7 +302,7 @@ def need_ledger(connection: Connection[Any], schema: str, timeout_s: float) -> N
 
     Args:
         connection: The connection to use.
-        schema: Its quoted name.
+        schema: The quoted name of the schema.
         timeout_s: Seconds to wait for another connection that does the same.
     """
     if not has_ledger(connection, schema):
@@ -317,11 +318,11 @@ def need_ledger(connection: Connection[Any], schema: str, timeout_s: float) -> N
 
 
 def need_rights(connection: Connection[Any], schema: str) -> None:
-    """Check that this user may write to the ledger, by statements that change nothing.
+    """Check that this user may write to the ledger, with statements that change nothing.
 
     Args:
         connection: The connection to use.
-        schema: Its quoted name.
+        schema: The quoted name of the schema.
     """
     with connection.cursor() as cursor:
         run(cursor, f"UPDATE {schema}.batchqueue_sinks SET description = NULL WHERE false")
@@ -330,7 +331,7 @@ def need_rights(connection: Connection[Any], schema: str) -> None:
 
 
 def milliseconds(timeout_s: float) -> str:
-    """Return a timeout as the server takes it."""
+    """Return a timeout in the form that the server takes."""
     return str(max(1, round(timeout_s * 1_000)))  # 0 would disable the timeout
 
 
