@@ -12,7 +12,8 @@ from batchqueue.base.checks import check_whole
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
 
-# What an `Aggregation` can compute for a group: counts, sums, extremes, quantiles, top rows.
+# The measures that an `Aggregation` can compute for a group: counts, sums, extremes, quantiles, top
+# rows.
 #
 # Nulls do not count, as in SQL. NaN is larger than any number and makes a sum NaN; quantiles ignore
 # it. A dictionary column is read as its values.
@@ -47,11 +48,11 @@ class Count:
 class Sum:
     """The sum of a column of numbers; null where there is no value.
 
-    Integers and decimals are summed exactly. The result is an int64, and of decimals a decimal128
-    of 38 digits with the scale of the column. A sum that does not fit raises `OverflowError`, and
-    partials hold it as a wider decimal. For floats the rounding error of each
-    addition is kept beside the sum (two-sum: Knuth, The Art of Computer Programming, volume 2,
-    4.2.2), and the result is a float64.
+    Integers and decimals are summed exactly. The result is an int64, or for decimals a decimal128
+    of 38 digits with the scale of the column. A sum that does not fit raises `OverflowError`;
+    partials hold it as a wider decimal. For floats the rounding error of each addition is kept
+    beside the sum (two-sum: Knuth, The Art of Computer Programming, volume 2, 4.2.2), and the
+    result is a float64.
     """
 
     column: str
@@ -129,14 +130,14 @@ class Quantiles:
     """Quantiles of a column of numbers, as a list of float64; null where there is no value.
 
     Each is within 1 % of the value of that rank, by DDSketch (Masson, Rim and Lee, PVLDB 12(12),
-    2019), while the values of each sign are within a factor of 10^17; beyond that the smallest
+    2019), as long as the values of each sign are within a factor of 10^17; beyond that the smallest
     values lose accuracy. Values up to 1e-9 count as 0. NaN and infinities do not count. A group
     takes 1 to 32 KiB.
 
     Attributes:
         column: The column.
-        quantiles: Ranks from 0 (the minimum) to 1 (the maximum), at least one. `None`, for metrics
-            that a Spark job declares: all of them can be read from what is stored.
+        quantiles: Ranks from 0 (the minimum) to 1 (the maximum), at least one. `None` is for
+            metrics that a Spark job declares, from whose stored rows all quantiles can be read.
     """
 
     column: str
@@ -159,11 +160,11 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class QuantileBuckets:
-    """How many values of a column of numbers are in each bucket of a DDSketch.
+    """The number of values of a column of numbers in each bucket of a DDSketch.
 
     The result is a list of structs of `bucket` and `count`, ordered by the values; empty if all
-    are null. `QuantileMetrics` of the same accuracy store the same counts, so that quantiles
-    can be read from the sum of any number of them. NaN and infinities do not count.
+    are null. `QuantileMetrics` of the same accuracy store the same counts, so that quantiles can be
+    read from any sum of them. NaN and infinities do not count.
 
     Attributes:
         column: The column.
@@ -183,12 +184,12 @@ class QuantileBuckets:
 class Distinct:
     """The estimated number of distinct values of a column, as an int64; 0 if all are null.
 
-    It is HyperLogLog (Flajolet, Fusy, Gandouet and Meunier, 2007) of Apache DataSketches.
+    It uses the HyperLogLog (Flajolet, Fusy, Gandouet and Meunier, 2007) of Apache DataSketches.
 
     Attributes:
         column: Strings, bytes, booleans, dates, times, or integers up to int64.
-        accuracy: The relative standard error, 0.001 to 0.2; 0.02 by default. A group takes up to
-            4 KB, and four times as much with half of it.
+        accuracy: The relative standard error, 0.001 to 0.2; 0.02 by default. A group takes up to 4
+            KB; half the error takes four times as much.
     """
 
     column: str
@@ -204,8 +205,8 @@ class Distinct:
 class DistinctSketch(Distinct):
     """The sketch that `Distinct` estimates from, as bytes.
 
-    DataSketches of other languages read it, and `DistinctMetrics` of the same accuracy store it in
-    base64.
+    The DataSketches libraries of other languages read it, and `DistinctMetrics` of the same
+    accuracy store it in base64.
     """
 
 
@@ -213,9 +214,9 @@ class DistinctSketch(Distinct):
 class TopN:
     """The `n` rows with the largest values of a column, best first, as a list of structs.
 
-    A struct has the `value` and, where `label` is set, the `label`; in a tie the smaller label is
-    better. NaN is larger than any number: filter it out before. The top n of single rows can be
-    merged; the top n of *sums* cannot: rank them last.
+    A struct has the `value` and, where `label` is set, the `label`; in a tie the smaller label
+    wins. NaN is larger than any number: filter it out first. The top n of single rows can be
+    merged; the top n of *sums* cannot: rank sums last.
 
     Attributes:
         column: What is ranked, of the same types as for `Min`.
@@ -262,8 +263,8 @@ class Aggregation:
             integer key and a `Count`, 43 with a string key of 13 bytes, and 140 with both keys.
             Each further measure takes 8 (`Count`) to 32 bytes (`Sum`); measures of strings take the
             length of the string, `TopN` its rows and `Quantiles` kilobytes. Growing tables take up
-            to twice as much, and so do counts and sums while a batch is merged that has more rows
-            than there is room for groups.
+            to twice as much, and so do counts and sums while merging a batch with more rows than
+            there is room for groups.
 
     Raises:
         ConfigError: A value is invalid, or a column name occurs twice.
@@ -343,14 +344,14 @@ class Aggregator(_core.Aggregator):
     """A handler that aggregates Arrow rows in Rust; drain threads run it without the interpreter.
 
     Register it for tags and enqueue rows with `produce_arrow`, or call `update` and `consume`
-    yourself. It takes rows, and partials of aggregators with an equal `Aggregation`, in any
-    mixture. A batch is merged as a whole, or not at all and is counted as failed. The columns that
-    the aggregation names must have the same types in all batches.
+    yourself. It takes rows, and partials of aggregators with an equal `Aggregation`, in any mix. A
+    batch is merged as a whole, or not at all and is counted as failed. The columns that the
+    aggregation names must have the same types in all batches.
 
-    With a next worker it is an L1: it emits what it has merged with the first batch after the flush
-    period, when its drain thread has nothing to do, when there are `max_groups` groups, and at
-    close. Without a next worker it keeps everything, and `result` and `partials` may be called at
-    any time, from any thread.
+    With a next worker it is an L1: it emits what it has merged at the first batch after the flush
+    period, when its drain thread is idle, when there are `max_groups` groups, and at close. Without
+    a next worker it keeps everything, and `result` and `partials` may be called at any time, from
+    any thread.
 
     A drain thread takes from a partition without the interpreter if all handlers of the partition
     are aggregators: give the queue partitions for them, as `PartitionPolicy.adaptive()` does. Retry
@@ -388,7 +389,7 @@ class Aggregator(_core.Aggregator):
             next_worker: Takes a record batch of partials; returns how many rows it took, from the
                 front, or `None` for all. Rows that it refuses are merged again and offered later.
                 If it raises, or returns anything else, that batch is dropped. While it refuses
-                rows, a batch with more than `max_groups` groups may fail after a part of it was
+                rows, a batch with more than `max_groups` groups may fail after it was partly
                 merged. `None`: the aggregator keeps everything.
             flush_period_ms: Longest time that a partial waits for the next worker while batches
                 arrive, in milliseconds; 500 by default.

@@ -1,7 +1,7 @@
-"""The built-in kinds of metrics: count, sum, mean, maximum, minimum.
+"""The built-in kinds of metrics: count, sum, mean, extremes, ranking, distinct count, quantiles.
 
-They treat None and NaN as Spark SQL does. Each kind overrides `copy` to copy its slots, which is
-faster: merge buffers copy the first item of every key.
+Count, sum, mean and extremes treat None and NaN as Spark SQL does. They override `copy` to copy
+their slots, which is faster: merge buffers copy the first item of every key.
 """
 
 import base64
@@ -27,7 +27,7 @@ _blank = object.__new__
 
 
 def check_number(kind: str, name: str, value: object) -> None:
-    """Raise ConfigError unless a value is None or a number, for instance one of numpy."""
+    """Raise ConfigError unless a value is None or a number, which may be NumPy's."""
     if value is not None and not isinstance(value, numbers.Number):
         raise ConfigError(
             f"{kind}: {name} is {value!r}, {a_type(value)}; give a number, or None where "
@@ -49,7 +49,7 @@ class CountMetrics(Metrics):
         self.count = count
 
     def combine(self, other: Self) -> None:
-        """Take the observations of `other` into this one."""
+        """Add the observations of `other` to this one."""
         self.count += other.count
 
     def copy(self) -> Self:
@@ -94,7 +94,7 @@ class SumMetrics(Metrics):
         return self._sum + self._error if total is not None and self._error else total
 
     def combine(self, other: Self) -> None:
-        """Take the observations of `other` into this one."""
+        """Add the observations of `other` to this one."""
         mine, theirs = self._sum, other._sum
         if theirs is None:
             return
@@ -163,7 +163,7 @@ class MeanMetrics(SumMetrics):
         return None if total is None else total / self.count
 
     def combine(self, other: Self) -> None:
-        """Take the observations of `other` into this one."""
+        """Add the observations of `other` to this one."""
         SumMetrics.combine(self, other)  # direct: super() costs as much as an addition
         self.count += other.count
 
@@ -217,7 +217,7 @@ class MaxMetrics(_ExtremeMetrics):
     table = "max_metrics"
 
     def combine(self, other: Self) -> None:
-        """Take the observations of `other` into this one."""
+        """Add the observations of `other` to this one."""
         mine, theirs = self.value, other.value
         if theirs is not None and (
             # NaN first: a decimal cannot be compared with it.
@@ -235,7 +235,7 @@ class MinMetrics(_ExtremeMetrics):
     table = "min_metrics"
 
     def combine(self, other: Self) -> None:
-        """Take the observations of `other` into this one."""
+        """Add the observations of `other` to this one."""
         mine, theirs = self.value, other.value
         if theirs is not None and (
             mine is None
@@ -277,8 +277,8 @@ class Ranking(Metrics):
         Args:
             entity: Group of the ranking.
             time_bucket: Start of the bucket, in whole seconds since the epoch, UTC.
-            score: What the row is ranked by; None: not ranked, as in SQL with `IS NOT NULL`.
-            id: Names the row; it breaks ties.
+            score: The score to rank the row by; None leaves it out, as `IS NOT NULL` does in SQL.
+            id: The id of the row, which breaks ties.
             label: Text to show beside the row; empty by default.
 
         Raises:
@@ -299,7 +299,7 @@ class Ranking(Metrics):
         return [RankedEntry(-order, id, label) for order, id, label in self._entries]
 
     def combine(self, other: Self) -> None:
-        """Take the rows of `other` that rank high enough."""
+        """Add the rows of `other` that rank high enough."""
         entries, limit = self._entries, self.limit
         for entry in other._entries:
             if len(entries) >= limit:
@@ -320,16 +320,16 @@ class Ranking(Metrics):
         return ranking
 
 
-# `DistinctMetrics`: how many different values there were, as a metric that combines.
+# `DistinctMetrics`: the number of distinct values, as a metric that combines.
 #
-# It is HyperLogLog (Flajolet, Fusy, Gandouet and Meunier, HyperLogLog: the analysis of a
+# It uses HyperLogLog (Flajolet, Fusy, Gandouet and Meunier, HyperLogLog: the analysis of a
 # near-optimal cardinality estimation algorithm, 2007) in the form of Apache DataSketches, which
-# Spark SQL makes as well.
+# Spark SQL uses as well.
 
 
 @cache
 def lg_registers(accuracy: float) -> int:
-    """Return how many registers give a relative standard error, as a power of two."""
+    """Return the binary logarithm of the registers that give a relative standard error."""
     return math.ceil(2 * math.log2(1.04 / accuracy))
 
 
@@ -341,7 +341,7 @@ class DistinctMetrics(Metrics):
 
     Attributes:
         accuracy: The relative standard error of the estimate, 0.001 to 0.2; 0.02 by default: two of
-            three estimates are within it, and nearly all within three times of it. Set it with
+            three estimates are within it, and nearly all within three times it. Set it with
             `metric_type(name, DistinctMetrics, accuracy=0.01)`. Halving it takes four times the
             memory.
 
@@ -367,8 +367,8 @@ class DistinctMetrics(Metrics):
         Args:
             entity: What is measured; a tuple if the metric has key columns.
             time_bucket: Start of the bucket, in whole seconds since the epoch, UTC.
-            value: What is counted, once: a text, which is its bytes in UTF-8, bytes, or an int of
-                64 bits, of which a bool is 0 or 1. None does not count.
+            value: The value to count: a text, which counts as its bytes in UTF-8, bytes, or an int
+                of 64 bits, where a bool is 0 or 1. None does not count.
 
         Raises:
             ConfigError: The value is of another type.
@@ -390,7 +390,7 @@ class DistinctMetrics(Metrics):
         return self._sketch.estimate()
 
     def combine(self, other: Self) -> None:
-        """Take the values of `other` into this one."""
+        """Add the values of `other` to this one."""
         self._sketch.merge(other._sketch.to_bytes())
 
     def copy(self) -> Self:
@@ -446,7 +446,7 @@ LEAST = 1e-9
 
 @cache
 def _mapping(accuracy: float) -> tuple[float, int]:
-    """Return the logarithm of the factor between the limits of buckets, and the first number."""
+    """Return the logarithm of the factor between bucket limits, and the first bucket number."""
     log_gamma = math.log((1 + accuracy) / (1 - accuracy))
     return log_gamma, 1 - int(math.log(LEAST) / log_gamma)
 
@@ -454,7 +454,7 @@ def _mapping(accuracy: float) -> tuple[float, int]:
 class QuantileMetrics(Metrics):
     """The distribution of the values that are not None; NaN and infinities do not count.
 
-    It takes as many stored rows as there are buckets with values: a hundred for values within a
+    A partial takes as many stored rows as it has buckets with values: a hundred for values within a
     factor of ten, and two thousand within a factor of 10^18, at the default accuracy.
 
     Attributes:
@@ -496,7 +496,7 @@ class QuantileMetrics(Metrics):
 
     @classmethod
     def _bucket_of(cls, value: float) -> int:
-        """Return the number of a bucket: numbers are in the order of values, and 0 is about 0."""
+        """Return the bucket of a value: numbers are in the order of values, and 0 is near 0."""
         distance = abs(value)
         if distance < LEAST:
             return 0
@@ -506,7 +506,7 @@ class QuantileMetrics(Metrics):
 
     @classmethod
     def bucket_value(cls, bucket: int) -> float:
-        """Return the value that stands for those of a stored bucket."""
+        """Return the value that represents those of a stored bucket."""
         if bucket == 0:
             return 0.0
         log_gamma, offset = _mapping(cls.accuracy)
@@ -539,7 +539,7 @@ class QuantileMetrics(Metrics):
         return self.bucket_value(buckets[bisect_right(counts, rank * (counts[-1] - 1))])
 
     def combine(self, other: Self) -> None:
-        """Take the values of `other` into this one."""
+        """Add the values of `other` to this one."""
         counts = self._counts
         for bucket, count in other._counts.items():
             counts[bucket] = counts.get(bucket, 0) + count

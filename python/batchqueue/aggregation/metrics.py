@@ -10,18 +10,18 @@ from typing import Any, ClassVar, Self
 from batchqueue.base.words import a_type, counted
 from batchqueue.exceptions import ConfigError
 
-# Entities of several key columns: their values as a text, and back.
+# Entities of several key columns: conversion of their values to a text and back.
 #
 # The text has the values in the order of the columns, with `|` between them: "UA|JFK|2024-03-10".
-# `|` and the backslash are escaped by a backslash, a bool is "true" or "false", and a date is that
-# of ISO 8601. So each text stands for a single tuple of values, given the types of the columns.
+# `|` and the backslash are escaped with a backslash, a bool is "true" or "false", and a date is in
+# ISO 8601. So each text stands for exactly one tuple of values, given the types of the columns.
 
 
 KeyValue = str | int | bool | date
 """A value of a key column."""
 
 Entity = str | tuple[KeyValue, ...]
-"""An entity as it is given: its text, or the value of each key column."""
+"""An entity as callers give it: its text, or the value of each key column."""
 
 SEPARATOR, ESCAPE = "|", "\\"
 
@@ -32,7 +32,7 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 def _str(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
-    return str.__str__(value)  # of a text that is an Enum, str() would be its name
+    return str.__str__(value)  # str() of a text that is an Enum would be its name
 
 
 def _int(value: object) -> int:
@@ -51,7 +51,7 @@ def _bool(value: object) -> bool:
 
 
 def _date(value: object) -> date:
-    if type(value) is not date:  # a datetime is a date in its class only
+    if type(value) is not date:  # a datetime is a date only by inheritance
         raise TypeError
     return value
 
@@ -62,7 +62,8 @@ CHECKED: dict[type, Callable[[object], KeyValue]] = {
     bool: _bool,
     date: _date,
 }
-"""By the type of a key column, what returns a value for it, or raises TypeError or OverflowError.
+"""By key column type, the function that returns a value for it, or raises TypeError or
+OverflowError.
 """
 
 _BOOLS = {"true": True, "false": False}
@@ -78,13 +79,13 @@ def check_key_columns(metric: str, keys: object, columns: Mapping[str, type]) ->
     """Check the key columns of a metric.
 
     Args:
-        metric: Its name.
+        metric: The name of the metric.
         keys: The key columns with their types.
-        columns: Its value columns.
+        columns: The value columns of the metric.
 
     Raises:
-        ConfigError: There are none, one has another type than a key may have, or two columns have
-            one name.
+        ConfigError: There are no key columns, a key cannot have the type of one, or two columns
+            share a name.
     """
     if not isinstance(keys, Mapping) or not keys:
         raise ConfigError(
@@ -106,10 +107,10 @@ def check_key_columns(metric: str, keys: object, columns: Mapping[str, type]) ->
 
 
 def checked_value(column: str, kind: type, value: object) -> KeyValue:
-    """Return a value of a key column as one of its type.
+    """Return a value converted to the type of its key column.
 
     Raises:
-        ValueError: It is of another type, or has more than 64 bits.
+        ValueError: It is None, has another type, or has more than 64 bits.
     """
     if value is None:
         raise ValueError(f"{column} is None: leave such rows out, or choose a value for it")
@@ -136,7 +137,7 @@ def entity_text(columns: Mapping[str, type], values: Sequence[object]) -> str:
         values: The value of each.
 
     Raises:
-        ValueError: There are more or fewer values than columns, or one is of another type.
+        ValueError: There are more or fewer values than columns, or a value has another type.
     """
     if len(values) != len(columns):
         raise ValueError(
@@ -223,7 +224,8 @@ class Metrics(metaclass=MetricClass):
     """A partial aggregate: what is known so far about one entity in one time bucket.
 
     A single observation is a `Metrics` too, so that producers, L1, L2 and the store share a type.
-    `combine` must be associative and commutative: the order in which partials meet is undefined.
+    `combine` must be associative and commutative: the order in which partials are combined is
+    undefined.
 
     Subclass it for a new kind of aggregate: set `table` and `columns`, define `combine`, `to_rows`
     and `from_rows`.
@@ -233,7 +235,7 @@ class Metrics(metaclass=MetricClass):
         table: The storage table, shared by all metrics of a kind.
         columns: The value columns with their types: int, float, str, bool or Decimal; each may hold
             None.
-        key_columns: The columns of an entity with their types: str, int, bool or date. Stores have
+        key_columns: The columns of an entity with their types: str, int, bool or date. Stores keep
             them beside the entity. Empty by default: an entity is one text.
         multi_row: Whether a partial may take several stored rows, in order, or no row; False by
             default.
@@ -280,8 +282,8 @@ class Metrics(metaclass=MetricClass):
                 backslash are escaped.
 
         Raises:
-            ConfigError: There are more or fewer values than key columns, one is of another type, or
-                the text does not stand for such values.
+            ConfigError: There are more or fewer values than key columns, a value has another type,
+                or the text does not stand for such values.
 
         Example:
             >>> from batchqueue.aggregation import CountMetrics, metric_type
@@ -314,7 +316,7 @@ class Metrics(metaclass=MetricClass):
         """The value of each key column; empty if the metric has none.
 
         Raises:
-            ValueError: The partial was made of a text that does not stand for such values.
+            ValueError: The partial was made from a text that does not stand for such values.
         """
         return key_values(self.key_columns, self.key[0])
 
@@ -324,7 +326,7 @@ class Metrics(metaclass=MetricClass):
         return self.key[1]
 
     def combine(self, other: Self) -> None:
-        """Take the observations of `other`, a partial of the same class and key, into this one."""
+        """Add the observations of `other`, a partial of the same class and key, to this one."""
         raise NotImplementedError(f"{type(self).__name__} must define combine(other)")
 
     def to_rows(self) -> list[Row]:
@@ -358,10 +360,10 @@ class Metrics(metaclass=MetricClass):
 
 
 class MergeBuffer:
-    """Combines partials as they arrive. Not thread-safe; queues never enter a handler concurrently.
+    """A buffer that combines partials. Not thread-safe; queues never enter a handler concurrently.
 
     It copies or combines the objects that it accepts and keeps none of them: the caller may reuse
-    an object, or produce it twice. Memory follows the number of distinct keys.
+    an object, or produce it twice. Memory grows with the number of distinct keys.
     """
 
     def __init__(self) -> None:

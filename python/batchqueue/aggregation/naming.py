@@ -27,7 +27,7 @@ def metric_type(
     limit: int | None = None,
     accuracy: float | None = None,
 ) -> type[M]:
-    """Make the class of a metric. A queue dispatches by exact class, so each metric needs a class.
+    """Make the class of a metric. A queue dispatches by exact class, so each metric needs its own.
 
     Equal arguments give the same class, in this process and in every other: pickle and cloudpickle
     send the arguments, not the class.
@@ -40,16 +40,16 @@ def metric_type(
             sum of ints, {"total": Decimal} for one of decimals, of which stores keep up to 20
             digits before the point and 18 after it; `None`: those of the kind.
         keys: The columns of an entity with their types, str, int, bool or `datetime.date`, e.g.
-            {"carrier": str, "origin": str}. An entity is given as a tuple of their values, and
-            stores have each as a column, in a table for the kind and these columns. `None`: those
-            of the kind, which has none by default, and an entity is one text.
+            {"carrier": str, "origin": str}. An entity is then given as a tuple of their values, and
+            stores keep each in a column, in a table for the kind and these columns. `None`: those
+            of the kind, by default none, so that an entity is a single text.
         limit: Entries to keep, at least 1; only for a `Ranking`. `None`: the limit of the kind.
         accuracy: The relative error; only for `QuantileMetrics`, 0.0001 to 0.5, and
             `DistinctMetrics`, 0.001 to 0.2. `None`: that of the kind.
 
     Raises:
-        ConfigError: The name is empty, a key column is invalid, or the kind does not have such a
-            column, a limit or an accuracy.
+        ConfigError: The name is empty, a key column is invalid, or the kind lacks such a column, a
+            limit or an accuracy.
 
     Example:
         >>> from batchqueue.aggregation import CountMetrics
@@ -120,16 +120,16 @@ def metric_type(
 
 
 _PLAIN = re.compile(r"(?!(?:int|bool|date)$)[a-z][a-z0-9]*")
-"""Key columns whose names, one after the other, stand for no other columns."""
+"""Names of key columns that stay unambiguous when joined."""
 
 _LONGEST_TABLE = 45
-"""A store may append the types of value columns, and takes 63 letters."""
+"""The most letters before a store, which takes 63, may append the types of value columns."""
 
 
 def _table_by(kind: type[Metrics], keys: Mapping[str, type]) -> str:
-    """Return the table of a kind with key columns: the same for the same columns only.
+    """Return the table of a kind with key columns, which no other key columns share.
 
-    No two tables differ in the case of their letters only, which is all the same to SQLite.
+    No two tables differ only in the case of their letters, which SQLite ignores.
     """
     # Not the table of a class that was made with other keys.
     root = next(cls for cls in kind.__mro__ if "table" in vars(cls) and "made_by" not in vars(cls))
@@ -174,7 +174,7 @@ def _rebuild(  # noqa: PLR0917 - pickle passes them
 
 
 def _reduce(cls: MetricClass) -> str | tuple[Any, ...]:
-    # `vars`, not an inherited attribute: a subclass of a made class is a class statement.
+    # `vars`, because a class statement inherits the attribute from a made class.
     made_by = vars(cls).get("made_by")
     return cls.__qualname__ if made_by is None else (_rebuild, made_by)
 

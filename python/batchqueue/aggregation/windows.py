@@ -1,9 +1,8 @@
-"""Time buckets: of the rows of an `Aggregation`, and of a single time in your own code.
+"""Time buckets, for the rows of an `Aggregation` and for single times in your own code.
 
-A bucket starts when the clock of its zone comes to a multiple of the width, or jumps past it, for
-the first time. So a local day has 23 or 25 hours where the clock is changed, and is one bucket. A
-change by a whole number of buckets leaves them alone: the hour that a clock shows twice in autumn
-is two buckets of an hour.
+A bucket starts when the clock of its zone first reaches a multiple of the width, or jumps past it.
+So a local day is one bucket, of 23 or 25 hours if the clock changes. A change by a whole number of
+buckets leaves them alone: the hour that a clock shows twice in autumn is two buckets of an hour.
 """
 
 import math
@@ -28,15 +27,14 @@ class Window:
     Attributes:
         column: A timestamp, a date, or a signed integer of seconds since the epoch.
         seconds: The width, above 0; a multiple of the column's unit, and with a zone whole seconds.
-        name: The column with each bucket's start, of the same type as `column`, int64 for integers;
-            `None`: the name of `column`.
+        name: The name of the column with each bucket's start, of the same type as `column`, int64
+            for integers; `None`: the name of `column`.
         zone: The zone whose clock the buckets follow, so that a bucket of 86,400 s is a local day,
-            of 23 or 25 hours where the clock is changed: a name of the IANA database such as
-            "America/New_York", or an offset such as "+05:30". A timestamp without a zone is then a
-            time on that clock, and its buckets' starts are instants, a timestamp with that zone;
-            dates are days of that zone as they are. `None`: UTC, and a timestamp without a zone
-            stays one.
-        offset_seconds: Where a bucket starts, in seconds after 1970-01-01 00:00 on that clock: from
+            of 23 or 25 hours if the clock changes: a name of the IANA database such as
+            "America/New_York", or an offset such as "+05:30". Timestamps without a zone are then
+            times on that clock, and bucket starts are instants, timestamps with that zone; dates
+            are days of that zone. `None`: UTC, and timestamps without a zone stay without.
+        offset_seconds: The start of a bucket, in seconds after 1970-01-01 00:00 on that clock: from
             0 up, and below `seconds`. Default: 0. 1970-01-05 was a Monday, so weeks from Monday are
             `seconds=7 * 86_400, offset_seconds=4 * 86_400`.
 
@@ -85,10 +83,10 @@ class Window:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What the text of an aggregation says of its window.
+        """The window in the text of an aggregation.
 
-        A zone and an offset appear only where they are set, so that the text of other windows is
-        what it was before there were any.
+        A zone and an offset appear only if they are set, so that other windows have the same text
+        as in versions without them.
         """
         defaults = {"zone": None, "offset_seconds": 0}
         return {
@@ -111,13 +109,13 @@ def bucket_start(
     zone: str | None = None,
     offset_seconds: int = 0,
 ) -> int:
-    """Return the start of the bucket that a time is in, as a `Window` has it.
+    """Return the start of the bucket that contains a time, as in a `Window`.
 
     Args:
-        when: An aware datetime, or seconds since the epoch; with a zone also a datetime without
-            one, which is a time on that zone's clock. Of a time that the clock showed twice it is
-            the earlier, and a time that the clock skipped is as much later, as in Spark SQL. A date
-            is its first instant, in `zone` or UTC.
+        when: An aware datetime, or seconds since the epoch; with a zone also a naive datetime,
+            which is a time on that zone's clock. A time that the clock showed twice is the earlier
+            instant, and a time that it skipped is later by the skip, as in Spark SQL. A date is its
+            first instant, in `zone` or UTC.
         seconds: The width, in whole seconds, at least 1.
         zone: See `Window`. Default: None, UTC.
         offset_seconds: See `Window`; whole seconds. Default: 0.
@@ -126,7 +124,7 @@ def bucket_start(
         Seconds since the epoch, for instance the `time_bucket` of a metric.
 
     Raises:
-        ConfigError: A value is invalid, or `when` has no zone and there is none.
+        ConfigError: A value is invalid, or `when` is a naive datetime and there is no zone.
 
     Example:
         >>> from datetime import UTC, datetime
@@ -140,7 +138,7 @@ def bucket_start(
         return buckets.start(when)
     if isinstance(when, datetime):
         if when.tzinfo is not None:
-            # Subtraction is exact, and does not ask the platform.
+            # Subtraction is exact, and independent of the platform.
             return buckets.start(_whole_seconds(when - _EPOCH))
         if zone is None:
             raise ConfigError(
@@ -200,26 +198,26 @@ def roll_up(
     zone: str | None = None,
     offset_seconds: int = 0,
 ) -> list[M]:
-    """Combine partials of time buckets into those of longer ones: hours into days, for instance.
+    """Combine partials of time buckets into those of longer ones, for instance hours into days.
 
-    Whatever combines without error does so here, quantiles and distinct counts among them. So a
-    store needs the shortest buckets only, and a sliding window is a question of reading.
+    Whatever combines without error does so here, including quantiles and distinct counts. So a
+    store needs only the shortest buckets, and sliding windows are made when they are read.
 
     Args:
-        partials: Of any metrics, such as `store.read` returns; they are not changed.
+        partials: Partials of any metrics, such as `store.read` returns; they are not changed.
         seconds: The width of the longer buckets, a multiple of that of the partials.
-        every: A bucket starts so many seconds after the one before: a number of which `seconds` is
-            a multiple, and which is a multiple of the width of the partials. Less than `seconds`
-            makes sliding windows, and each partial counts in several. Default: `seconds`.
-        zone: The zone on whose clock buckets start, as in a `Window`. A sliding window of days is
-            then so many local days. The partials' buckets must not cross its midnights: of a zone
-            that is half an hour from UTC, give half hours. Default: UTC.
+        every: Seconds from the start of a bucket to the next: a divisor of `seconds`, and a
+            multiple of the width of the partials. Less than `seconds` makes sliding windows, and
+            each partial counts in several. Default: `seconds`.
+        zone: The zone on whose clock buckets start, as in a `Window`. A sliding window of days then
+            has that many local days. The partials' buckets must not cross its midnights: for a zone
+            that is half an hour off UTC, give half hours. Default: UTC.
         offset_seconds: See `Window`; below `every`. Default: 0.
 
     Returns:
-        A partial of each metric, entity and longer bucket with a partial in it, ordered by metric,
-        entity and bucket. At the beginning and at the end these are windows in which the data
-        begins and ends, as in Spark SQL.
+        A partial for each metric, entity and longer bucket with a partial in it, ordered by metric,
+        entity and bucket. They include windows in which the data only begins or ends, as in Spark
+        SQL.
 
     Raises:
         ConfigError: A value is invalid.
@@ -238,10 +236,10 @@ def roll_up(
         )
     steps = seconds // step
 
-    bucket_start(0, step, zone=zone, offset_seconds=offset_seconds)  # refuses bad ones
+    bucket_start(0, step, zone=zone, offset_seconds=offset_seconds)  # rejects invalid values
 
     def starts(time_bucket: int) -> Iterator[int]:
-        """Return the starts of the buckets that a shorter one is in, the latest first."""
+        """Yield the starts of the buckets that contain a shorter one, the latest first."""
         start = time_bucket + 1
         for _ in range(steps):
             start = bucket_start(start - 1, step, zone=zone, offset_seconds=offset_seconds)

@@ -1,4 +1,4 @@
-"""What L1, L2 and TopN share: they merge batches, emit when it is due, and lose nothing."""
+"""Workers for L1, L2 and TopN: they merge batches, emit when due, and lose nothing."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,8 @@ from batchqueue.base.words import a_type, counted
 from batchqueue.exceptions import BatchQueueError, ConfigError, ProduceTimeoutError
 
 NextWorker = Callable[[list[Metrics]], Any]
-"""Takes partials; returns how many it took from the front, like `produce_many`, or None for all."""
+"""A function of partials that returns how many it took from the front, like `produce_many`, or None
+for all."""
 
 
 class MergingWorker:
@@ -21,8 +22,8 @@ class MergingWorker:
     that are refused at close, or given to a next worker that raised, are dropped: they are counted
     in `dropped`, and the error is raised.
 
-    A batch in which `combine` raises counts as failed as a whole; the items before the failing item
-    are merged.
+    If `combine` raises, the whole batch counts as failed; the items before the failing item are
+    merged.
 
     Attributes:
         dropped: Number of partials that were dropped.
@@ -106,7 +107,7 @@ class MergingWorker:
 
 
 class L1AggregateWorker(MergingWorker):
-    """Merges observations into far fewer partials. An instance may serve many metric types.
+    """A worker that merges observations of any number of metric types into far fewer partials.
 
     It emits its partials when the flush period is over, and immediately when the queue has nothing
     left for it: a busy queue merges more, a quiet queue answers sooner.
@@ -151,9 +152,10 @@ class L1AggregateWorker(MergingWorker):
 
 
 class L2PersistenceWorker(MergingWorker):
-    """Merges the partials of all L1 workers and emits them to the store's writer once per period.
+    """A worker that merges the partials of all L1 workers and emits them to the store's writer.
 
-    The writer merges them with what is stored, so a late partial only costs another write.
+    It emits once per period. The writer merges the partials with what is stored, so a late partial
+    only costs another write.
     """
 
     def __init__(
@@ -186,7 +188,7 @@ class L2PersistenceWorker(MergingWorker):
 
 
 class TopNWorker(MergingWorker):
-    """Merges rankings of single rows and emits the best rows of each group once per period.
+    """A worker that merges rankings of single rows, and emits each group's best once per period.
 
     It keeps at most `limit` rows per group and time bucket; the limit belongs to the metric:
     `metric_type("delays.worst", Ranking, limit=10)`.

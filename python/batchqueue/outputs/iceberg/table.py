@@ -449,8 +449,7 @@ class Ledger:
         return json.dumps({**vars(self), "before": None if self.epochs else self.before})
 
     def to_property(self, snapshot: "Snapshot") -> dict[str, str]:
-        """Return the ledger as the property of a table, whose newest one it is, in this
-        snapshot."""
+        """Return the ledger of this snapshot, the newest of its table, as the table's property."""
         content = {
             **vars(self),
             "epochs": [],
