@@ -498,16 +498,22 @@ _COUNTED = {
     "boolean": "CAST({} AS bigint)",
     "date": "CAST(unix_date({}) AS bigint)",
     "timestamp": "unix_micros({})",
-    "string": f"IF({{0}} = '', '{_EMPTY_TEXT}', {{0}})",
-    "binary": f"IF({{0}} = X'', CAST('{_EMPTY_TEXT}' AS binary), {{0}})",
+    # A comparison with '' would ignore the spaces at the end of a char column.
+    "string": f"IF(octet_length({{0}}) = 0, '{_EMPTY_TEXT}', {{0}})",
+    "binary": f"IF(octet_length({{0}}) = 0, CAST('{_EMPTY_TEXT}' AS binary), {{0}})",
 }
 """How a value of a type is counted as an `Aggregator` counts it: most as an integer."""
 
 
+_TEXTS = (T.StringType, T.CharType, T.VarcharType)
+
+
 def _type_name(df: "DataFrame", column: str) -> str | None:
     # Not `df.schema[column]`: Spark names a column that is missing, and the others.
-    found = (field for field in df.schema.fields if field.name.lower() == column.lower())
-    return next((field.dataType.typeName() for field in found), None)
+    for field in df.schema.fields:
+        if field.name.lower() == column.lower():
+            return "string" if isinstance(field.dataType, _TEXTS) else field.dataType.typeName()
+    return None
 
 
 def _mean_of_decimals(fn: Any, measure: Mean, sql: Mapping[type, Any]) -> "Column":
@@ -776,7 +782,7 @@ def _unstorable_in(
         if name in keys and isinstance(kind, T.DateType):
             days = f"unix_date({column})"
             yield f"{days} < {FIRST_DAY} OR {days} > {LAST_DAY}", wrong(name, NO_DATE, step)
-        if isinstance(kind, T.StringType) or (name in entities and _is_text(kind)):
+        if isinstance(kind, _TEXTS) or (name in entities and _is_text(kind)):
             text = f"CAST({column} AS string)"
             yield f"NOT {_is_utf8(df, text)}", wrong(name, NOT_UTF8, step)
             if not limits.holds_nul and name in stored_texts:
@@ -796,7 +802,7 @@ def _is_utf8(df: "DataFrame", column: str) -> str:
 
 
 def _is_text(kind: T.DataType | None) -> bool:
-    return isinstance(kind, T.StringType | T.BinaryType)
+    return isinstance(kind, (*_TEXTS, T.BinaryType))
 
 
 def _bytes_in_entity(column: str, *, is_alone: bool) -> str:

@@ -24,6 +24,7 @@ from batchqueue.aggregation import (
 from batchqueue.outputs import ParquetStore, SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, MetricsWriter, SinkError
 from spark_support.orders import orders_of
+from spark_support.pyspark_version import VERSION
 
 DAY = 86_400
 LATENCY = metric_type("latency", QuantileMetrics, accuracy=0.002)
@@ -149,6 +150,28 @@ def test_distinct_texts_that_are_not_utf8_fail_the_epoch(
     with pytest.raises(Exception, match="not UTF-8"):  # Spark wraps that of a task
         MetricsWriter(job(store, step), l1=l1).write_batch(rows)
     assert store.summaries("orders") == []
+
+
+@pytest.mark.skipif(VERSION < (4, 1), reason="the setting came with pyspark 4.1")
+@pytest.mark.parametrize("l1", ["tasks", "spark"])
+def test_empty_texts_of_char_and_varchar_are_counted(
+    spark: SparkSession, store: SqliteStore, l1: Any
+) -> None:
+    """Spark's sketch leaves the empty text out, and compares texts of the type char padded."""
+    spark.conf.set("spark.sql.preserveCharVarcharTypeInfo", "true")
+    try:
+        rows = spark.sql(
+            "SELECT CAST(text AS char(4)) padded, CAST(text AS varchar(4)) text "
+            "FROM VALUES (''), ('  '), ('a'), (NULL) AS of(text)"
+        )
+        step = ArrowAggregation(
+            keys=[], metrics={"padded": Distinct("padded"), "texts": Distinct("text")}
+        )
+        MetricsWriter(job(store, step), l1=l1).write_batch(rows)
+    finally:
+        spark.conf.unset("spark.sql.preserveCharVarcharTypeInfo")
+    found = {name: store.read(kind, "orders")[0].estimate for name, kind in step.types.items()}
+    assert found == pytest.approx({"padded": 2, "texts": 3}, abs=0.01)
 
 
 def visits(rows: pa.RecordBatch) -> Iterator[Metrics]:
