@@ -116,14 +116,13 @@ class _LineWriter:
             if logger.isEnabledFor(record.levelno):
                 logger.handle(record)
         except BaseException:  # from the program's handler; the next line may succeed
-            if logging.raiseExceptions and sys.stderr:
-                traceback.print_exc()
+            _show_error()
         finally:
             self._busy_since = None
 
 
 class BackgroundLog:
-    """A logger whose lines are written by another thread. Its methods never wait.
+    """A logger whose lines are written by another thread. Its methods neither wait nor raise.
 
     Arguments are formatted when the line is written: do not change them afterwards.
 
@@ -170,16 +169,20 @@ class BackgroundLog:
         caller = sys._getframe(2)
         code = caller.f_code
         error = sys.exception() if with_error else None
-        record = self._logger.makeRecord(
-            self._logger.name,
-            level,
-            code.co_filename,
-            caller.f_lineno,
-            text,
-            arguments,
-            None if error is None else (type(error), error, error.__traceback__),
-            code.co_name,
-        )
+        try:
+            record = self._logger.makeRecord(
+                self._logger.name,
+                level,
+                code.co_filename,
+                caller.f_lineno,
+                text,
+                arguments,
+                None if error is None else (type(error), error, error.__traceback__),
+                code.co_name,
+            )
+        except Exception:  # from the program's factory of records
+            _show_error()
+            return
         _writer.put((self._logger, record))
 
 
@@ -244,6 +247,12 @@ class ChangeLog:
             level, "%s%s", line(), f" ({left_out} changes not logged)" if left_out else ""
         )
         known.logged, known.logged_at, known.changes = state, now, 0
+
+
+def _show_error() -> None:
+    """Print the exception that is being handled, as `logging` does with those of handlers."""
+    if logging.raiseExceptions and sys.stderr:
+        traceback.print_exc()
 
 
 def flush_log(timeout: float = 1.0) -> bool:

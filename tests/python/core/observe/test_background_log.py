@@ -94,6 +94,23 @@ def test_lines_after_a_handler_that_raises_are_written(lines, capsys):
     assert "of the program's handler" in capsys.readouterr().err
 
 
+def test_a_factory_of_records_that_raises_does_not_disturb_the_caller(lines, capsys):
+    factory = logging.getLogRecordFactory()
+
+    def fail(*fields, **others):
+        raise KeyError("of the program's factory")
+
+    logging.setLogRecordFactory(fail)
+    try:
+        LOG.warning("bad")
+    finally:
+        logging.setLogRecordFactory(factory)
+    LOG.warning("good")
+    assert flush_log(WAIT_S)
+    assert "good" in lines.messages
+    assert "of the program's factory" in capsys.readouterr().err
+
+
 def test_a_handler_that_leaves_a_line_or_waits_for_the_log_does_not_hang(lines):
     waited = []
 
