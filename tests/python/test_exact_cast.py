@@ -163,3 +163,22 @@ def test_message_has_the_value_and_both_types(number: Decimal) -> None:
     assert str(raised.value) == (
         f"{number} of type decimal128(38, 0) does not fit decimal128(38, 18)"
     )
+
+
+def test_message_about_a_batch_has_the_value_too() -> None:
+    batch = pa.record_batch([pa.array([Decimal(1), WIDE], pa.decimal128(38, 0))], ["x"])
+    with pytest.raises(pa.ArrowInvalid, match=f"{WIDE} of type decimal128"):
+        exact_cast_batch(batch, pa.schema([("x", STORED)]))
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.int64()])
+def test_null_that_the_schema_forbids_is_refused_with_its_column(kind: pa.DataType) -> None:
+    batch = pa.record_batch([pa.array([1, None], pa.int64())], ["x"])
+    with pytest.raises(pa.ArrowInvalid, match="column 'x' has a null"):
+        exact_cast_batch(batch, pa.schema([pa.field("x", kind, nullable=False)]))
+
+
+def test_batch_with_other_columns_is_refused() -> None:
+    batch = pa.record_batch([[1], [2]], ["x", "y"])
+    with pytest.raises(ValueError, match=r"\['x', 'y'\], not \['y', 'x'\]"):
+        exact_cast_batch(batch, pa.schema([("y", pa.int64()), ("x", pa.int64())]))
