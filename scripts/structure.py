@@ -22,6 +22,7 @@ CORE = ROOT / "src"
 SMALL = 60
 CONTENTS = {"__init__.py", "__main__.py", "mod.rs"}
 REASONS = {
+    "base/files.py": "locks between processes",
     "base/iceberg_catalog.py": "needs an optional package",
     "base/words.py": "the lowest layer: errors use it, and the rest of the base uses errors",
     "pipeline/requirements.py": "runs before the imports that it explains",

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from batchqueue.aggregation.metrics import Row, key_values
 from batchqueue.base.checks import LocalPath, local_path
+from batchqueue.base.files import sync
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.base import StoreBase
 from batchqueue.outputs.layout import quoted
@@ -397,7 +398,7 @@ def _restore(partial: Path, database: Path, writer_wait_s: float) -> Path:
             with _partial(aside) as former, connected_for_reading(database) as source:
                 _copy_pages(source, former)
                 os.replace(former, aside)
-                _sync_folder(aside)
+                sync(aside.parent)
 
     try:
         with connected(database, writer_wait_s) as target:
@@ -465,7 +466,7 @@ def _link(partial: Path, path: Path) -> bool:
         os.link(partial, path)  # unlike a rename, it replaces nothing
     except FileExistsError:
         return False
-    _sync_folder(path)
+    sync(path.parent)
     return True
 
 
@@ -503,24 +504,16 @@ def _logs_aside(database: Path, name: Path) -> list[Path]:
         if log.exists() and log.stat().st_size:
             aside.append(Path(f"{name}{suffix}"))
             os.link(log, aside[-1])
-    _sync_folder(database)
+    sync(database.parent)
     return aside
 
 
 def _remove_logs(database: Path) -> None:
     for suffix in ("-wal", "-journal", "-shm"):
         Path(f"{database}{suffix}").unlink(missing_ok=True)
-    _sync_folder(database)
+    sync(database.parent)
 
 
 def _need_new(copy: Path) -> None:
     if copy.exists():
         raise ConfigError(f"{copy} exists; give the copy another name, or remove it before")
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,7 +2,6 @@
 
 import base64
 import errno
-import fcntl
 import json
 import os
 import threading
@@ -16,6 +15,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from batchqueue.base.checks import LocalPath, check_whole, local_path
+from batchqueue.base.files import sync, try_lock, unlock
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import CutError, Position, SinkError
 
@@ -148,13 +148,15 @@ class FileSink:
             self._end()
 
     def _end(self) -> None:
-        if self._writer is not None:
-            self._writer.abort()
-        if self._directory is not None:
-            with suppress(OSError):  # the next run discards it
-                self._directory.pending.unlink(missing_ok=True)
-            self._directory.release()
-        self._reset()
+        try:
+            if self._writer is not None:
+                self._writer.abort()
+        finally:
+            if self._directory is not None:
+                with suppress(OSError):  # the next run discards it
+                    self._directory.pending.unlink(missing_ok=True)
+                self._directory.release()
+            self._reset()
 
     def write(self, chunks: list[pa.RecordBatch]) -> None:
         """Add chunks to the file of the next cut.
@@ -445,35 +447,20 @@ class Directory:
         return content
 
 
-def sync(path: Path) -> None:
-    """Sync the content of a file, or the entries of a directory, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _lock(path: Path, directory: Path) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BaseException as error:
-        os.close(descriptor)
-        if isinstance(error, BlockingIOError):
-            raise SinkError(
-                f"sink {directory} is in use by another run or sink; wait for its end, or give "
-                "each its own directory"
-            ) from error
-        raise
+    descriptor = try_lock(path)
+    if descriptor is None:
+        raise SinkError(
+            f"sink {directory} is in use by another run or sink; wait for its end, or give each "
+            "its own directory"
+        )
     return descriptor
 
 
 def _unlock(descriptor: int, pid: int) -> None:
-    try:
-        if os.getpid() == pid:  # a forked child has it open, too, and must not release it
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-    finally:
+    if os.getpid() == pid:
+        unlock(descriptor)
+    else:  # a forked child has it open, too, and must not release it
         os.close(descriptor)
 
 

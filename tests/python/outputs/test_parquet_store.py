@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchqueue.aggregation import SumMetrics
+from batchqueue.base.files import unlock
 from batchqueue.outputs import StoreError
-from batchqueue.outputs.parquet.manifest import Manifest, acquire, release
+from batchqueue.outputs.parquet.manifest import Manifest, acquire
 from outputs_support.parquet import COUNT, DAY, OTHER_COUNT, TOTAL, WORST, data_files, merge
 
 
@@ -181,16 +182,16 @@ def test_lock_of_a_file_that_a_restore_has_put_aside_is_not_enough(tmp_path):
     def wait():
         descriptor = acquire(path, 60, "the sink")
         taken.append(os.path.samestat(os.fstat(descriptor), path.stat()))
-        release(descriptor)
+        unlock(descriptor)
 
     waiting = threading.Thread(target=wait)
     waiting.start()
     time.sleep(0.1)
     path.rename(tmp_path / "aside")
     second = acquire(path, 0, "the sink")
-    release(first)
+    unlock(first)
     time.sleep(0.2)
     assert taken == []
-    release(second)
+    unlock(second)
     waiting.join(60)
     assert taken == [True]

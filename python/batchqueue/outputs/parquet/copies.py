@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from batchqueue.base.files import sync, unlock, write_durably
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.parquet.manifest import (
     Manifest,
@@ -21,10 +22,7 @@ from batchqueue.outputs.parquet.manifest import (
     acquire,
     directory_errors,
     newest_epochs,
-    release,
     sinks_in,
-    sync_folder,
-    write_durably,
     written_files,
 )
 from batchqueue.outputs.store import StoreError, StoreReport, StoreUnavailableError
@@ -55,7 +53,7 @@ def backup_parquet(directory: Path, copy: Path) -> None:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
             raise ConfigError(f"{copy} exists; give the copy another name") from error
-        sync_folder(copy.parent)
+        sync(copy.parent)
 
 
 def restore_parquet(copy: Path, directory: Path) -> list[Path]:
@@ -86,7 +84,7 @@ def restore_parquet(copy: Path, directory: Path) -> list[Path]:
                     directory.rename(directory.with_name(f"{directory.name}.replaced-{at}"))
                 )
             partial.rename(directory)
-            sync_folder(directory.parent)
+            sync(directory.parent)
     return aside
 
 
@@ -119,7 +117,7 @@ def _copy(directory: Path, target: Path) -> None:
     target.mkdir()
     for folder, sink_id in sinks_in(directory):
         _copy_sink(folder, sink_id, target / folder.name)
-    sync_folder(target)
+    sync(target)
     report = check_parquet(target)
     if report.problems:
         raise StoreError(f"{directory} cannot be copied: {'; '.join(report.problems)}")
@@ -202,7 +200,7 @@ def _without_writers(directory: Path) -> Iterator[None]:
     with ExitStack() as locks:
         for path in directory.glob("sink-*/lock"):
             try:
-                locks.callback(release, acquire(path, 0, str(directory)))
+                locks.callback(unlock, acquire(path, 0, str(directory)))
             except StoreUnavailableError as error:
                 raise StoreUnavailableError(
                     f"cannot restore {directory}: a writer of {path.parent.name} is active; stop "

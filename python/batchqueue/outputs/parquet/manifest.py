@@ -1,7 +1,6 @@
 """The manifest of a sink in a Parquet store: its state, in a small file replaced as a whole."""
 
 import errno
-import fcntl
 import json
 import os
 import time
@@ -15,6 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from batchqueue.base.files import sync, try_lock, write_durably
 from batchqueue.base.words import counted
 from batchqueue.outputs.store import StoreError, StoreUnavailableError
 
@@ -94,7 +94,7 @@ class Manifest:
         temporary = folder / f"{_NAME}.new"
         write_durably(temporary, text.encode())
         os.replace(temporary, folder / _NAME)
-        sync_folder(folder)
+        sync(folder)
 
     def data_files(self) -> set[str]:
         """Return the names of the data files of this state."""
@@ -149,23 +149,6 @@ def sink_folder(directory: Path, sink_id: str) -> Path:
     return directory / f"sink-{name}"
 
 
-def write_durably(path: Path, content: bytes | memoryview) -> None:
-    """Write a file and return once its content is on the disk; its folder's entry may not be."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Return once the entries of a folder are on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def acquire(path: Path, timeout_s: float, what: str) -> int:
     """Take the lock of a file, which is created on demand and never deleted.
 
@@ -175,7 +158,7 @@ def acquire(path: Path, timeout_s: float, what: str) -> int:
         what: What is locked, for the message.
 
     Returns:
-        The descriptor that `release` takes. The lock ends with this process at the latest.
+        The descriptor, for `unlock`.
 
     Raises:
         OSError: The file cannot be opened for writing, or the file system has no locks.
@@ -184,7 +167,7 @@ def acquire(path: Path, timeout_s: float, what: str) -> int:
     deadline, pause_s = time.monotonic() + timeout_s, 0.001
     while True:
         try:
-            descriptor = _try_acquire(path)
+            descriptor = try_lock(path)
             if descriptor is not None:
                 return descriptor
         except FileNotFoundError:  # a restore is replacing the folder
@@ -197,38 +180,6 @@ def acquire(path: Path, timeout_s: float, what: str) -> int:
             )
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.05)
-
-
-def _try_acquire(path: Path) -> int | None:
-    """Take a lock if it is free, and if the path still leads to the locked file."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_at(descriptor, path):
-            return descriptor
-    except BlockingIOError:
-        pass
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
-    return None
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Return whether a path still leads to an open file."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def release(descriptor: int) -> None:
-    """Release a lock: closing the file would not, while a forked child has it open."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-    finally:
-        os.close(descriptor)
 
 
 # The epochs of a sink in a Parquet store: the newest in its manifest, older ones in files.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from batchqueue.aggregation import Metrics
 from batchqueue.base.checks import LocalPath, local_path, require
+from batchqueue.base.files import sync, unlock
 from batchqueue.exceptions import ConfigError
 from batchqueue.outputs.base import TableStore
 from batchqueue.outputs.layout import quoted, table_layout
@@ -19,10 +20,8 @@ from batchqueue.outputs.parquet.manifest import (
     acquire,
     directory_errors,
     newest_epochs,
-    release,
     sink_folder,
     sinks_in,
-    sync_folder,
 )
 from batchqueue.outputs.reading import Selection, StoredMetric, name_and_table
 from batchqueue.outputs.store import (
@@ -162,7 +161,7 @@ class ParquetStore(TableStore):
             transaction.check()
             transaction.commit()
         finally:
-            release(lock)
+            unlock(lock)
 
     def sinks(self) -> list[str]:
         """Return the ids of the sinks that have written, sorted as texts.
@@ -331,7 +330,7 @@ class ParquetStore(TableStore):
     def _need_folder(self, folder: Path) -> None:
         if not folder.is_dir():
             folder.mkdir(exist_ok=True)
-            sync_folder(folder.parent)
+            sync(folder.parent)
 
     def _errors(self) -> AbstractContextManager[None]:
         return directory_errors(self.directory)

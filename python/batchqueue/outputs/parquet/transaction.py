@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from batchqueue.base.files import sync, write_durably
 from batchqueue.outputs.layout import KEY_TYPES, Layout, arrow_types, schema_of, schema_of_metric
 from batchqueue.outputs.parquet.manifest import (
     DATA_SUFFIX,
@@ -20,8 +21,6 @@ from batchqueue.outputs.parquet.manifest import (
     add_epoch,
     move_recent,
     newest_epochs,
-    sync_folder,
-    write_durably,
     written_files,
 )
 from batchqueue.outputs.partitioned import PartitionedTransaction
@@ -114,7 +113,7 @@ class ParquetTransaction(PartitionedTransaction):
                 for layout, start, rows in self._changed_partitions():
                     self._write(layout, start, rows, written)
                 written += move_recent(self._folder, self._manifest)
-                sync_folder(self._folder)
+                sync(self._folder)
                 live = self._manifest.live()
                 self._manifest.replaced |= dict.fromkeys(self._committed - live, now)
                 self._manifest.replace(self._folder)

@@ -16,10 +16,10 @@ import pyarrow as pa
 from pyarrow import fs, ipc
 
 from batchqueue.base.background_log import BackgroundLog
+from batchqueue.base.files import sync
 from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import Position, PositionError, SourceChangedError
-from batchqueue.pipeline.file_sink import sync
 from batchqueue.pipeline.sources.file_formats import format_of
 from batchqueue.pipeline.sources.file_scan import FileEntry, scan
 
