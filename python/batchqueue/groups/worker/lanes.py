@@ -115,10 +115,9 @@ class Lane(ABC):
         except BaseException as error:  # from a codec or from this code, not from a handler
             _log.exception("worker %s cannot continue", member.control.name)
             with member.lock:
-                self.is_scheduled, self.entered_ms = False, None
+                self.entered_ms = None
                 member.fail(error)
-                if (held := member.held.get(self.partition)) is not None:
-                    member.fenced(held, 0)  # its current work never ends; the others drain
+                self.broke()
             return
         with member.lock:
             self.is_scheduled = False
@@ -132,6 +131,10 @@ class Lane(ABC):
     @abstractmethod
     def work(self) -> None:
         """Do one piece of work."""
+
+    @abstractmethod
+    def broke(self) -> None:
+        """Handle an error of `work`, because of which the worker leaves. Under the lock."""
 
     @abstractmethod
     def has_work(self) -> bool:
@@ -291,6 +294,15 @@ class HandlerLane(Lane):
                 self._succeeded(run, piece)
             else:
                 self._failed(run, piece, batch, failure)
+
+    def broke(self) -> None:
+        """Give up the partition: its current records never end."""
+        self.is_scheduled = False
+        held = self.membership.held.get(self.partition)
+        if held is not None:
+            if held.unfinished:
+                self.membership.notes.unfinished[self.partition] = held.unfinished
+            self.membership.fenced(held, 0)
 
     def _call(self, held: HeldPartition, batch: Batch) -> None:
         if self._route is None:
@@ -532,6 +544,12 @@ class DecodingLane(Lane):
             self.entered_ms = None
             if chunk.waiting and not held.is_over:
                 self._hand_out(held, chunk, parts, rest)
+
+    def broke(self) -> None:
+        """Decode nothing more, or a later chunk would come before this one.
+
+        No handler has begun with this chunk, so the partition drains without it.
+        """
 
     def _hand_out(
         self,

@@ -281,16 +281,17 @@ class TestCallsFromInside:
         eventually(lambda: len(closed) == len(made), "the handlers are closed")
         assert lost == assigned
 
-    def test_a_codec_that_fails_its_lane_loses_its_partition_and_the_other_is_revoked(
-        self, streams
-    ):
+    def test_a_codec_that_fails_its_lane_stops_the_worker_behind_its_handlers(self, streams):
         def decode(value):
-            raise SystemExit("enough")
+            if value == b"bad0":
+                failed.set()
+                raise SystemExit("enough")
+            return value.decode()
 
-        lost, revoked = [], []
+        blocker, failed, lost, revoked = Blocker(), threading.Event(), [], []
         worker = worker_of(
             streams,
-            Collected(),
+            blocker,
             codec=Codec(str.encode, decode),
             grace=10 * WAIT_S,
             on_lost=lambda given: lost.extend(each.partition for each in given),
@@ -298,9 +299,14 @@ class TestCallsFromInside:
         )
         send(streams, 1, partition=0)
         with running(worker):
-            eventually(lambda: (lost, revoked) == ([0], [1]), "both have had their end")
+            assert blocker.entered.wait(WAIT_S)
+            send(streams, 1, partition=0, prefix="bad")
+            assert failed.wait(WAIT_S)
+            blocker.release()
             with pytest.raises(SystemExit, match="enough"):
                 worker.leave()
+        assert (sorted(revoked), lost) == ([0, 1], [])
+        assert committed(streams, 0) == 1
 
     def test_a_server_that_refuses_calls_stops_the_worker_with_its_error(
         self, streams, monkeypatch
