@@ -96,8 +96,10 @@ class Handover:
             with self._membership.lock:
                 lost = [held for held in partitions if held.is_over]
             kept = [held for held in partitions if held not in lost]
-            self._call("on_revoke", settings.on_revoke, kept)
-            self._call("on_lost", settings.on_lost, lost)
+            try:
+                self._call("on_revoke", settings.on_revoke, kept)
+            finally:
+                self._call("on_lost", settings.on_lost, lost)
             for held in partitions:
                 self._close(held)
             with self._membership.lock:
