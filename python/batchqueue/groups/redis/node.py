@@ -214,9 +214,9 @@ def check_redis_py() -> None:
     """
     require("redis", "RedisStreams", "redis")
     from redis import __version__
-    from redis.connection import AbstractConnection
+    from redis.connection import Connection
 
-    if not hasattr(AbstractConnection, "register_connect_callback"):
+    if not hasattr(Connection, "deregister_connect_callback"):  # 5.0.2 brought it
         raise MissingPackageError(
             f"RedisStreams needs redis-py 5.0.2 or later (here is redis-py {__version__}): "
             f"{install_command('redis')}"

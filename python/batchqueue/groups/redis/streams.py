@@ -127,7 +127,7 @@ class RedisStreams:
 
         Raises:
             StreamUnavailableError: The server cannot be reached.
-            MissingPackageError: redis-py is not installed.
+            MissingPackageError: redis-py is not installed, or too old.
         """
         return Producer(self, codec=codec, key=key, max_len=max_len, partitions=partitions)
 

@@ -101,7 +101,7 @@ class TestConnecting:
             RedisStreams(URL, "orders").open_writer()
 
     def test_old_package_is_named(self, monkeypatch):
-        monkeypatch.setattr(redis.connection, "AbstractConnection", object)
+        monkeypatch.setattr(redis.connection, "Connection", type("Connection", (), {}))
         monkeypatch.setattr(redis, "__version__", "5.0.1")
 
         with pytest.raises(MissingPackageError) as raised:
