@@ -18,6 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs import SqliteStore, StoreTransaction
+from batchqueue.outputs.sqlite_transaction import SqliteTransaction
 from batchqueue.spark import AggregationJob, MetricsWriter
 from spark_support.faulty_store import (
     AFTER_THE_COMMIT,
@@ -207,11 +208,9 @@ def test_store_locked_for_too_long_fails_the_query_and_a_later_start_resumes(
 class StoreOnAFullDisk(SqliteStore):
     """SQLite reports a file at its size limit as it reports a full disk."""
 
-    @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        with super()._connection() as connection:
-            connection.execute("PRAGMA max_page_count = 12")
-            yield connection
+    def _transaction(self, connection: sqlite3.Connection, sink_id: str) -> SqliteTransaction:
+        connection.execute("PRAGMA max_page_count = 12")
+        return super()._transaction(connection, sink_id)
 
 
 def test_full_disk_fails_the_query_and_a_later_start_resumes(
@@ -250,9 +249,9 @@ class StoreOfAnOrdinaryOwner(SqliteStore):
     """A store for which the mode of its file holds, even if root runs the tests."""
 
     @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        with as_an_ordinary_owner(), super()._connection() as connection:
-            yield connection
+    def transaction(self, sink_id: str = "default") -> Iterator[StoreTransaction]:
+        with as_an_ordinary_owner(), super().transaction(sink_id) as transaction:
+            yield transaction
 
 
 def test_read_only_store_fails_the_query_before_any_task_and_a_later_start_resumes(

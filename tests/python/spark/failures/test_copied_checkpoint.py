@@ -90,7 +90,7 @@ def test_copy_is_refused_by_the_shards_of_a_sink(
     writer = MetricsWriter(flight_job(parquet), shards=2)
     copy = checkpoint(writer)
     in_one = spark.readStream.schema(SCHEMA).parquet(str(flights))
-    with pytest.raises(StreamingQueryException, match=r"in sink 'flights/0' with .* comes again"):
+    with pytest.raises(StreamingQueryException, match=r"in sink 'flights/[01]'.* comes again"):
         start_stream(in_one, writer, copy).awaitTermination()
     assert [len(parquet.summaries(sink_id)) for sink_id in writer.sink_ids] == [FILES, FILES]
 
@@ -171,8 +171,8 @@ def test_older_checkpoint_is_refused_where_its_epochs_have_as_many_other_rows(
     shutil.copytree(copy, again)
     run(again)  # the same files in the same epochs are a replay
     add("between", age=25)
-    with pytest.raises(StreamingQueryException, match="comes again with as many others"):
-        run(copy)
+    with pytest.raises(StreamingQueryException, match=r"comes again with (as many )?others"):
+        run(copy)  # the shard that fails first may not know the number of rows
     sinks = [f"words/{shard}" for shard in range(2)] if way.startswith("shards") else ["words"]
     kept = [item for sink in sinks for item in parquet.read(HITS.types["hits"], sink)]
     assert sum(item.count for item in kept) == 30
