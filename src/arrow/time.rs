@@ -20,7 +20,7 @@ use arrow_array::{
     Array, ArrayRef, FixedSizeListArray, GenericListArray, MapArray, OffsetSizeTrait,
     PrimitiveArray, RecordBatch, RecordBatchOptions, StructArray,
 };
-use arrow_schema::{ArrowError, DataType, Field, FieldRef, Schema, TimeUnit};
+use arrow_schema::{ArrowError, DataType, Field, FieldRef, Fields, Schema, TimeUnit};
 use jiff::Timestamp;
 use jiff::tz::{Offset, TimeZone};
 
@@ -275,8 +275,9 @@ pub fn with_instants(
     zone: &Zone,
     name: &str,
 ) -> Result<RecordBatch, ArrowError> {
-    let (fields, columns, _) =
-        Reader { zone, name }.read_struct(&batch.clone().into())?.into_parts();
+    // Not as one struct, which would refuse nulls in the values of a dictionary.
+    let (fields, columns) =
+        Reader { zone, name }.read_columns(batch.schema_ref().fields(), batch.columns())?;
     let schema = Schema::new_with_metadata(fields, batch.schema_ref().metadata().clone());
     let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     RecordBatch::try_new_with_options(schema.into(), columns, &rows)
@@ -330,11 +331,19 @@ impl Reader<'_> {
         Arc::new(instants.with_timezone(self.name))
     }
 
-    fn read_struct(&self, array: &StructArray) -> Result<StructArray, ArrowError> {
-        let columns = array.columns().iter().map(|column| self.read(column));
+    fn read_columns(
+        &self,
+        fields: &Fields,
+        columns: &[ArrayRef],
+    ) -> Result<(Fields, Vec<ArrayRef>), ArrowError> {
+        let columns = columns.iter().map(|column| self.read(column));
         let columns = columns.collect::<Result<Vec<_>, _>>()?;
-        let fields = array.fields().iter().zip(&columns);
-        let fields = fields.map(|(field, column)| retyped(field, column)).collect();
+        let fields = fields.iter().zip(&columns);
+        Ok((fields.map(|(field, column)| retyped(field, column)).collect(), columns))
+    }
+
+    fn read_struct(&self, array: &StructArray) -> Result<StructArray, ArrowError> {
+        let (fields, columns) = self.read_columns(array.fields(), array.columns())?;
         let nulls = array.nulls().cloned();
         StructArray::try_new_with_length(fields, columns, nulls, array.len())
     }

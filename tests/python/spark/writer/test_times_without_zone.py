@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from batchqueue.aggregation import Aggregation, Count, CountMetrics, Metrics, Window, metric_type
 from batchqueue.outputs import MetricsStore, ParquetStore, SqliteStore
 from batchqueue.spark import AggregationJob, ArrowAggregation, MetricsWriter, dry_run, register
+from batchqueue.spark.task.arrow import batches_with_instants
 from spark_support.pyspark_version import needs_batch_sink, needs_stream_sink
 
 HITS = metric_type("hits", CountMetrics)
@@ -189,3 +190,14 @@ def test_dry_run_reads_times_in_the_zone_that_it_is_given(store: SqliteStore) ->
     utc = {int(at.timestamp()) for at in times.cast(pa.timestamp("us", "UTC")).to_pylist()}
     found = {item.time_bucket for item in dry_run(tried, [rows])}
     assert found == {second - second % 3_600 for second in utc}
+
+
+def test_required_dictionary_with_a_null_among_its_values_is_no_obstacle() -> None:
+    """pyarrow makes such batches, and no other column matters for the times."""
+    texts = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array(["a", None]))
+    times = pa.array([datetime(2024, 3, 10, 0, 30)] * 2, pa.timestamp("us"))
+    schema = pa.schema([pa.field("text", texts.type, nullable=False), ("at", times.type)])
+    batch = pa.RecordBatch.from_arrays([texts, times], schema=schema)
+    [read] = batches_with_instants([batch], NEW_YORK)
+    assert read["at"].type == pa.timestamp("us", NEW_YORK)
+    assert read["text"].to_pylist() == ["a", None]
