@@ -285,10 +285,11 @@ impl PyAggregator {
     }
 
     fn read(data: &Bound<'_, PyAny>) -> PyResult<Vec<RecordBatch>> {
-        let batches = batches_of(data)?;
+        // Dropped while attached: its release may touch Python objects.
+        let mut stream = batches_of(data)?;
         data.py().detach(|| {
-            let schema = batches.schema();
-            let mut batches = batches.collect::<Result<Vec<_>, _>>().map_err(|error| {
+            let schema = stream.schema();
+            let mut batches = stream.by_ref().collect::<Result<Vec<_>, _>>().map_err(|error| {
                 BatchQueueError::new_err(format!("the stream of batches failed: {error}"))
             })?;
             if batches.is_empty() {
