@@ -131,7 +131,7 @@ impl FutureBase {
         });
         if would_wait_forever {
             return Err(BatchQueueError::new_err(
-                "a handler waits for a result of the queue that it handles, or of one on the same \
+                "a handler waits for a result of the queue that it handles, or of a queue on a \
                  shared scheduler, which may need the thread that waits: use add_done_callback, \
                  or give a timeout",
             ));

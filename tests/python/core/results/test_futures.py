@@ -241,7 +241,7 @@ def test_a_handler_on_a_shared_scheduler_is_refused_a_wait_for_another_queue_the
     second.add_handler(int, lambda batch: [item + 1 for item in batch])
     for queue in (first, alone):
         queue.add_handler(str, lambda batch: [second.submit(len(item)).result() for item in batch])
-    with pytest.raises(BatchQueueError, match="on the same shared scheduler"):
+    with pytest.raises(BatchQueueError, match="of a queue on a shared scheduler"):
         first.submit("four").result(WAIT_S)
     assert alone.submit("four").result(WAIT_S) == 5
 
