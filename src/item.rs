@@ -58,7 +58,7 @@ pub(crate) const MOST_PARTITIONS_OF_TYPE: usize = 1_024;
 const MOST_WEIGHT: f64 = 1_000.0;
 
 impl HandledType {
-    /// Checks the weight of a type with this number of handlers.
+    /// Checks the weight of a type, and its number of handlers.
     #[allow(clippy::cast_precision_loss)] // small numbers
     pub(crate) fn validate(&self, handlers: usize) -> Result<(), ConfigError> {
         let Self { name, weight, .. } = self;

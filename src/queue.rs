@@ -666,7 +666,8 @@ impl<T: Item> WeakQueue<T> {
         self.with(|control| control.is_all_handled()).unwrap_or(true)
     }
 
-    /// [`BatchQueue::end_with`], if the queue still exists.
+    /// Does what [`BatchQueue::end_with`] does before it joins the threads, if the queue still
+    /// exists.
     #[cfg(feature = "python")]
     pub(crate) fn end_with<P: Pause>(
         &self,
@@ -676,7 +677,8 @@ impl<T: Item> WeakQueue<T> {
         self.with(|control| control.end(deadline, pause).map(drop)).unwrap_or(Ok(()))
     }
 
-    /// [`BatchQueue::wait_logged`], if the queue still exists.
+    /// [`BatchQueue::wait_logged`], if the queue still exists; not for a drain thread, which would
+    /// wait for itself.
     #[cfg(feature = "python")]
     pub(crate) fn wait_logged<P: Pause>(
         &self,

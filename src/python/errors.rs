@@ -21,7 +21,9 @@ impl From<AggregateError> for PyErr {
             AggregateError::NoColumn { .. }
             | AggregateError::Type { .. }
             | AggregateError::Partials(_) => ConfigError::new_err(text),
-            _ => BatchQueueError::new_err(text),
+            AggregateError::TooManyGroups { .. }
+            | AggregateError::TooLarge
+            | AggregateError::Arrow(_) => BatchQueueError::new_err(text),
         }
     }
 }

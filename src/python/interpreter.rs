@@ -193,9 +193,9 @@ pub(crate) fn guarded_call<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let args = args.into_pyobject(callable.py()).map_err(Into::into)?;
     let guard = HangThread;
-    // SAFETY: `CALL` is a static function pointer. `callable` and `args` are live objects of this
-    // interpreter and `args` is a tuple, for as long as the borrows last; the thread is attached,
-    // as the `Bound`s prove. Null `kwargs` are allowed.
+    // SAFETY: `CALL` is a static function pointer. `callable` and `args` are objects of this
+    // interpreter that live until after the call, and `args` is a tuple; the thread is attached, as
+    // the `Bound`s prove. Null `kwargs` are allowed.
     let result = unsafe {
         let call = std::ptr::read_volatile(&raw const CALL);
         call(callable.as_ptr(), args.as_ptr(), std::ptr::null_mut())
