@@ -40,7 +40,7 @@ STEPS = [
 
 
 def each_step(on_step):
-    """Has a function called behind each step of each cut meanwhile, with the name of the step."""
+    """Calls a function after each step of each cut inside the block, with the name of the step."""
     return patch.object(Cutter, "_on_step", staticmethod(on_step))
 
 
