@@ -5,6 +5,7 @@ import json
 import pickle
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from itertools import cycle, islice, pairwise
 from typing import Any, NoReturn
 
@@ -473,7 +474,7 @@ class _SinkCheck:
 
     def commit(self, cut: int, positions: dict[str, Position]) -> _Cut:
         """Commit, check that the same instance reports the cut, and return it."""
-        self.sink.commit(cut, positions)
+        self.sink.commit(cut, deepcopy(positions))  # the sink may keep them, and change them
         self.remembers((cut, positions), f"after commit({cut}, ...)")
         return cut, positions
 

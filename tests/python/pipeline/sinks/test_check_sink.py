@@ -92,6 +92,15 @@ class KeepsOneSource(Good):
         super().commit(cut, dict(list(positions.items())[:1]))
 
 
+class RemovesPositions(Good):
+    """Changes the positions that it is given, and keeps them so."""
+
+    def commit(self, cut, positions):
+        for name in list(positions)[1:]:
+            del positions[name]
+        super().commit(cut, positions)
+
+
 class TruncatesPositions(Good):
     def commit(self, cut, positions):
         super().commit(cut, {name: at for name, at in positions.items() if len(str(at)) < 4_096})
@@ -126,6 +135,7 @@ class Cuts(list):
         (ForgetsEmptyCuts, r"must be cut 3"),
         (ForgetsCuts, "is None after cut 1 and a crash; it must be cut 1"),
         (KeepsOneSource, r"after commit\(2, ...\); it must be cut 2 with its positions"),
+        (RemovesPositions, r"after commit\(2, ...\); it must be cut 2 with its positions"),
         (TruncatesPositions, r"after commit\(2, ...\); it must be cut 2 with its positions"),
         (CommitsLastChunkOnly, "readers see .* must see 1038"),
         (BeginsWithACut, "of an empty place; it must be None"),
