@@ -180,11 +180,12 @@ def compare_with_spark_sql(spark: SparkSession, files: FlightFiles, results: Res
 def _expected(spark: SparkSession) -> Iterator[tuple[type[Metrics], Mapping[Key, Any]]]:
     """Yield each metric type with Spark's values by key."""
     for column, groups in MEASURES.items():
-        rows = spark.sql(_MEASURES_SQL.format(column=column)).toArrow().to_pylist()
+        rows: dict[str, dict[Key, Any]] = {entity: {} for entity in groups}
+        for row in spark.sql(_MEASURES_SQL.format(column=column)).toArrow().to_pylist():
+            rows[row["entity"]][row["entity"], row["bucket"]] = row
         for entity, measures in groups.items():
-            of_entity = {(entity, row["bucket"]): row for row in rows if row["entity"] == entity}
             for measure, metric_type in zip(Measures._fields, measures, strict=True):
-                yield metric_type, {key: row[measure] for key, row in of_entity.items()}
+                yield metric_type, {key: row[measure] for key, row in rows[entity].items()}
     worst: dict[Key, list[tuple[int, str]]] = {}
     for row in spark.sql(_WORST_SQL.format(limit=WORST_DELAYS.limit)).toArrow().to_pylist():
         worst.setdefault((NEW_YORK, row["bucket"]), []).append((row["dep_delay"], row["flight_id"]))
