@@ -99,7 +99,9 @@ class WaitRoom:
             self._add_reader(loop)
             self._check_later(loop)
         is_new = line not in self.wait_queues
-        wait_queue = self.wait_queues.setdefault(line, WaitQueue(self, line))
+        if is_new:
+            self.wait_queues[line] = WaitQueue(self, line)
+        wait_queue = self.wait_queues[line]
         waiter = Waiter(wait_queue, pending, loop)
         wait_queue.waiters[waiter] = None
         if is_new:

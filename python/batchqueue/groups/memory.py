@@ -116,7 +116,7 @@ class GroupScripts:
             session: The session, unique among all.
             lease_ms: How long it stays a member without a beat.
             member: The session's report about itself.
-            partitions: The number of partitions of the stream, if this is its first join.
+            partitions: The number of partitions of the stream, if the group has had no member yet.
             asked_us: The server's time, read just before.
         """
         with self._changed:

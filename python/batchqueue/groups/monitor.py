@@ -33,7 +33,7 @@ class MemberMetrics:
         pid: Its process id.
         capacity: The share of the load that it takes.
         is_leaving: Whether it gives up its partitions.
-        partitions: The number of partitions that it owns.
+        partitions: The partitions that it owns.
         lease_left_ms: The time until its lease ends.
         handled: Records whose handler returned.
         dead: Records that were set aside.

@@ -125,8 +125,9 @@ def partition_lag(latest: int | None, committed: int | None, low: int = 0) -> in
             group has not committed.
         low: The lowest position that still exists. Trimmed records do not count. Default: 0.
 
-    `latest - max(committed, low)`. None if `latest` is None, or below the committed position:
-    then one of the two was read too late, or went back.
+    Returns:
+        `latest - max(committed, low)`. None if `latest` is None, or below the committed position:
+        then one of the two was read too late, or went back.
     """
     if latest is None:
         return None

@@ -77,8 +77,6 @@ class Flow:
         Raises:
             GraphError: `keep` is neither.
         """
-        import pyarrow.compute as pc
-
         if not (isinstance(keep, pc.Expression) or callable(keep)):
             raise GraphError(
                 f"filter got {keep!r}; give a pyarrow expression, or a function of a record batch"

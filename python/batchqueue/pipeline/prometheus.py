@@ -11,7 +11,7 @@ from batchqueue.pipeline.runner.run import PipelineRun
 from batchqueue.pipeline.runner.stage_flow import StageMetrics
 
 _COMES_IN = "each chunk that comes in"
-_ENDS = "each chunk it ends"
+_ENDS = "each chunk that it completes"
 _IN_OR_COMPLETED = "each chunk in or completed"
 _CHECK = "each check of backpressure"
 _CUT = "each cut"

@@ -373,9 +373,9 @@ class CpuSummary:
         wall_s: Elapsed seconds.
     """
 
-    drain_s: float = 0
-    rest_s: float = 0
-    wall_s: float = 0
+    drain_s: float = 0.0
+    rest_s: float = 0.0
+    wall_s: float = 0.0
 
 
 class CpuMeter:

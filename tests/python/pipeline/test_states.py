@@ -3,6 +3,7 @@
 import pytest
 
 from batchqueue.pipeline import BackpressureState, PartitionState, SkewState, StateError
+from batchqueue.pipeline.runner.stage_flow import partition_machine
 from batchqueue.pipeline.runner.states import (
     BACKPRESSURE_STEPS,
     PARTITION_STEPS,
@@ -85,7 +86,7 @@ def test_each_state_has_a_row_in_its_table(kind):
 
 
 def test_error_names_both_states_and_what_is_allowed():
-    machine = StateMachine("partitions of totals", PartitionState.INITIALIZING, PARTITION_STEPS)
+    machine = partition_machine("totals", Clock())
     with pytest.raises(StateError) as caught:
         machine.advance(PartitionState.RUNNING)
     assert str(caught.value) == (

@@ -37,10 +37,10 @@ _log = BackgroundLog("batchqueue")
 
 
 _READ_WAIT_MS = 50
-"""How long a read waits for records. A partition added meanwhile is read only afterwards."""
+"""The least time that a read waits for records. A partition added meanwhile is read afterwards."""
 
 _PARTITIONS_PER_MS = 10
-"""The number of partitions that lengthens this wait by a millisecond: each read costs microseconds
+"""The wait is at least a millisecond for this number of partitions: each read costs microseconds
 per partition."""
 
 _BUSY_WAIT_MS = 2

@@ -261,9 +261,10 @@ class StagePartitions:
         self._names = pipeline, stage
         self._min_workers = config.min_workers
         self._members: frozenset[str] = frozenset()
-        state = PartitionState
-        kind = state.SINGLE_PARTITION if self.count == 1 else state.MULTI_PARTITION
-        self.machine.advance(state.COMPUTING_PARTITION_COUNT, kind)
+        single, multi = PartitionState.SINGLE_PARTITION, PartitionState.MULTI_PARTITION
+        self.machine.advance(
+            PartitionState.COMPUTING_PARTITION_COUNT, single if self.count == 1 else multi
+        )
 
     @property
     def group(self) -> str:

@@ -73,7 +73,12 @@ class SparkSource:
 
         return arrow_schema(self.df.schema)
 
-    def _refuse(self, *_: object) -> NoReturn:
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        """Refuse to be read outside Spark.
+
+        Raises:
+            PipelineError: Always.
+        """
         raise PipelineError(
             f"source {self.name!r} is a DataFrame, which only Spark can read; run the pipeline "
             "with pipeline.on_spark(spark)"

@@ -1,4 +1,4 @@
-"""What the readers hear of an epoch: its rows, its end, and the time in which it was busy."""
+"""What is reported to the readers about an epoch: its rows, its end, and how long it was busy."""
 
 import json
 import uuid
@@ -18,8 +18,13 @@ pytestmark = pytest.mark.skipif(VERSION < (4, 2), reason="sources on Spark need 
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunControl:
-    return LiveControl(str(tmp_path)).begin()
+def live(tmp_path: Path) -> LiveControl:
+    return LiveControl(str(tmp_path))
+
+
+@pytest.fixture
+def run(live: LiveControl) -> RunControl:
+    return live.begin()
 
 
 @pytest.fixture
@@ -30,7 +35,7 @@ def listener(run: RunControl) -> "BusyListener":
 
 
 def progress(name: str = "q", rows: int = 2000, **times: int) -> QueryProgressEvent:
-    """The event that Spark sends behind an epoch."""
+    """The event that Spark sends after an epoch."""
     source = {
         "description": "numbers",
         "startOffset": {"row": 0},
@@ -70,6 +75,8 @@ def test_other_queries_and_epochs_without_rows_are_not_reported(
     assert run.control.last_epoch("q") is None
 
 
-def test_directory_that_is_gone_does_not_disturb_spark(run: RunControl, listener: "BusyListener"):
-    run.directory.cleanup()
+def test_directory_that_is_gone_does_not_disturb_spark(
+    live: LiveControl, run: RunControl, listener: "BusyListener"
+):
+    live.end(run)
     listener.onQueryProgress(progress(triggerExecution=7_000))
