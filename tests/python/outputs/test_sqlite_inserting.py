@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from batchqueue.outputs.sqlite_transaction import insert_rows
+from batchqueue.outputs.sqlite_store import insert_rows
 
 
 @pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 250])

@@ -12,7 +12,7 @@ import pytest
 
 from batchqueue.aggregation import CountMetrics, metric_type
 from batchqueue.outputs import SqliteStore, StoreError, StoreUnavailableError
-from batchqueue.outputs.sqlite_connection import check_log
+from batchqueue.outputs.sqlite_store import check_log
 
 COUNT = metric_type("test.count", CountMetrics)
 KEYS = [str(number) for number in range(3_000)]

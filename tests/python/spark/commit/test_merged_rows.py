@@ -30,7 +30,7 @@ from batchqueue.aggregation import (
     metric_type,
 )
 from batchqueue.outputs import BadRows, StoreError, StoreTransaction
-from batchqueue.outputs.sqlite_transaction import SqliteTransaction
+from batchqueue.outputs.sqlite_store import SqliteTransaction
 from batchqueue.queues.queue import live_stats
 from batchqueue.spark import AggregationJob, ArrowAggregation, DeadLetters, SinkError
 from batchqueue.spark.commit.commit import EpochCommit

@@ -18,7 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from batchqueue.aggregation import Metrics
 from batchqueue.outputs import SqliteStore, StoreTransaction
-from batchqueue.outputs.sqlite_transaction import SqliteTransaction
+from batchqueue.outputs.sqlite_store import SqliteTransaction
 from batchqueue.spark import AggregationJob, MetricsWriter
 from spark_support.faulty_store import (
     AFTER_THE_COMMIT,
