@@ -11,7 +11,7 @@ from batchqueue.exceptions import ConfigError
 from batchqueue.groups import MetricsSink as GroupSink
 from batchqueue.outputs import SqliteStore
 from batchqueue.pipeline import CutError, IterableSource, MetricsSink, Pipeline, StageFailedError
-from batchqueue.spark.commit.guards import check_owner
+from batchqueue.spark.commit.commit import check_owner
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.requirements import SinkError
 from groups_support.databases import batch

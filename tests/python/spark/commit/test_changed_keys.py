@@ -16,7 +16,7 @@ from batchqueue import ConfigError
 from batchqueue.aggregation import CountMetrics, Metrics, SumMetrics, Window, metric_type
 from batchqueue.outputs import BadRows, Epoch, SqliteStore
 from batchqueue.spark import AggregationJob, DeadLetters, Watermark
-from batchqueue.spark.commit import merging as changes
+from batchqueue.spark.commit import commit as changes
 from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.options import SinkOptions
 from batchqueue.spark.task.attempt import run_attempt
@@ -103,9 +103,8 @@ def test_exporter_gets_the_keys_of_each_epoch_once(any_store: Any) -> None:
 def test_lists_are_in_order_however_the_clock_runs(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter([1_000, 1_000, 900, 1_500])
-    monkeypatch.setattr(changes, "time", SimpleNamespace(time=lambda: next(clock)))
-    for number in range(5):
+    for number, second in enumerate((1_000, 1_000, 950, 900, 1_500)):
+        monkeypatch.setattr(changes, "time", SimpleNamespace(time=lambda second=second: second))
         apply_epoch(job(store, changed_keys=number != 2), number, [("a", number)])
     assert list(listed(store)) == [1_000, 1_001, 1_002, 1_500]
 
@@ -198,9 +197,9 @@ def test_position_is_kept_through_epochs_that_are_not_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = SqliteStore(tmp_path / "metrics.db", kept_summaries=1)
-    clock = iter([2_000, 1_000])
-    monkeypatch.setattr(changes, "time", SimpleNamespace(time=lambda: next(clock)))
     for number, is_listed in enumerate((True, False, False, True)):
+        second = 1_000 if number else 2_000
+        monkeypatch.setattr(changes, "time", SimpleNamespace(time=lambda second=second: second))
         apply_epoch(job(store, changed_keys=is_listed), number, [("a", number)])
     assert list(listed(store)) == [2_000, 2_001]
 
