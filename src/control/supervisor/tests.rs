@@ -117,8 +117,8 @@ fn a_thread_that_calls_a_slow_handler_leaves_its_partitions_before() {
         let key = [HOLD, TypeKey(64), SLOW, TypeKey(80), QUICK][number];
         queue.add_handler(key, handler).unwrap();
     }
-    // A visit at the wrong moment, or another thread that lacks CPU time, leaves the take-over to the
-    // next round.
+    // A visit at the wrong moment, or another thread that lacks CPU time, leaves the take-over to
+    // the next round.
     let start = Instant::now();
     for round in 1.. {
         let shut = release.lock();

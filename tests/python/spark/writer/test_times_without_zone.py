@@ -192,7 +192,7 @@ def test_dry_run_reads_times_in_the_zone_that_it_is_given(store: SqliteStore) ->
     assert found == {second - second % 3_600 for second in utc}
 
 
-def test_required_dictionary_with_a_null_among_its_values_is_no_obstacle() -> None:
+def test_required_dictionary_with_a_null_among_its_values_is_read() -> None:
     """pyarrow makes such batches, and no other column matters for the times."""
     texts = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array(["a", None]))
     times = pa.array([datetime(2024, 3, 10, 0, 30)] * 2, pa.timestamp("us"))
