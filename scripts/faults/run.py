@@ -176,9 +176,16 @@ def main() -> int:
             print(f"{test}: RED with every rule in place\n{with_all_rules.output}", flush=True)
     for rule, guards in chosen.items():
         for test in guards:
-            red = any(outcome(test, rule).is_red for _ in range(TRIES))
-            wrong += not red
-            print(f"{rule:30} {test}: {'red, as it must be' if red else 'STILL GREEN'}", flush=True)
+            tries = (outcome(test, rule) for _ in range(TRIES))
+            without = next((each for each in tries if not each.passed), None)
+            if without is None:
+                verdict = "STILL GREEN"
+            elif without.is_red:
+                verdict = "red, as it must be"
+            else:  # for instance, an import failed
+                verdict = f"DID NOT RUN\n{without.output}"
+            wrong += without is None or not without.is_red
+            print(f"{rule:30} {test}: {verdict}", flush=True)
     total = sum(map(len, chosen.values()))
     print(f"{total + len(tests) - wrong} passed, {wrong} failed")
     return 1 if wrong else 0
