@@ -162,7 +162,6 @@ RULES: dict[str, list[str]] = {
     "TakeOver": [
         "it:p4_take_over::other_types_are_served_while_a_handler_hangs",
         "it:p4_take_over::other_types_are_served_while_on_idle_or_on_close_hangs",
-        "it:p4_take_over::other_types_are_served_while_the_log_hangs",
         "it:p4_take_over::a_shutdown_delivers_all_but_the_items_of_a_handler_that_hangs",
     ],
     "DisarmFence": ["loom:threads::agenda::loom_tests::loom_turn_while_the_visits_end"],
