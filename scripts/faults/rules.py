@@ -164,6 +164,7 @@ RULES: dict[str, list[str]] = {
         "it:p4_take_over::other_types_are_served_while_on_idle_or_on_close_hangs",
         "it:p4_take_over::a_shutdown_delivers_all_but_the_items_of_a_handler_that_hangs",
     ],
+    "LogApart": ["it:p9_balancers::a_log_that_hangs_or_panics_holds_up_no_balancer"],
     "DisarmFence": ["loom:threads::agenda::loom_tests::loom_turn_while_the_visits_end"],
     "SpareQuickWork": [
         "it:p4_slow_handlers::slow_handlers_leave_one_thread_to_the_quick_ones",

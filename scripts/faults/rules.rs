@@ -144,6 +144,8 @@ pub(crate) enum Rule {
     WaitForRetired,
     /// P4: other threads take over from one that is held up in a handler.
     TakeOver,
+    /// P9: a separate thread writes the lines about a queue.
+    LogApart,
     /// P4: the supervisor fences after it has ended its visits, before it checks for new turns.
     DisarmFence,
     /// P4: slow handlers leave one thread to the quick ones.
