@@ -272,7 +272,7 @@ $(VENV)/installed-release: $(VENV)/build-tools $(RUST_SOURCES) | require-toolcha
 
 $(TARGET)/wheel: $(VENV)/requirements $(RUST_SOURCES) $(PYTHON_SOURCES) README.md LICENSE | require-toolchain
 	rm -rf dist
-	$(BIN)/maturin build --release --strip --locked --out dist
+	$(BIN)/maturin build --release --strip --compression-level 9 --locked --out dist
 	@touch $@
 
 # A wheel with the core that is built already, for the tests that install one.

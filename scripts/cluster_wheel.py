@@ -46,7 +46,8 @@ def build() -> Path:
         old.unlink()
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     caches = {"CARGO_ZIGBUILD_CACHE_DIR": str(CACHE), "ZIG_GLOBAL_CACHE_DIR": str(CACHE)}
-    options = ["--release", "--locked", "--zig", "--compatibility", "manylinux2014", "--out", OUT]
+    options = ["--release", "--compression-level", "9", "--locked", "--out", OUT]
+    options += ["--zig", "--compatibility", "manylinux2014"]
     run(BIN / "maturin", "build", *options, env={**os.environ, **caches, "PATH": path})
     (wheel,) = OUT.glob("*.whl")
     return wheel
