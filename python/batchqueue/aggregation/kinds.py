@@ -27,7 +27,7 @@ _blank = object.__new__
 
 
 def check_number(kind: str, name: str, value: object) -> None:
-    """Raise ConfigError unless a value is None or a number of Python or NumPy."""
+    """Raise ConfigError unless a value is None or a Python or NumPy number."""
     if value is not None and not isinstance(value, numbers.Number):
         raise ConfigError(
             f"{kind}: {name} is {value!r}, {a_type(value)}; give a number, or None where "

@@ -59,7 +59,7 @@ def exact_cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch
     if batch.schema.names != schema.names:
         raise ValueError(f"the rows have the columns {batch.schema.names}, not {schema.names}")
     for column, field in zip(batch.columns, schema, strict=True):
-        if column.null_count and not field.nullable:
+        if not field.nullable and column.null_count:
             raise pa.ArrowInvalid(
                 f"column {field.name!r} has a null, and the schema says that it has none"
             )
