@@ -88,11 +88,13 @@ _ON_FIRST_USE = {
 """The modules that are slow to import and that many programs do not need, by public name."""
 
 
-def __getattr__(name: str) -> Any:
-    """Import a module on the first use of its name."""
-    if name not in _ON_FIRST_USE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_ON_FIRST_USE[name]), name)
+if not TYPE_CHECKING:  # so that type checkers refuse names that do not exist
+
+    def __getattr__(name: str) -> Any:
+        """Import a module on the first use of its name."""
+        if name not in _ON_FIRST_USE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_ON_FIRST_USE[name]), name)
 
 
 def __dir__() -> list[str]:

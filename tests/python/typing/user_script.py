@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, assert_type
 
+import batchqueue
 from batchqueue import (
     AsyncBatchQueue,
     BatchQueue,
@@ -18,6 +19,8 @@ from batchqueue import (
     ThreadPolicy,
     run_until_signal,
 )
+
+print(batchqueue.NoSuchName)  # type: ignore[attr-defined]
 
 
 @dataclass
