@@ -1,5 +1,6 @@
 """`groups run` as users type it: in new processes, on a program in a directory."""
 
+import io
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import textwrap
 
 import pytest
 
+from batchqueue.cli import main
 from batchqueue.cli.groups_run import (
     LONGEST_S,
     STEADY_S,
@@ -253,6 +255,32 @@ def test_program_that_cannot_be_imported_is_rejected_with_its_error(program, bod
 
 
 # --- several processes
+
+
+class Writes(io.StringIO):
+    """A stream that keeps each write, as a pipe gets them from an unbuffered process."""
+
+    def __init__(self):
+        super().__init__()
+        self.all = []
+
+    def write(self, text):
+        self.all.append(text)
+        return super().write(text)
+
+
+def test_each_line_is_written_whole_so_that_those_of_processes_do_not_mix(
+    program, tmp_path, monkeypatch
+):
+    (tmp_path / "shop.py").write_text(PROGRAM)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "shop", raising=False)
+    out = Writes()
+    monkeypatch.setattr(sys, "stdout", out)
+    assert main(["groups", "run", "shop:worker", "--workers", "2", *IDLE]) == 0
+    assert out.getvalue().splitlines()[-1].startswith("all 2 processes ended")
+    assert all(text.endswith("\n") for text in out.all)
 
 
 def test_each_process_has_a_number_and_all_are_counted(program, tmp_path):
