@@ -59,6 +59,9 @@ fresh = None
 def app(environ, start_response):
     global fresh
     item = environ["PATH_INFO"].strip("/")
+    if item == "ready":
+        start_response("200 OK", [("Content-Type", "text/plain"), ("Connection", "close")])
+        return [str(os.getpid()).encode()]
     try:
         accepted = (fresh or queue).produce(item)
     except QueueForkedError as error:
@@ -87,6 +90,9 @@ class Server:
     def start(self, *options, restart=True):
         workers = ("--master", "-p", "2", "--wsgi-file", "service.py", "--callable", "app")
         self.run(*workers, *options, restart=restart)
+        # uWSGI loses a signal to a worker that is still starting, and then waits for it forever.
+        ready = set()
+        eventually(lambda: ready.add(self.get("ready")) or len(ready) == 2, "both workers answer")
 
     def run(self, *options, restart=True):
         # The socket is inherited, so that no other program gets its port meanwhile.
