@@ -6,7 +6,14 @@ import sys
 from collections.abc import Sequence
 
 from batchqueue._core import __version__
-from batchqueue.cli.command import BROKEN_PIPE, FAILED, INTERRUPTED, INVALID_USE, Command
+from batchqueue.cli.command import (
+    BROKEN_PIPE,
+    FAILED,
+    INTERRUPTED,
+    INVALID_USE,
+    Command,
+    write_line,
+)
 from batchqueue.cli.demo import DEMO
 from batchqueue.cli.groups import GROUPS
 from batchqueue.cli.store import STORE
@@ -48,10 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except ConfigError as error:
-        print(f"{parsed.command_name}: {error}", file=sys.stderr)
+        write_line(f"{parsed.command_name}: {error}", sys.stderr)
         return INVALID_USE
     except BatchQueueError as error:
-        print(f"{parsed.command_name}: {error}", file=sys.stderr)
+        write_line(f"{parsed.command_name}: {error}", sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         if command.interrupted:

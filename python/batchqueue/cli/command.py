@@ -2,9 +2,11 @@
 
 import argparse
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TextIO
 
 OK, FAILED, INVALID_USE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
@@ -33,6 +35,20 @@ class Command:
         parser = commands.add_parser(self.name, help=self.help, description=self.help)
         self.add_arguments(parser)
         parser.set_defaults(command=self, command_name=parser.prog)
+
+
+def write_line(line: str, stream: TextIO | None = None) -> None:
+    """Write a line in one call, so that lines of several processes never mix.
+
+    With PYTHONUNBUFFERED, as is usual in containers, `print` writes the end of a line separately.
+
+    Args:
+        line: The line, without its end.
+        stream: Where to write it. Default: None, the standard output.
+    """
+    stream = stream or sys.stdout
+    stream.write(f"{line}\n")
+    stream.flush()
 
 
 def command_group(name: str, help: str, members: Sequence[Command]) -> Command:

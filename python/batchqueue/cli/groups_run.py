@@ -13,10 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from types import FrameType
-from typing import TextIO
 
 from batchqueue.base.words import counted
-from batchqueue.cli.command import FAILED, INVALID_USE, OK, Command, duration, seconds, whole_number
+from batchqueue.cli.command import (
+    FAILED,
+    INVALID_USE,
+    OK,
+    Command,
+    duration,
+    seconds,
+    whole_number,
+    write_line,
+)
 from batchqueue.cli.groups_options import load_worker
 from batchqueue.exceptions import BatchQueueError, ConfigError
 from batchqueue.groups.errors import HandlerFailedError, ReplacedError, TruncatedError
@@ -104,12 +112,12 @@ def _work(arguments: argparse.Namespace, reports: "list[Report]") -> int:
     """
     worker = load_worker(arguments.worker)
     if arguments.supervisor_link is not None and isinstance(worker.source, MemoryStreams):
-        _say(
+        write_line(
             f"stream {worker.source.stream} is in memory, where each process has another one",
             sys.stderr,
         )
     where = f"group {worker.settings.group}, stream {worker.source.stream}, pid {os.getpid()}"
-    _say(f"worker {worker.name} starts: {where}")
+    write_line(f"worker {worker.name} starts: {where}")
     try:
         summary = worker.run(max_seconds=arguments.max_seconds, until_idle=arguments.until_idle)
     except ConfigError:
@@ -151,17 +159,7 @@ def counts(report: "Report") -> str:
 def _print_end(worker: Worker, summary: WorkerSummary) -> None:
     done = counts(report_of(summary, is_final=True))
     lost = f", {counted(summary.lost, 'partition')} lost to other workers" if summary.lost else ""
-    _say(f"worker {worker.name} ended after {duration(summary.seconds)}: {done}{lost}")
-
-
-def _say(line: str, stream: TextIO | None = None) -> None:
-    """Write a line in one call, so that lines of several processes never mix.
-
-    With PYTHONUNBUFFERED, as is usual in containers, `print` writes the end of a line separately.
-    """
-    stream = stream or sys.stdout
-    stream.write(f"{line}\n")
-    stream.flush()
+    write_line(f"worker {worker.name} ended after {duration(summary.seconds)}: {done}{lost}")
 
 
 NUMBER_VARIABLE = "BATCHQUEUE_WORKER"
@@ -211,7 +209,7 @@ class Supervisor:
                 for child in self._children:
                     self._attend(child)
                 time.sleep(_POLL_S)
-        _say(f"all {len(self._children)} processes ended: {counts(self._total)}")
+        write_line(f"all {len(self._children)} processes ended: {counts(self._total)}")
         if self._is_invalid:
             return INVALID_USE
         good = all(child.ended_well(was_stopped=self._is_stopping) for child in self._children)
@@ -221,7 +219,7 @@ class Supervisor:
         left = None if self._end is None else max(0.0, self._end - time.monotonic())
         child.start(self._arguments(left), {**os.environ, NUMBER_VARIABLE: str(child.number)})
         assert child.popen is not None
-        _say(f"process {child.number} (pid {child.popen.pid}) starts")
+        write_line(f"process {child.number} (pid {child.popen.pid}) starts")
 
     def _attend(self, child: "ChildProcess") -> None:
         if child.poll():
@@ -247,13 +245,13 @@ class Supervisor:
                 next_ = "; the time is over"
             else:
                 next_ = f"; it starts again in {wait_s:g} s"
-        _say(f"{child.end()}{next_}")
+        write_line(f"{child.end()}{next_}")
         if self._is_invalid and not self._is_stopping:
             self._stop("the processes are ending")
 
     def _stop(self, why: str) -> None:
         self._is_stopping = True
-        _say(why, sys.stderr)
+        write_line(why, sys.stderr)
         for child in self._children:
             child.terminate()
 

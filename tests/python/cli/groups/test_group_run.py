@@ -269,18 +269,25 @@ class Writes(io.StringIO):
         return super().write(text)
 
 
+@pytest.mark.parametrize(
+    ("body", "arguments", "code"),
+    [("", (), 0), ("", ("--workers", "2"), 0), ("made(grace=-1)", (), 2)],
+    ids=["a worker", "processes", "an error"],
+)
 def test_each_line_is_written_whole_so_that_those_of_processes_do_not_mix(
-    program, tmp_path, monkeypatch
+    tmp_path, monkeypatch, body, arguments, code
 ):
-    (tmp_path / "shop.py").write_text(PROGRAM)
+    (tmp_path / "shop.py").write_text(PROGRAM + body)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "shop", raising=False)
-    out = Writes()
+    out, errors = Writes(), Writes()
     monkeypatch.setattr(sys, "stdout", out)
-    assert main(["groups", "run", "shop:worker", "--workers", "2", *IDLE]) == 0
-    assert out.getvalue().splitlines()[-1].startswith("all 2 processes ended")
-    assert all(text.endswith("\n") for text in out.all)
+    monkeypatch.setattr(sys, "stderr", errors)
+    assert main(["groups", "run", "shop:worker", *arguments, *IDLE]) == code
+    written = out.all + errors.all
+    assert written
+    assert all(text.endswith("\n") for text in written)
 
 
 def test_each_process_has_a_number_and_all_are_counted(program, tmp_path):
