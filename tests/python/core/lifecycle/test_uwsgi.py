@@ -59,9 +59,6 @@ fresh = None
 def app(environ, start_response):
     global fresh
     item = environ["PATH_INFO"].strip("/")
-    if item == "ready":
-        start_response("200 OK", [("Content-Type", "text/plain"), ("Connection", "close")])
-        return [str(os.getpid()).encode()]
     try:
         accepted = (fresh or queue).produce(item)
     except QueueForkedError as error:
@@ -79,6 +76,10 @@ def app(environ, start_response):
 GRACEFUL = ("--hook-master-start", "unix_signal:15 gracefully_kill_them_all")
 """A worker in the middle of a request ends it first: otherwise uWSGI skips the exit of Python."""
 
+ACCEPTING = ("--hook-accepting", "print:accepting")
+"""A worker says when it accepts requests. Before that, uWSGI loses the signal of a graceful end,
+and then waits for the worker forever."""
+
 
 class Server:
     def __init__(self, folder: Path):
@@ -90,9 +91,6 @@ class Server:
     def start(self, *options, restart=True):
         workers = ("--master", "-p", "2", "--wsgi-file", "service.py", "--callable", "app")
         self.run(*workers, *options, restart=restart)
-        # uWSGI loses a signal to a worker that is still starting, and then waits for it forever.
-        ready = set()
-        eventually(lambda: ready.add(self.get("ready")) or len(ready) == 2, "both workers answer")
 
     def run(self, *options, restart=True):
         # The socket is inherited, so that no other program gets its port meanwhile.
@@ -101,7 +99,7 @@ class Server:
             with (self.folder / "log").open("wb") as log:
                 self.process = subprocess.Popen(
                     [
-                        *(UWSGI, "--need-app", "--disable-logging", *options),
+                        *(UWSGI, "--need-app", "--disable-logging", *ACCEPTING, *options),
                         *("--http-socket", f"fd://{listener.fileno()}"),
                     ],
                     cwd=self.folder,
@@ -126,7 +124,7 @@ class Server:
             log = self.log()
             assert self.process.poll() is None, log
             apps = len(re.findall(r"^WSGI app 0 .* ready", log, re.MULTILINE))
-            workers = len(re.findall(r"pawned uWSGI worker|^Respawned", log, re.MULTILINE))
+            workers = len(re.findall(r"^accepting$", log, re.MULTILINE))
             return apps >= (2 if is_lazy else 1) * generation and workers >= 2 * generation
 
         eventually(ready, "all workers have loaded the application")
