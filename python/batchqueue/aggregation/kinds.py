@@ -27,7 +27,11 @@ _blank = object.__new__
 
 
 def check_number(kind: str, name: str, value: object) -> None:
-    """Raise ConfigError unless a value is None or a Python or NumPy number."""
+    """Check that a value is a number or None. NumPy scalars count as numbers.
+
+    Raises:
+        ConfigError: It is neither.
+    """
     if value is not None and not isinstance(value, numbers.Number):
         raise ConfigError(
             f"{kind}: {name} is {value!r}, {a_type(value)}; give a number, or None where "
