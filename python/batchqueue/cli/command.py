@@ -46,9 +46,10 @@ def write_line(line: str, stream: TextIO | None = None) -> None:
         line: The line, without its end.
         stream: Where to write it. Default: None, the standard output.
     """
-    stream = stream or sys.stdout
-    stream.write(f"{line}\n")
-    stream.flush()
+    output = sys.stdout if stream is None else stream
+    if output is not None:  # Python starts without it where the standard output is closed
+        output.write(f"{line}\n")
+        output.flush()
 
 
 def command_group(name: str, help: str, members: Sequence[Command]) -> Command:
