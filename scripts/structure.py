@@ -24,12 +24,12 @@ CONTENTS = {"__init__.py", "__main__.py", "mod.rs"}
 REASONS = {
     "base/files.py": "locks between processes",
     "base/iceberg_catalog.py": "needs an optional package",
+    "base/process.py": "runs before the core is imported",
     "base/words.py": "the lowest layer: errors use it, and the rest of the base uses errors",
     "pipeline/requirements.py": "runs before the imports that it explains",
     "spark/driver/registration.py": "can be imported with every pyspark",
     "spark/driver/stream_writer.py": "needs Spark 4.1",
     "spark/requirements.py": "runs before the imports that it explains",
-    "subinterpreter.py": "runs before the imports that it explains",
     "control/handoff.rs": "a protocol between threads",
     "flow/ownership.rs": "a protocol between threads",
     "flow/route/owner.rs": "the word of a protocol between threads",

@@ -7,7 +7,7 @@ partitions, group them by class, and pass each batch to the handler of its class
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import batchqueue.subinterpreter  # noqa: F401 - must run before the core is imported
+import batchqueue.base.process  # noqa: F401 - must run before the core is imported elsewhere
 from batchqueue._core import __version__
 from batchqueue.exceptions import (
     BatchFailed,

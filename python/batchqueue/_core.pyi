@@ -45,6 +45,7 @@ __all__ = [
     "try_submit",
     "unhandled_types",
     "wait_logged",
+    "watch_forks",
     "with_instants",
 ]
 
@@ -1114,8 +1115,8 @@ def partition_of_key(key: Any, partitions: SupportsIndex) -> int:
 
 def prepare_for_forks(config: Any, options: Any) -> None:
     """
-    Count forks, and fill all lazy statics of the bindings before they have threads. A fork during
-    an initialization would leave the child waiting for a thread that does not exist there.
+    Fill all lazy statics of the bindings before they have threads. A fork during an initialization
+    would leave the child waiting for a thread that does not exist there.
 
     Args:
         config: A `BatchQueueConfig` with a retry policy and a balancer. Reading it fills the
@@ -1263,6 +1264,11 @@ def wait_logged(
     """
     Wait until the lines of these queues are in the log: for all of them no longer than the shutdown
     of one would.
+    """
+
+def watch_forks() -> None:
+    """
+    Count the forks of this process from now on.
     """
 
 def with_instants(batch: Any, zone: str) -> Any:

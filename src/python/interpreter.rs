@@ -430,7 +430,8 @@ extern "C" fn enter_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Counts the forks of this process from now on.
+/// Count the forks of this process from now on.
+#[pyfunction]
 pub(crate) fn watch_forks() -> PyResult<()> {
     static WATCHED: AtomicBool = AtomicBool::new(false);
     if WATCHED.swap(true, Ordering::Relaxed) {

@@ -50,6 +50,7 @@ mod _core {
         entries::{PyEntries, PyReplyReader},
         future::FutureBase,
         handler::py_handler::HandlerCall,
+        interpreter::watch_forks,
         queue::event_loop::{
             PyPendingItem, RoomNotifier, flush_until, produce_arrow_until, remove_handler_soon,
             room, shutdown_until, try_produce, try_produce_many, try_submit,

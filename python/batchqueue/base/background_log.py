@@ -6,9 +6,7 @@ lines here. One thread of the process writes them, in order. While that thread i
 number of lines waits; further lines are counted and dropped.
 """
 
-import atexit
 import logging
-import os
 import queue
 import sys
 import threading
@@ -18,6 +16,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from batchqueue._core import Counter
+from batchqueue.base.process import after_core_at_exit, before_core_in_child
 from batchqueue.base.words import counted
 
 _MOST_LINES = 1_000
@@ -280,5 +279,5 @@ def _forget() -> None:
 
 
 _writer = _LineWriter()
-os.register_at_fork(after_in_child=_forget)
-atexit.register(lambda: flush_log(_LAST_S))
+before_core_in_child(_forget)
+after_core_at_exit(lambda: flush_log(_LAST_S))

@@ -1,6 +1,5 @@
 """`BatchQueueManager`: the queues of this process by name, and their common shutdown."""
 
-import atexit
 import concurrent.futures.thread  # noqa: F401 - cannot be imported at exit, as pyarrow would
 import logging
 import os
@@ -194,8 +193,3 @@ def _forget_queues() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_queues)
-
-# Each queue registers a callback, which ends it before anything that is older than the queue is
-# finalized. This one runs after those, and ends queues that were made during the exit. All of them
-# run after the threads that the interpreter waits for, whose last items are therefore delivered.
-atexit.register(_core.close_all)

@@ -10,7 +10,6 @@ import typing
 import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from functools import partial
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -662,7 +661,6 @@ def live_stats() -> "list[tuple[_core.Queue, BatchQueueStats]]":
     return found
 
 
-# A forked child has no drain threads: its copies of the queues raise instead of hanging.
 _core.prepare_for_forks(
     BatchQueueConfig(
         threads=_core.ThreadPolicy.fixed(1),
@@ -671,4 +669,3 @@ _core.prepare_for_forks(
     ),
     HandlerOptions(),
 )
-os.register_at_fork(after_in_child=partial(_core.forget_parent, in_hook=True))

@@ -31,7 +31,7 @@ use crate::python::handler::{
 };
 use crate::python::interpreter::{
     InterpreterPause, Timeout, deadline_of, generation, has_gil, prepare_threads, run_fork_hooks,
-    settle_in_child, use_stacks_of_python, watch_forks,
+    settle_in_child, use_stacks_of_python,
 };
 use crate::python::item::{ItemType, PyItem, prepare_arrow_data, refused};
 use crate::queue::{BatchQueue, WeakQueue};
@@ -618,8 +618,8 @@ fn wait_for_threads(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Count forks, and fill all lazy statics of the bindings before they have threads. A fork during
-/// an initialization would leave the child waiting for a thread that does not exist there.
+/// Fill all lazy statics of the bindings before they have threads. A fork during an initialization
+/// would leave the child waiting for a thread that does not exist there.
 ///
 /// Args:
 ///     config: A `BatchQueueConfig` with a retry policy and a balancer. Reading it fills the
@@ -631,7 +631,6 @@ pub(crate) fn prepare_for_forks(
     config: &Bound<'_, PyAny>,
     options: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    watch_forks()?;
     config.extract::<Settings<'_>>()?;
     options.extract::<HandlerOptions<'_>>()?;
     errors::import_all(py)?;
