@@ -18,19 +18,31 @@ from batchqueue.exceptions import (
     QueueForkedError,
     ReentrantProduceError,
 )
-from batchqueue.queues.callbacks import DeadLetter
-from batchqueue.queues.config import (
-    BatchQueueConfig,
-    BufferStrategy,
-    DrainBalancer,
-    PartitionPolicy,
-    PartitionSelector,
-    RetryPolicy,
-    ThreadPolicy,
-)
-from batchqueue.queues.handlers import HandlerConsumer, SupportsConsume
-from batchqueue.queues.manager import BatchQueueManager
-from batchqueue.queues.queue import BatchQueue
+
+if TYPE_CHECKING:
+    from batchqueue.aio.queue import AsyncBatchQueue
+    from batchqueue.metrics import serve_metrics
+    from batchqueue.queues.callbacks import DeadLetter
+    from batchqueue.queues.config import (
+        BatchQueueConfig,
+        BufferStrategy,
+        DrainBalancer,
+        PartitionPolicy,
+        PartitionSelector,
+        RetryPolicy,
+        ThreadPolicy,
+    )
+    from batchqueue.queues.handlers import HandlerConsumer, SupportsConsume
+    from batchqueue.queues.manager import BatchQueueManager
+    from batchqueue.queues.queue import BatchQueue
+    from batchqueue.queues.stats import (
+        BatchQueueRates,
+        BatchQueueStats,
+        DrainThreadStats,
+        HandlerStats,
+        PartitionStats,
+    )
+    from batchqueue.service import run_until_signal
 
 __all__ = [
     "AsyncBatchQueue",
@@ -63,38 +75,32 @@ __all__ = [
     "serve_metrics",
 ]
 
-if TYPE_CHECKING:
-    from batchqueue.aio.queue import AsyncBatchQueue
-    from batchqueue.metrics import serve_metrics
-    from batchqueue.queues.stats import (
-        BatchQueueRates,
-        BatchQueueStats,
-        DrainThreadStats,
-        HandlerStats,
-        PartitionStats,
-    )
-    from batchqueue.service import run_until_signal
-
-_ON_FIRST_USE = {
-    "AsyncBatchQueue": "batchqueue.aio.queue",
-    "BatchQueueRates": "batchqueue.queues.stats",
-    "BatchQueueStats": "batchqueue.queues.stats",
-    "DrainThreadStats": "batchqueue.queues.stats",
-    "HandlerStats": "batchqueue.queues.stats",
-    "PartitionStats": "batchqueue.queues.stats",
-    "run_until_signal": "batchqueue.service",
-    "serve_metrics": "batchqueue.metrics",
+_NAMES_BY_MODULE = {
+    "aio.queue": "AsyncBatchQueue",
+    "metrics": "serve_metrics",
+    "queues.callbacks": "DeadLetter",
+    "queues.config": "BatchQueueConfig BufferStrategy DrainBalancer PartitionPolicy "
+    "PartitionSelector RetryPolicy ThreadPolicy",
+    "queues.handlers": "HandlerConsumer SupportsConsume",
+    "queues.manager": "BatchQueueManager",
+    "queues.queue": "BatchQueue",
+    "queues.stats": "BatchQueueRates BatchQueueStats DrainThreadStats HandlerStats PartitionStats",
+    "service": "run_until_signal",
 }
-"""The modules that are slow to import and that many programs do not need, by public name."""
+"""The names that are imported on their first use, so that `import batchqueue` itself is fast."""
+
+_MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 
 
 if not TYPE_CHECKING:  # so that type checkers refuse names that do not exist
 
     def __getattr__(name: str) -> Any:
-        """Import a module on the first use of its name."""
-        if name not in _ON_FIRST_USE:
+        """Import a name on its first use."""
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(_ON_FIRST_USE[name]), name)
+        value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
