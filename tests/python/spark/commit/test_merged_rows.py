@@ -31,7 +31,7 @@ from batchqueue.aggregation import (
 )
 from batchqueue.outputs import BadRows, StoreError, StoreTransaction
 from batchqueue.outputs.sqlite_store import SqliteTransaction
-from batchqueue.queues.queue import live_stats
+from batchqueue.queues.queue import live_queues, live_stats
 from batchqueue.spark import AggregationJob, ArrowAggregation, DeadLetters, SinkError
 from batchqueue.spark.commit.commit import EpochCommit
 from batchqueue.spark.options import SinkOptions
@@ -223,13 +223,15 @@ def test_store_that_does_not_take_rows_fails_the_commit(store: Any) -> None:
 
 
 class Watching(CountMetrics):
-    """A kind that notes which queues of a commit there are when it is stored."""
+    """A kind that notes which new queues of a commit there are when it is stored."""
 
     __slots__ = ()
     queues: ClassVar[set[str]] = set()
+    before: ClassVar[list[Any]] = []
+    """Queues of earlier commits, which live until they are collected."""
 
     def to_rows(self) -> list[tuple[Any, ...]]:
-        names = {stats.name for _, stats in live_stats()}
+        names = {stats.name for queue, stats in live_stats() if queue not in self.before}
         self.queues.update(name for name in names if name.endswith(("-l2", "-persist")))
         return super().to_rows()
 
@@ -269,7 +271,9 @@ def test_commit_of_declared_metrics_starts_no_queue_and_has_the_same_result(
         with store.transaction("rows") as transaction:
             transaction.clear()
         Watching.queues.clear()
+        Watching.before = live_queues()
         summaries = [apply_watched(watched(store, items=items), number) for number in range(2)]
+        Watching.before = []
         assert {name.rpartition("-")[2] for name in Watching.queues} == (
             set() if items is None else {"l2", "persist"}
         )
