@@ -4,6 +4,7 @@ import datetime
 import math
 import os
 import re
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -84,6 +85,16 @@ def check_switch(name: str, value: object) -> None:
     """Raise ConfigError unless a value is True or False."""
     if not isinstance(value, bool):
         raise ConfigError(f"{name} is {value!r}; give True or False")
+
+
+def check_choice(setting: str, value: object, choices: Sequence[str]) -> None:
+    """Refuse a value that is not among the choices of a setting.
+
+    Raises:
+        ConfigError: It is not among them.
+    """
+    if not (isinstance(value, str) and value in choices):
+        raise ConfigError(f"{setting} is {value!r}; give {' or '.join(map(repr, choices))}")
 
 
 def refuse_duration(name: str, value: object) -> None:

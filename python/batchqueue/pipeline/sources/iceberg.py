@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from batchqueue.base.checks import is_whole, require
+from batchqueue.base.checks import check_choice, is_whole, require
 from batchqueue.base.exact_cast import exact_cast_batch
 from batchqueue.base.iceberg_catalog import CatalogHandle
 from batchqueue.base.words import counted
@@ -26,7 +26,6 @@ from batchqueue.pipeline.sources.splits import (
     Step,
     TableSource,
     at_first_run,
-    check_choice,
     check_position,
     row_bytes,
     selected,

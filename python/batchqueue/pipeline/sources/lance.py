@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from batchqueue.base.background_log import BackgroundLog
-from batchqueue.base.checks import check_whole, require
+from batchqueue.base.checks import check_choice, check_whole, require
 from batchqueue.base.exact_cast import exact_cast
 from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError
@@ -26,7 +26,6 @@ from batchqueue.pipeline.sources.splits import (
     Step,
     TableSource,
     at_first_run,
-    check_choice,
     check_position,
     row_bytes,
     selected,

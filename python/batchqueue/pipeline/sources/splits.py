@@ -6,6 +6,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import pyarrow as pa
 
+from batchqueue.base.checks import check_choice
 from batchqueue.exceptions import ConfigError
 from batchqueue.pipeline.contract import (
     Limit,
@@ -172,16 +173,6 @@ def at_first_run() -> Iterator[None]:
         yield
     except SourceChangedError as error:
         raise ConfigError(str(error)) from error
-
-
-def check_choice(setting: str, value: object, choices: Sequence[str]) -> None:
-    """Refuse a value that is not among the choices of a setting.
-
-    Raises:
-        ConfigError: It is not among them.
-    """
-    if not (isinstance(value, str) and value in choices):
-        raise ConfigError(f"{setting} is {value!r}; give {' or '.join(map(repr, choices))}")
 
 
 def check_columns(columns: object) -> list[str] | None:
