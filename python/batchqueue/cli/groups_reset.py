@@ -19,6 +19,7 @@ from batchqueue.groups.backend import (
     Administration,
     Connection,
     Fetch,
+    Fetched,
     PartitionInfo,
     StreamSource,
     Unreadable,
@@ -245,6 +246,7 @@ def _count(connection: Connection, partition: int, after: int, end: int) -> int:
         [block] = found
         if isinstance(block, Unreadable):
             raise block.failure.error
+        assert isinstance(block, Fetched)
         entries = block.entries
         if entries.last <= end:
             total += len(entries)

@@ -1,4 +1,4 @@
-"""What workers and producers need from a backend; Redis and memory each implement it.
+"""What workers and producers need from a backend; Redis, Kafka and memory each implement it.
 
 A `StreamSource` names a stream. It is a value: it holds no connection, and can be pickled if its
 settings can. A worker connects to it once. Each thread of a worker calls its own methods of the
@@ -79,6 +79,8 @@ class Fetch(NamedTuple):
     partition: int
     after: int
     limit: int
+    token: int = 0
+    """The token under which it is read, where records are received before they are asked for."""
 
 
 class Fetched(NamedTuple):
@@ -93,6 +95,12 @@ class Fetched(NamedTuple):
     partition: int
     entries: Entries
     size: int
+
+
+class Behind(NamedTuple):
+    """A partition of which no record has come yet, although there may be some."""
+
+    partition: int
 
 
 class Unreadable(NamedTuple):
@@ -193,6 +201,16 @@ class Connection(Protocol):
     """
 
     @property
+    def runs_commands(self) -> bool:
+        """Whether commits run the commands of `Batch.commit_with`."""
+        ...
+
+    @property
+    def lease_ms(self) -> int:
+        """The time after which the group gives up on a silent worker."""
+        ...
+
+    @property
     def longest_wait_s(self) -> float:
         """The longest that a thread may wait before it reads the clock again, in seconds.
 
@@ -247,7 +265,7 @@ class Connection(Protocol):
         """Return the positions in the partitions. Listener thread."""
         ...
 
-    def read(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched | Unreadable]:
+    def read(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched | Behind | Unreadable]:
         """Read records of partitions. Reader thread.
 
         Args:
@@ -255,7 +273,7 @@ class Connection(Protocol):
             wait_ms: How long to wait for a record if no partition has any.
 
         Returns:
-            One entry for each partition that has records or cannot be read.
+            One entry for each partition that has records, may have some, or cannot be read.
         """
         ...
 
@@ -266,6 +284,11 @@ class Connection(Protocol):
 
 class Writer(Protocol):
     """A producer's connection to a stream. It may be used by several threads."""
+
+    @property
+    def chooses_partition(self) -> bool:
+        """Whether it takes -1 as the partition, and chooses one by the key."""
+        ...
 
     def partitions(self, given: int | None) -> int:
         """As in `Connection`."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from batchqueue.exceptions import BatchQueueError
 from batchqueue.groups.backend import (
+    Behind,
     CommitRequest,
     Fetch,
     Fetched,
@@ -787,6 +788,8 @@ class GroupState:
 class MemoryConnection:
     """A worker's connection to a stream in memory; see `backend.Connection`."""
 
+    runs_commands = True
+
     def __init__(
         self,
         streams: "MemoryStreams",
@@ -802,6 +805,7 @@ class MemoryConnection:
         self._name = name
         self._closed = False
         self.longest_wait_s = streams.clock.longest_wait_s
+        self.lease_ms = round(timeout_s * BEATS_PER_LEASE * 1_000)
 
     def now_ms(self) -> float:
         """Return the time of the stream's clock."""
@@ -863,7 +867,7 @@ class MemoryConnection:
         self._check()
         return [self._streams.script(each).info(self._group) for each in partitions]
 
-    def read(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched | Unreadable]:
+    def read(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched | Behind | Unreadable]:
         """Read records of partitions."""
         self._check()
         found = self._streams.read(fetches, wait_ms, lambda: self._closed)
@@ -884,6 +888,8 @@ class MemoryConnection:
 
 class MemoryWriter:
     """A producer's connection to a stream in memory; see `backend.Writer`."""
+
+    chooses_partition = False
 
     def __init__(self, streams: "MemoryStreams") -> None:
         self._streams = streams

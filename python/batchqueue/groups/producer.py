@@ -159,9 +159,7 @@ class Producer:
         if key is None and self._key is not None:
             key = self._key(value)
         if partition is None:
-            partition = (
-                self._turn() if key is None else _core.partition_of_key(key, self.partitions)
-            )
+            partition = self._partition_of(key)
         elif not isinstance(partition, int) or not 0 <= partition < self.partitions:
             raise ConfigError(
                 f"partition is {partition!r}; give an int from 0 to {self.partitions - 1}, or "
@@ -169,6 +167,11 @@ class Producer:
             )
         data = self._codec.encoded(value)
         return NewRecord(partition, data, _key_bytes(key), _checked(headers) if headers else ())
+
+    def _partition_of(self, key: KeyValue | None) -> int:
+        if self._writer.chooses_partition:
+            return -1
+        return self._turn() if key is None else _core.partition_of_key(key, self.partitions)
 
     def _turn(self) -> int:
         with self._lock:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from batchqueue.base.background_log import BackgroundLog
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.backend import (
+    Behind,
     CommitRequest,
     Fetch,
     Fetched,
@@ -61,6 +62,7 @@ _clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 class RedisConnection:
     """A worker's connection to a stream on Redis; see `backend.Connection`."""
 
+    runs_commands = True
     longest_wait_s = float("inf")
 
     def __init__(
@@ -77,6 +79,7 @@ class RedisConnection:
             wait_replicas: The number of replicas that have to confirm commits and dead letters.
                 Default: 0.
         """
+        self.lease_ms = lease_ms
         self._server = server
         self._stream = stream
         self._name = group
@@ -177,7 +180,7 @@ class RedisConnection:
             for partition, reply in zip(partitions, replies, strict=True)
         ]
 
-    def read(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched | Unreadable]:
+    def read(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched | Behind | Unreadable]:
         """Read records of partitions."""
         from redis.exceptions import ResponseError
 
@@ -216,7 +219,7 @@ class RedisConnection:
             if found or block_ms == 0:
                 return self._fetched(found)
 
-    def _poll(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched | Unreadable]:
+    def _poll(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched | Behind | Unreadable]:
         """Poll a cluster: a command reads one slot, and must not hold up others by waiting."""
         end = time.monotonic() + wait_ms / 1_000
         while True:
@@ -229,13 +232,13 @@ class RedisConnection:
             if time.monotonic() >= end:
                 return []  # the next call begins with a poll
 
-    def _read_apart(self, fetches: Sequence[Fetch]) -> list[Fetched | Unreadable]:
+    def _read_apart(self, fetches: Sequence[Fetch]) -> list[Fetched | Behind | Unreadable]:
         """Read records with a separate command for each partition, so that each fails alone."""
         most = self._most_records(fetches)
         words = [self._read_words(min(each.limit, most), [each]) for each in fetches]
         replies = self._reader.try_read(words)
         check_reached(self._stream, fetches, replies)
-        found: list[Fetched | Unreadable] = []
+        found: list[Fetched | Behind | Unreadable] = []
         for fetch, reply in zip(fetches, replies, strict=True):
             if isinstance(reply, Exception):
                 failure = refused(self._stream, fetch.partition, "to read the partition", reply)

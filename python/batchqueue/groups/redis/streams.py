@@ -172,6 +172,8 @@ _TIMEOUT_S = 10.0
 class RedisWriter:
     """A producer's connection to a stream on Redis; see `backend.Writer`."""
 
+    chooses_partition = False
+
     def __init__(self, server: Server, stream: str, *, wait_replicas: int = 0) -> None:
         """Prepare to connect with the first call.
 

@@ -176,7 +176,15 @@ class Run:
         for part, begin, end in self._pieces(piece):
             records += part.records[begin:end]
         group, stream = member.settings.group, member.stream
-        return Batch(group, stream, assignment, records, attempt=piece.tries, kind=kind)
+        return Batch(
+            group,
+            stream,
+            assignment,
+            records,
+            attempt=piece.tries,
+            kind=kind,
+            runs_commands=member.connection.runs_commands,
+        )
 
     def entry(self, piece: RunPiece) -> Entry:
         """Return the first record of a piece as the stream has it."""

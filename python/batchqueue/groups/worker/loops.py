@@ -217,7 +217,7 @@ def _note_stuck(member: Membership) -> None:
 
 def _note_beat(member: Membership, since_ms: float) -> None:
     """Count and log a late beat."""
-    lease_ms = member.settings.lease_ms
+    lease_ms = member.control.lease_ms
     if since_ms > lease_ms / 2:
         member.notes.late_beats += 1
         if member.notes.may_log("late") is not None:

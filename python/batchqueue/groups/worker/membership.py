@@ -14,6 +14,7 @@ from typing import Any
 
 from batchqueue.base.background_log import BackgroundLog
 from batchqueue.groups.backend import (
+    Behind,
     Connection,
     Fetch,
     Fetched,
@@ -496,7 +497,7 @@ def to_fetch(member: Membership) -> list[tuple[HeldPartition, Fetch]]:
             continue
         if member.may_work(held):
             limit = min(room, member.settings.max_batch_items, _fitting(held))
-            found.append((held, Fetch(held.partition, tracker.position, limit)))
+            found.append((held, Fetch(held.partition, tracker.position, limit, held.token)))
     return found
 
 
@@ -510,14 +511,16 @@ def _fitting(held: HeldPartition) -> int:
 def take(
     member: Membership,
     partitions: Mapping[int, HeldPartition],
-    found: Sequence[Fetched | Unreadable],
+    found: Sequence[Fetched | Behind | Unreadable],
 ) -> None:
     """Take over the records that were read."""
     for held in partitions.values():
         held.reading = ReadState.CAUGHT_UP
     for each in found:
         held = partitions[each.partition]
-        if isinstance(each, Unreadable):
+        if isinstance(each, Behind):
+            held.reading = ReadState.BEHIND
+        elif isinstance(each, Unreadable):
             _cannot_read(member, held, each.failure)
         else:
             _take(member, held, each)

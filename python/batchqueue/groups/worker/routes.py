@@ -29,6 +29,7 @@ class Batch:
         records: The records, at least one.
         kind: The first class or tag that its handler takes; empty for a handler of all records.
         attempt: The number of this attempt at the records, from 1.
+        runs_commands: Whether `commit_with` is possible.
     """
 
     group: str
@@ -37,6 +38,7 @@ class Batch:
     records: list[Record[Any]]
     attempt: int = field(default=1, kw_only=True)
     kind: str = field(default="", kw_only=True)
+    runs_commands: bool = field(default=True, kw_only=True)
     _values: list[Any] | None = field(default=None, init=False)
     _commands: list[Command] = field(default_factory=list, init=False)
 
@@ -84,8 +86,14 @@ class Batch:
             commands: Each a sequence of its name and its arguments.
 
         Raises:
-            ConfigError: A command is not a sequence of bytes, str and int, or it is empty.
+            ConfigError: A command is not a sequence of bytes, str and int, or it is empty; or the
+                server cannot run commands, as on Kafka.
         """
+        if not self.runs_commands:
+            raise ConfigError(
+                "commit_with is not possible on Kafka, which stores offsets only: use a Fence in "
+                "the transaction of your sink"
+            )
         for command in commands:
             if (
                 isinstance(command, (str, bytes))

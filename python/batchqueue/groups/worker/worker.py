@@ -108,7 +108,7 @@ class Worker:
 
         Args:
             group: The group. All of its workers should have the same handlers and settings.
-            source: The stream: `RedisStreams` or `MemoryStreams`.
+            source: The stream: `RedisStreams`, `KafkaStreams` or `MemoryStreams`.
             codec: Decodes records: "bytes", "utf8", "json", "msgpack", "arrow" or a `Codec`.
                 Default: "bytes".
             name: A name in the group: a worker that joins under a name immediately replaces the
@@ -117,7 +117,7 @@ class Worker:
             capacity: The share of the load that it takes, relative to the other workers. Default:
                 1.0.
             lease_ms: The others take over when the worker has been silent for this long, 500 to
-                60,000 ms. Default: 5 s.
+                60,000 ms. Default: 5 s. On Kafka the session of the group takes its place.
             grace: How long leaving waits for records in hand, in seconds. Default: 30 s.
             prefetch: The most records per partition that are read and not done. Default: 10,000.
             prefetch_bytes: The most bytes per partition that are read and not done. Default: 16
@@ -440,12 +440,12 @@ def open_membership(
     control = Control(
         name,
         nonce=uuid.uuid4().hex,
-        lease_ms=settings.lease_ms,
+        lease_ms=connection.lease_ms,
         partitions=partitions,
         capacity=settings.capacity,
         host=socket.gethostname(),
         pid=os.getpid(),
-        balancer=bounded(settings.balancer, settings.lease_ms / 1_000 / BEATS_PER_LEASE),
+        balancer=bounded(settings.balancer, connection.lease_ms / 1_000 / BEATS_PER_LEASE),
         weigh=weigh,
         stats=lambda: stats_of(member),
     )
@@ -622,7 +622,7 @@ def is_idle(member: Membership, seconds: float) -> bool:
         notes = member.notes
         if not member.control.is_settled:
             return False
-        if notes.assigned == 0 and notes.idle_s < member.settings.lease_ms / 1_000:
+        if notes.assigned == 0 and notes.idle_s < member.control.lease_ms / 1_000:
             return False  # the first plan may still come
         waiting = any(
             held.reading is not ReadState.CAUGHT_UP and number not in member.paused
