@@ -28,7 +28,7 @@ from batchqueue.cli.groups_options import Target, add_target, members_of, target
 from batchqueue.cli.groups_reset import REDRIVE, RESET
 from batchqueue.cli.groups_run import RUN
 from batchqueue.exceptions import ConfigError
-from batchqueue.groups.backend import Administration
+from batchqueue.groups.backend import Administration, lacking
 from batchqueue.groups.messages import Event
 from batchqueue.groups.monitor import GroupMetrics, GroupMonitor, MemberMetrics, StreamPartition
 from batchqueue.groups.record import partition_count
@@ -53,7 +53,7 @@ def run_lag(arguments: argparse.Namespace) -> int:
     target = target_of(arguments)
     with target.administration() as administration:
         infos = administration.infos(range(administration.partitions()))
-        is_new = not any(info.at_ms for info in infos) and not members_of(administration)
+        is_new = all(info.is_new for info in infos) and not members_of(administration)
     lags = dict(enumerate(info.lag for info in infos))
     total = sum(lag or 0 for lag in lags.values())
     unknown = [partition for partition, lag in lags.items() if lag is None]
@@ -105,6 +105,8 @@ def run_log(arguments: argparse.Namespace) -> int:
     target = target_of(arguments)
     seen = 0
     with target.administration() as administration:
+        if "log" in administration.lacks:
+            raise lacking(administration, "log")
         while True:
             for event in administration.history(seen):
                 print(line(event), flush=True)
@@ -172,19 +174,37 @@ def as_text(metrics: GroupMetrics) -> str:
     lags = f", at most {count(skew.max_lag)}, skew {skew.skew_ratio:.1f}" if metrics.lag else ""
     title = (
         f"group {metrics.group} on {metrics.stream}: {counted(len(metrics.members), 'member')}, "
-        f"{counted(len(metrics.partitions), 'partition')}, lag {count(metrics.lag)}{lags}, "
-        f"{counted(metrics.rebalances, 'rebalance')}, {counted(metrics.moves, 'move')}"
+        f"{counted(len(metrics.partitions), 'partition')}, lag {count(metrics.lag)}{lags}"
     )
-    members = table(
-        "<<>>>>>><",
-        ("MEMBER", "HOST", "PID", "HANDLED", "DEAD", "FAILED", "LOST", "LEASE", "PARTITIONS"),
-        [_member(each) for each in metrics.members.values()],
-    )
-    partitions = table(
-        "<<>>>><",
-        ("PARTITION", "OWNER", "LAG", "RATE/S", "TIME LAG", "DEAD", "STATE"),
-        [_partition(each) for each in metrics.partitions.values()],
-    )
+    if metrics.has_reports:
+        title += f", {counted(metrics.rebalances, 'rebalance')}, {counted(metrics.moves, 'move')}"
+        members = table(
+            "<<>>>>>><",
+            ("MEMBER", "HOST", "PID", "HANDLED", "DEAD", "FAILED", "LOST", "LEASE", "PARTITIONS"),
+            [_member(each) for each in metrics.members.values()],
+        )
+        partitions = table(
+            "<<>>>><",
+            ("PARTITION", "OWNER", "LAG", "RATE/S", "TIME LAG", "DEAD", "STATE"),
+            [_partition(each) for each in metrics.partitions.values()],
+        )
+    else:
+        members = table(
+            "<<<",
+            ("MEMBER", "HOST", "PARTITIONS"),
+            [
+                (each.name, each.host, ranges(each.partitions) or "none")
+                for each in metrics.members.values()
+            ],
+        )
+        partitions = table(
+            "<<><",
+            ("PARTITION", "OWNER", "LAG", "STATE"),
+            [
+                (str(each.partition), each.owner or "-", count(each.lag), _state(each))
+                for each in metrics.partitions.values()
+            ],
+        )
     return "\n\n".join((title, members, partitions) if metrics.members else (title, partitions))
 
 
@@ -209,7 +229,6 @@ def _member(member: MemberMetrics) -> tuple[str, ...]:
 
 
 def _partition(partition: StreamPartition) -> tuple[str, ...]:
-    states = (("blocked", partition.is_blocked), ("hot", partition.is_hot))
     return (
         str(partition.partition),
         partition.owner or "-",
@@ -217,8 +236,13 @@ def _partition(partition: StreamPartition) -> tuple[str, ...]:
         UNKNOWN if partition.rate is None else f"{partition.rate:,.1f}",
         duration(partition.time_lag_s),
         count(partition.dead),
-        " ".join(state for state, holds in states if holds),
+        _state(partition),
     )
+
+
+def _state(partition: StreamPartition) -> str:
+    states = (("blocked", partition.is_blocked), ("hot", partition.is_hot))
+    return " ".join(state for state, holds in states if holds)
 
 
 def _finite(value: Any) -> Any:

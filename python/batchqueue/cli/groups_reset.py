@@ -23,6 +23,7 @@ from batchqueue.groups.backend import (
     PartitionInfo,
     StreamSource,
     Unreadable,
+    lacking,
 )
 from batchqueue.groups.messages import Entry
 from batchqueue.groups.record import parse_id, undecoded
@@ -76,10 +77,8 @@ def run_reset(arguments: argparse.Namespace) -> int:
 def _check_empty(target: Target, administration: Administration) -> None:
     names = sorted(each.member.name for each in members_of(administration).values())
     if names:
-        raise ConfigError(
-            f"{target} has members: {', '.join(names)}; let them leave before, for instance with "
-            "`batchqueue groups drain`"
-        )
+        how = administration.lacks.get("drain", "let them leave: `batchqueue groups drain`")
+        raise ConfigError(f"{target} has members: {', '.join(names)}; {how}")
 
 
 def _effect(places: "list[Position]") -> str:
@@ -180,7 +179,7 @@ class Positions:
         offset = wanted_offset(to)
         infos = dict(zip(partitions, self._administration.infos(partitions), strict=True))
         if offset is None:
-            place = _earliest if to == "earliest" else _latest
+            place = self._earliest if to == "earliest" else _latest
             return [_position(each, info, *place(info)) for each, info in infos.items()]
         last = max(info.end for info in infos.values())
         if offset > last:
@@ -188,6 +187,10 @@ class Positions:
                 f"--to is {offset}, after the last record, which has the offset {last}: later "
                 "records would be skipped; give a smaller one, or latest"
             )
+        if self._administration.counts_by_offset:
+            return [
+                _position(each, info, *_by_offset(info, offset)) for each, info in infos.items()
+            ]
         connection = self._source.connect(self._group, lease_ms=_LEASE_MS, name="reset")
         try:
             connection.partitions(None)
@@ -197,6 +200,10 @@ class Positions:
             ]
         finally:
             connection.close()
+
+    def _earliest(self, info: PartitionInfo) -> tuple[int, int]:
+        trimmed = _trimmed(info)
+        return trimmed - 1 if self._administration.counts_by_offset else 0, trimmed
 
     def _middle(
         self, connection: Connection, partition: int, info: PartitionInfo, offset: int
@@ -214,8 +221,9 @@ class Positions:
         return offset, done
 
 
-def _earliest(info: PartitionInfo) -> tuple[int, int]:
-    return 0, _trimmed(info)
+def _by_offset(info: PartitionInfo, offset: int) -> tuple[int, int]:
+    within = max(_trimmed(info) - 1, min(offset, info.end))
+    return within, within + 1
 
 
 def _latest(info: PartitionInfo) -> tuple[int, int]:
@@ -286,6 +294,8 @@ def run_redrive(arguments: argparse.Namespace) -> int:
     target = target_of(arguments)
     sent = wanted = 0
     with target.administration() as administration:
+        if "redrive" in administration.lacks:
+            raise lacking(administration, "redrive")
         partitions = partitions_of(arguments, administration)
         infos = administration.infos(partitions)
         try:

@@ -27,7 +27,12 @@ from batchqueue.cli.command import (
 )
 from batchqueue.cli.groups_options import load_worker
 from batchqueue.exceptions import BatchQueueError, ConfigError
-from batchqueue.groups.errors import HandlerFailedError, ReplacedError, TruncatedError
+from batchqueue.groups.errors import (
+    HandlerFailedError,
+    KafkaRefusedError,
+    ReplacedError,
+    TruncatedError,
+)
 from batchqueue.groups.memory import MemoryStreams
 from batchqueue.groups.worker import Worker, WorkerSummary
 from batchqueue.queues.config import RetryPolicy, wait_ms
@@ -101,7 +106,7 @@ RUN = Command(
 # A worker in this process.
 
 
-_FINAL = (HandlerFailedError, ReplacedError, TruncatedError)
+_FINAL = (HandlerFailedError, KafkaRefusedError, ReplacedError, TruncatedError)
 """Errors that need the user: another process would only fail with them again."""
 
 

@@ -7,6 +7,7 @@
 | `messages.py` | its calls and their replies |
 | `backend.py` | the interface of backends |
 | `memory.py`, `redis/` | backends, with the group's side of the protocol |
+| `kafka/` | a backend whose broker decides who owns what |
 | `worker/` | workers |
 | `producer.py` | producers |
 | `monitor.py`, `prometheus.py` | the state of a group, for users and Prometheus |
@@ -20,6 +21,7 @@ from batchqueue.groups.errors import (
     CallRefusedError,
     CodecError,
     HandlerFailedError,
+    KafkaRefusedError,
     OffsetError,
     RecordTooLargeError,
     ReplacedError,
@@ -29,6 +31,7 @@ from batchqueue.groups.errors import (
     TruncatedError,
     UnhandledRecordError,
 )
+from batchqueue.groups.kafka import KafkaStreams
 from batchqueue.groups.memory import ManualClock, MemoryStreams
 from batchqueue.groups.monitor import GroupMetrics, GroupMonitor
 from batchqueue.groups.plan import GroupBalancer
@@ -59,6 +62,8 @@ __all__ = [
     "GroupMetrics",
     "GroupMonitor",
     "HandlerFailedError",
+    "KafkaRefusedError",
+    "KafkaStreams",
     "ManualClock",
     "MemoryStreams",
     "MetricsSink",

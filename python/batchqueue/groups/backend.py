@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from batchqueue.exceptions import ConfigError
 from batchqueue.groups.control import Control
 from batchqueue.groups.messages import (
     Call,
@@ -137,7 +138,7 @@ class PartitionInfo:
         added: The number of records ever added; None if the server does not know it.
         length: The number of records that the stream still holds.
         dead: The number of dead letters of the group.
-        at_ms: When the group last wrote to the partition, in milliseconds since 1970; 0 if never.
+        is_new: Whether the group has no position in the partition yet.
         has_deletions: Whether single records were ever deleted, so that `added` exceeds the number
             of readable records.
     """
@@ -150,7 +151,7 @@ class PartitionInfo:
     added: int | None
     length: int
     dead: int
-    at_ms: int
+    is_new: bool
     has_deletions: bool = False
 
     @property
@@ -315,6 +316,19 @@ class Writer(Protocol):
 class Administration(Protocol):
     """What monitors and commands do with a group. They do not contact its workers."""
 
+    @property
+    def lacks(self) -> Mapping[str, str]:
+        """What the backend does not have, each with what to do in its place.
+
+        The keys are commands, or "metrics" for what workers report.
+        """
+        ...
+
+    @property
+    def counts_by_offset(self) -> bool:
+        """Whether the offset of a record is the number of offsets before it, as on Kafka."""
+        ...
+
     def partitions(self) -> int:
         """Return the number of partitions of the stream; 0 if it has none yet."""
         ...
@@ -362,6 +376,11 @@ class Administration(Protocol):
     def close(self) -> None:
         """Close the connection."""
         ...
+
+
+def lacking(administration: Administration, command: str) -> ConfigError:
+    """Return the error of a command that the backend does not have."""
+    return ConfigError(f"{command} is not possible on this stream: {administration.lacks[command]}")
 
 
 class StreamSource(Protocol):

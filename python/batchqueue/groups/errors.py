@@ -106,6 +106,13 @@ class CallRefusedError(_ErrorOfFields, RuntimeError):
         )
 
 
+class KafkaRefusedError(BatchQueueError, RuntimeError):
+    """A Kafka broker refused a call, for instance because the user lacks a right.
+
+    The message names the topic, the reason and the remedy.
+    """
+
+
 class HandlerFailedError(BatchQueueError, RuntimeError):
     """A handler raised in its last attempt, and the worker is set to stop on failures.
 
@@ -142,12 +149,15 @@ class HandlerFailedError(BatchQueueError, RuntimeError):
         self.reason = _reason_of(cause) if reason is None else reason
 
     def __str__(self) -> str:
-        is_refused = isinstance(self.cause, CallRefusedError)
-        return (
+        what = (
             f"{self.stream}/{self.partition}: offsets {self.first}..{self.last} failed "
-            f"{self.tries} time{'' if self.tries == 1 else 's'}, last: {self.reason}: "
-            + (_REFUSED_REMEDY if is_refused else "fix the handler, or use OnFailure.DEAD_LETTER")
+            f"{self.tries} time{'' if self.tries == 1 else 's'}, last: {self.reason}"
         )
+        if isinstance(self.cause, KafkaRefusedError):
+            return what  # the reason names the remedy
+        is_refused = isinstance(self.cause, CallRefusedError)
+        remedy = _REFUSED_REMEDY if is_refused else "fix the handler, or use OnFailure.DEAD_LETTER"
+        return f"{what}: {remedy}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = {name: getattr(self, name) for name in ("first", "last", "tries", "reason")}
@@ -331,6 +341,8 @@ def shortened(text: str) -> str:
 def _reason_of(cause: BaseException | None) -> str:
     if isinstance(cause, CallRefusedError):
         return f"the server refused {cause.call}: {cause.reason}"
+    if isinstance(cause, KafkaRefusedError):
+        return str(cause)
     return quoted_value(cause)
 
 

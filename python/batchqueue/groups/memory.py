@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from batchqueue.exceptions import BatchQueueError
@@ -461,7 +462,6 @@ class FenceState:
         session: The session that holds it.
         offset: The offset up to which every record is done.
         done: The number of records up to `offset`, counted from the beginning of the stream.
-        at_ms: When it was last stored.
         aside: The offsets above `offset` whose records are in the dead letters.
     """
 
@@ -469,7 +469,6 @@ class FenceState:
     session: str
     offset: int
     done: int
-    at_ms: int
     aside: set[int] = field(default_factory=set)
 
 
@@ -556,15 +555,14 @@ class PartitionScripts:
         with self._lock:
             state = self.state
             fence = state.fences.get(group)
-            now = self._clock() // 1_000
             if fence is None:
                 offset, done = 0, state.added - len(state.entries)
                 if start is Start.LATEST:
                     offset, done = state.end, state.added
-                fence = state.fences[group] = FenceState(token, session, offset, done, now)
+                fence = state.fences[group] = FenceState(token, session, offset, done)
             elif not self._may_open(fence, token, session):
                 return Fenced(fence.token)
-            fence.token, fence.session, fence.at_ms = token, session, now
+            fence.token, fence.session = token, session
             first = state.entries[0].offset if state.entries else None
             length = len(state.entries)
             return Opened(fence.offset, fence.done, state.end, state.added, length, first)
@@ -599,7 +597,7 @@ class PartitionScripts:
             if not self._is_new(fence, offset):
                 return Commit.OLD
             self.state.effects.extend(commands)
-            fence.offset, fence.done, fence.at_ms = offset, done, self._clock() // 1_000
+            fence.offset, fence.done = offset, done
             fence.aside = {each for each in fence.aside if each > offset}
             return Commit.STORED
 
@@ -631,7 +629,7 @@ class PartitionScripts:
             state = self.state
             known = state.fences.get(group)
             start = state.added - len(state.entries)
-            fence = known or FenceState(0, "", 0, start, 0)
+            fence = known or FenceState(0, "", 0, start)
             return PartitionInfo(
                 token=fence.token,
                 session=fence.session,
@@ -641,7 +639,7 @@ class PartitionScripts:
                 added=state.added,
                 length=len(state.entries),
                 dead=len(state.dead.get(group, ())),
-                at_ms=fence.at_ms,
+                is_new=known is None,
             )
 
     def reset(self, group: str, offset: int, done: int) -> None:
@@ -653,9 +651,8 @@ class PartitionScripts:
             done: The number of records up to `offset`, counted from the beginning of the stream.
         """
         with self._lock:
-            fence = self.state.fences.setdefault(group, FenceState(0, "", 0, 0, 0))
-            fence.session, fence.offset, fence.done = "", offset, done
-            fence.at_ms, fence.aside = self._clock() // 1_000, set()
+            fence = self.state.fences.setdefault(group, FenceState(0, "", 0, 0))
+            fence.session, fence.offset, fence.done, fence.aside = "", offset, done, set()
 
     def forget(self, group: str) -> None:
         """Remove a group and its dead letters."""
@@ -915,6 +912,9 @@ class MemoryWriter:
 
 class MemoryAdministration:
     """A command's or monitor's access to a group in memory; see `backend.Administration`."""
+
+    lacks: Mapping[str, str] = MappingProxyType({})
+    counts_by_offset = False
 
     def __init__(self, streams: "MemoryStreams", group: str, scripts: GroupScripts) -> None:
         self._streams = streams

@@ -107,6 +107,8 @@ class GroupMetrics:
         rebalances: The number of plans in the history that moved a partition.
         moves: The number of partitions that these plans moved.
         skew: The statistics of the lags.
+        has_reports: Whether the group holds what its workers report. Without, as on Kafka, counts
+            of a worker, dead letters, `rebalances` and `moves` are 0: read `worker.metrics()`.
     """
 
     group: str
@@ -117,6 +119,7 @@ class GroupMetrics:
     rebalances: int
     moves: int
     skew: SkewReport
+    has_reports: bool = True
 
 
 class GroupMonitor:
@@ -201,6 +204,7 @@ class GroupMonitor:
             rebalances=len(plans),
             moves=sum(len(event.partitions) for event in plans),
             skew=skew_report(readings, self._skew_config),
+            has_reports="metrics" not in administration.lacks,
         )
 
     def history(self, after: int = 0) -> list[Event]:

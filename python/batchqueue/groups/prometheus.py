@@ -132,18 +132,24 @@ def samples_of(metrics: GroupMetrics) -> Iterator[Sample]:
     """Return the samples of a reading. Unknown values have none."""
     yield GroupMetric.UP, (), 1
     yield GroupMetric.MEMBERS, (), len(metrics.members)
-    yield GroupMetric.MOVES, (), metrics.moves
     yield GroupMetric.SKEW, (), metrics.skew.skew_ratio
     for number, partition in metrics.partitions.items():
         labels = (str(number),)
         yield GroupMetric.OWNED, labels, partition.owner is not None
-        yield GroupMetric.DEAD, labels, partition.dead
-        yield GroupMetric.BLOCKED, labels, partition.is_blocked
         yield GroupMetric.HOT, labels, partition.is_hot
         if partition.lag is not None:
             yield GroupMetric.LAG, labels, partition.lag
         if partition.time_lag_s is not None and partition.time_lag_s < math.inf:
             yield GroupMetric.TIME_LAG, labels, partition.time_lag_s
+    if metrics.has_reports:
+        yield from _reported(metrics)
+
+
+def _reported(metrics: GroupMetrics) -> Iterator[Sample]:
+    yield GroupMetric.MOVES, (), metrics.moves
+    for number, partition in metrics.partitions.items():
+        yield GroupMetric.DEAD, (str(number),), partition.dead
+        yield GroupMetric.BLOCKED, (str(number),), partition.is_blocked
     for name, member in metrics.members.items():
         for outcome in _OUTCOMES:
             yield GroupMetric.RECORDS, (name, outcome), getattr(member, outcome)

@@ -66,6 +66,17 @@ def topics(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
     return provide
 
 
+@pytest.fixture
+def brokers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Returns a function that starts a Kafka broker for groups, and sets its address."""
+
+    def provide() -> None:
+        broker = request.getfixturevalue("new_kafka_broker")
+        monkeypatch.setenv("KAFKA_BROKERS", broker.address)
+
+    return provide
+
+
 _TURNS = pytest.mark.matrix(5, name="pages with Spark")
 
 
@@ -91,6 +102,7 @@ def test_page_runs_as_one_program_and_prints_what_it_shows(
     database: Callable[[], None],
     streams: Callable[[], None],
     topics: Callable[[], None],
+    brokers: Callable[[], None],
 ):
     program = blocks(page.read_text(), "python")
     if any(word in block.text for block in program for word in ("PostgresStore(", "psycopg.")):
@@ -99,6 +111,8 @@ def test_page_runs_as_one_program_and_prints_what_it_shows(
         streams()
     if any('environ["KAFKA"]' in block.text for block in program):
         topics()
+    if any("KAFKA_BROKERS" in block.text for block in program):
+        brokers()
     for block, printed in zip(program, run(program, tmp_path), strict=True):
         if block.output is not None:
             assert printed == block.output, f"{name(page)}, block on line {block.line}"

@@ -12,6 +12,7 @@ from batchqueue.groups.errors import (
     CallRefusedError,
     CodecError,
     HandlerFailedError,
+    KafkaRefusedError,
     OffsetError,
     RecordTooLargeError,
     ReplacedError,
@@ -106,6 +107,18 @@ EXAMPLES = [
         ),
         "orders/7: offsets 10..19 failed 5 times, last: the server refused SET: WRONGTYPE: "
         "repair the key, or fix the command",
+    ),
+    (
+        KafkaRefusedError(
+            "orders: the broker refused: no access: give this user READ on the topic"
+        ),
+        "orders: the broker refused: no access: give this user READ on the topic",
+    ),
+    (
+        HandlerFailedError(
+            "orders", 7, **FAILED, cause=KafkaRefusedError("orders/7: no access: give it")
+        ),
+        "orders/7: offsets 10..19 failed 5 times, last: orders/7: no access: give it",
     ),
 ]
 IDS = [f"{type(error).__name__}-{number}" for number, (error, _) in enumerate(EXAMPLES)]

@@ -419,7 +419,7 @@ def info_of(reply: Any) -> PartitionInfo:
         added=None if added == b"" else added,
         length=length,
         dead=dead,
-        at_ms=at_ms,
+        is_new=at_ms == 0,
         has_deletions=bool(has_deletions),
     )
 

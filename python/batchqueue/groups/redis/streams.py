@@ -1,8 +1,9 @@
 """`RedisStreams`: a stream on Redis, and its groups."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from batchqueue.base.checks import is_whole
@@ -231,6 +232,9 @@ class RedisWriter:
 
 class RedisAdministration:
     """A command's or monitor's access to a group on Redis; see `backend.Administration`."""
+
+    lacks: Mapping[str, str] = MappingProxyType({})
+    counts_by_offset = False
 
     def __init__(self, server: Server, stream: str, group: str) -> None:
         """Prepare to connect with the first call."""

@@ -56,7 +56,8 @@ class Worker:
     The workers of a group share the partitions of a stream; each partition has one owner at a time.
     Start as many as you like, in any processes and on any hosts: each takes its share when it
     starts, and gives it back when it ends. If one dies, the others take over its partitions after
-    `lease_ms`. A partition whose owner does not change never pauses.
+    `lease_ms`, on Kafka after the session of the group. A partition whose owner does not change
+    never pauses, except that on Kafka nothing new is read while another one waits for its handler.
 
     The records of a partition are handled in order. A handler is called by one thread at a time;
     `handler_factory` creates one per partition, which run in parallel. A handler that is slow,
@@ -112,12 +113,14 @@ class Worker:
             codec: Decodes records: "bytes", "utf8", "json", "msgpack", "arrow" or a `Codec`.
                 Default: "bytes".
             name: A name in the group: a worker that joins under a name immediately replaces the
-                current worker of that name, and gets its partitions. Default: None, a unique name.
+                current worker of that name, and gets its partitions. On Kafka it is only a label.
+                Default: None, a unique name.
             threads: The number of drain threads. Default: one per core.
-            capacity: The share of the load that it takes, relative to the other workers. Default:
-                1.0.
+            capacity: The share of the load that it takes, relative to the other workers. It has no
+                effect on Kafka, where the broker assigns. Default: 1.0.
             lease_ms: The others take over when the worker has been silent for this long, 500 to
-                60,000 ms. Default: 5 s. On Kafka the session of the group takes its place.
+                60,000 ms. Default: 5 s. On Kafka it is refused, as the session of the group takes
+                its place.
             grace: How long leaving waits for records in hand, in seconds. Default: 30 s.
             prefetch: The most records per partition that are read and not done. Default: 10,000.
             prefetch_bytes: The most bytes per partition that are read and not done. Default: 16
@@ -130,8 +133,8 @@ class Worker:
             on_gap: What happens when records were trimmed before they were read: "fail" or "skip".
                 Default: "fail".
             start: Where a group begins in a partition that is new to it. Default: `Start.EARLIEST`.
-            balancer: How partitions are spread; give all workers of a group the same. Default:
-                `GroupBalancer.load_weighted()`.
+            balancer: How partitions are spread; give all workers of a group the same. It has no
+                effect on Kafka. Default: `GroupBalancer.load_weighted()`.
             skew: When a partition counts as hot: a warning names it, and up to twice `prefetch` and
                 `prefetch_bytes` are read ahead. Lags are read at most once a second. Default:
                 `SkewDetectionConfig()`.

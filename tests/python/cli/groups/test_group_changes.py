@@ -145,7 +145,7 @@ def test_reset_of_a_group_with_members_is_rejected(groups, streams):
         owns(worker, 4)
         code, _, err = groups("reset", "--to", "earliest", "--yes")
         assert code == 2
-        assert "group g on orders has members: a; let them leave before" in err
+        assert "group g on orders has members: a; let them leave: `batchqueue groups drain`" in err
         owns(worker, 4)
 
 

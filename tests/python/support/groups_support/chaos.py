@@ -2,14 +2,16 @@
 
 import json
 import os
+import pickle
 import signal
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing, suppress
 from pathlib import Path
+from uuid import uuid4
 
-from batchqueue.groups import GroupMonitor, RedisStreams
+from batchqueue.groups import GroupMonitor, KafkaStreams, RedisStreams
 from batchqueue.outputs import SqliteStore
 from core_support.waits import WAIT_S, eventually
 from groups_support import chaos_worker
@@ -59,28 +61,34 @@ class Process:
 
 
 class Group:
-    """The workers of a group on a Redis stream, with a producer and the sink."""
+    """The workers of a group, with a producer and the sink."""
 
     sink = "fence"
 
     def __init__(self, url, folder, *, partitions=4, handler_s=0.0, worker_url=None):
-        self.source = RedisStreams(url, "orders", partitions=partitions)
+        source, workers = (
+            RedisStreams(each, "orders", partitions=partitions) for each in (url, worker_url or url)
+        )
+        self._prepare("g", source, workers, folder, {"lease_ms": LEASE_MS}, partitions, handler_s)
+
+    def _prepare(self, group, source, workers, folder, lease, partitions, handler_s):
+        self.source = source
         self.partitions = partitions
         self.database = folder / "sink.db"
         self.sent = 0
         self.processes = {}
         self._folder = folder
         self._settings = {
-            "url": worker_url or url,
-            "partitions": partitions,
+            "group": group,
+            "source": pickle.dumps(workers).hex(),
             "database": str(self.database),
-            "lease_ms": LEASE_MS,
+            "lease": lease,
             "handler_s": handler_s,
             "sink": self.sink,
         }
         self.make_database()
         self.producer = self.source.producer(codec="utf8", key=lambda value: value)
-        self.monitor = GroupMonitor("g", self.source)
+        self.monitor = GroupMonitor(group, self.source)
 
     def make_database(self):
         chaos_worker.make_database(self.database)
@@ -160,6 +168,39 @@ class Group:
             self.monitor.close()
 
 
+def set_session(streams, milliseconds):
+    """Sets the session of the group that is named by its topic, for the new protocol."""
+    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+    admin = AdminClient({"bootstrap.servers": streams._server.bootstrap})
+    entry = ConfigEntry(
+        "consumer.session.timeout.ms",
+        str(milliseconds),
+        incremental_operation=AlterConfigOpType.SET,
+    )
+    group = ConfigResource(ConfigResource.Type.GROUP, streams.stream, incremental_configs=[entry])
+    [asked] = admin.incremental_alter_configs([group]).values()
+    asked.result()
+
+
+class KafkaGroup(Group):
+    """A group on a topic, whose sessions are as the broker has them.
+
+    It is named by its topic: on Kafka, groups of all topics have one set of names.
+    """
+
+    def __init__(self, broker, folder, *, protocol, session_ms=6_000, partitions=4, handler_s=0.0):
+        source = KafkaStreams(
+            f"orders-{uuid4()}",
+            bootstrap=broker.address,
+            partitions=partitions,
+            protocol=protocol,
+            config={"session.timeout.ms": session_ms} if protocol == "classic" else None,
+        )
+        set_session(source, session_ms)
+        self._prepare(source.stream, source, source, folder, {}, partitions, handler_s)
+
+
 class MetricsGroup(Group):
     """A group whose sink is a store of metrics."""
 
@@ -180,3 +221,7 @@ class MetricsGroup(Group):
         """Each record counted once."""
         self.is_done()
         assert self.stored() == {str(number): 1 for number in range(self.sent)}
+
+
+class KafkaMetricsGroup(MetricsGroup, KafkaGroup):
+    """A group on a topic whose sink is a store of metrics."""

@@ -3,6 +3,7 @@
 import faulthandler
 import json
 import logging
+import pickle
 import resource
 import signal
 import sqlite3
@@ -13,7 +14,7 @@ from contextlib import closing
 from dataclasses import asdict
 
 from batchqueue import RetryPolicy
-from batchqueue.groups import Fence, MetricsSink, OnGap, RedisStreams, Worker
+from batchqueue.groups import Fence, MetricsSink, OnGap, Worker
 from batchqueue.outputs import SqliteStore
 from groups_support.metrics import tally
 
@@ -25,11 +26,11 @@ def main(settings):
     faulthandler.register(signal.SIGUSR1)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
     worker = Worker(
-        "g",
-        RedisStreams(settings["url"], "orders", partitions=settings["partitions"]),
+        settings["group"],
+        pickle.loads(bytes.fromhex(settings["source"])),
         codec="utf8",
         name=settings["name"],
-        lease_ms=settings["lease_ms"],
+        **settings["lease"],
         grace=20,
         max_batch_items=200,
         retry=RetryPolicy(attempts=3, backoff_ms=20, max_backoff_ms=200),

@@ -244,8 +244,8 @@ class ScriptedPartition:
 
     def _fence(self, group, info):
         [aside] = self.link.run([("SMEMBERS", f"{self._keys.tag}aside:{group}")])
-        place = (info.token, info.session, info.offset, info.done, info.at_ms)
-        return FenceState(*place, set(map(parse_id, aside)))
+        aside = set(map(parse_id, aside))
+        return FenceState(info.token, info.session, info.offset, info.done, aside)
 
 
 GROUPS = {

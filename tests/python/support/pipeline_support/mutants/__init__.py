@@ -1,5 +1,6 @@
-"""Pipelines and ledgers without one of their rules: a table, and how to run tests on them."""
+"""Pipelines, ledgers and groups on Kafka without one of their rules: a table, and its tests."""
 
+from pipeline_support.mutants.kafka_rules import KAFKA_MUTANTS
 from pipeline_support.mutants.ledger_rules import LEDGER_MUTANTS
 from pipeline_support.mutants.mutant import Mutant
 from pipeline_support.mutants.runner_rules import RUNNER_MUTANTS
@@ -13,4 +14,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *SIGNAL_MUTANTS,
     *SPARK_MUTANTS,
     *LEDGER_MUTANTS,
+    *KAFKA_MUTANTS,
 )

@@ -1,0 +1,14 @@
+"""Groups on Kafka: the broker decides which worker owns which partition.
+
+| file | holds |
+|---|---|
+| `streams.py` | `KafkaStreams`, a topic as a value; what commands and monitors see |
+| `connection.py` | a worker's connection |
+| `consumer.py` | the thread that owns the consumer |
+| `server.py` | the brokers and a topic: their settings and calls, and a producer |
+| `ownership.py` | what the broker has assigned, and the rules of commits |
+"""
+
+from batchqueue.groups.kafka.streams import KafkaStreams
+
+__all__ = ["KafkaStreams"]

@@ -1,0 +1,664 @@
+"""The brokers and a topic on them: settings, calls about topics and groups, and a producer."""
+
+import ctypes
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+
+from batchqueue.base.background_log import BackgroundLog
+from batchqueue.exceptions import BatchQueueError, ConfigError
+from batchqueue.groups.backend import NewRecord
+from batchqueue.groups.errors import KafkaRefusedError, StreamUnavailableError
+from batchqueue.groups.record import check_partitions
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError
+
+_log = BackgroundLog("batchqueue")
+
+T = TypeVar("T")
+
+GroupProtocol = Literal["auto", "consumer", "classic"]
+
+CALL_S = 10.0
+"""The limit of a call to the brokers."""
+
+_LONGEST_CALL_S = 3_600.0
+_PAUSE_S = 0.05
+
+OF_CLASSIC = ("session.timeout.ms", "heartbeat.interval.ms")
+"""Settings of the classic protocol, which the other one refuses."""
+
+_SESSION_MS, _HEARTBEAT_MS = 45_000, 5_000
+"""The defaults of the brokers: the session of a member, and the interval of its heartbeats."""
+
+_LARGEST_RECORD = 1_000_000_000
+"""The most bytes of a record that librdkafka can send."""
+
+_PERMANENT = ("MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "RECORD_LIST_TOO_LARGE", "POLICY_VIOLATION")
+"""Names of errors that sending the record again does not fix."""
+
+_REMEDIES = {
+    "MSG_SIZE_TOO_LARGE": "send smaller records, or raise message.max.bytes in config and "
+    "max.message.bytes of the topic",
+    "INVALID_RECORD": "give each record a key, or set cleanup.policy=delete of the topic",
+    "INVALID_REPLICATION_FACTOR": "start enough brokers, or create the topic yourself",
+    "UNSUPPORTED_VERSION": "use protocol='classic', or enable the other one on the brokers",
+    "UNKNOWN_MEMBER_ID": "stop the workers of the group first",
+    "NON_EMPTY_GROUP": "stop the workers of the group first",
+    "UNKNOWN_TOPIC_OR_PART": "create the topic, or check its name",
+    "GROUP_ID_NOT_FOUND": "let all workers of a group use the same protocol",
+    "INCONSISTENT_GROUP_PROTOCOL": "let all workers of a group use the same protocol and assignor",
+    "INVALID_SESSION_TIMEOUT": "set session.timeout.ms within the limits of the brokers",
+    "GROUP_MAX_SIZE_REACHED": "start fewer workers, or raise group.max.size of the brokers",
+    "OFFSET_OUT_OF_RANGE": "the partition begins anew where it has records",
+    "_AUTO_OFFSET_RESET": "the partition begins anew where it has records",
+}
+"""What to do about an error, by its name."""
+
+
+class KafkaMembership(NamedTuple):
+    """How the members of a group share partitions."""
+
+    protocol: Literal["consumer", "classic"]
+    session_ms: int
+    """The time after which the group gives up on a silent member."""
+    heartbeat_ms: int
+    """The interval of the heartbeats of a member."""
+
+    @property
+    def lease_ms(self) -> int:
+        """How long a member is safe from the group after it has been confirmed."""
+        return self.session_ms - self.heartbeat_ms
+
+    def revoke_wait_s(self, wanted_s: float) -> float:
+        """Return how long a revoke may wait.
+
+        With the classic protocol all members wait for it, and none may lose its session meanwhile.
+        """
+        return min(wanted_s, self.lease_ms / 2_000) if self.protocol == "classic" else wanted_s
+
+
+class Bounds(NamedTuple):
+    """The records that a partition has."""
+
+    first: int
+    """The offset of the first record."""
+    end: int
+    """The offset of the next record that consumers will see."""
+
+
+@dataclass(frozen=True)
+class KafkaServer:
+    """The brokers, and a topic on them.
+
+    Attributes:
+        bootstrap: Hosts and ports.
+        topic: The topic.
+        protocol: How members share partitions.
+        revoke_wait_s: How long a revoke waits for what is in hand.
+        config: Settings of librdkafka.
+    """
+
+    bootstrap: str
+    topic: str
+    protocol: GroupProtocol
+    revoke_wait_s: float
+    config: Mapping[str, Any] = field(hash=False, repr=False)
+
+    @property
+    def of_dead_letters(self) -> "KafkaServer":
+        """The topic of dead letters, on the same brokers."""
+        return replace(self, topic=f"{self.topic}.dead")
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of all clients, which ignore those that are for another kind.
+
+        librdkafka logs only what is critical, because errors are raised where they matter.
+        """
+        return {
+            "bootstrap.servers": self.bootstrap,
+            "log_level": 2,
+            "allow.auto.create.topics": False,
+            "reconnect.backoff.max.ms": 300,  # by default up to 10 s pass after a broker's restart
+            # From 2.11 on, librdkafka forgets brokers that are away, and loses the calls that wait
+            # for them: in 2.16 those hung until their timeouts, although the brokers were back.
+            "metadata.recovery.strategy": "none",
+            **self.config,
+        }
+
+    def consumer_settings(
+        self, group: str, name: str, membership: KafkaMembership
+    ) -> dict[str, Any]:
+        """Return the settings of a worker's consumer."""
+        settings: dict[str, Any] = {
+            "group.id": group,
+            "client.id": name,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",  # a worker seeks to where the group is
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "fetch.queue.backoff.ms": 10,  # the default lets a consumer wait for a second
+            "socket.timeout.ms": 10_000,  # a commit waits no longer for a broker that is cut off
+            "topic.metadata.refresh.interval.ms": 10_000,  # finds added partitions
+            # The thread keeps polling, except while a revoke waits.
+            "max.poll.interval.ms": max(
+                300_000, int(2_000 * self.revoke_wait_s), membership.session_ms
+            ),
+            **self.settings(),
+            "group.protocol": membership.protocol,
+        }
+        if membership.protocol == "consumer":
+            return {each: settings[each] for each in settings if each not in OF_CLASSIC}
+        settings["partition.assignment.strategy"] = "cooperative-sticky"
+        settings["session.timeout.ms"] = membership.session_ms
+        settings["heartbeat.interval.ms"] = membership.heartbeat_ms
+        return settings
+
+    def producer_settings(self) -> dict[str, Any]:
+        """Return the settings of a producer."""
+        return {
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",
+            "linger.ms": 5,
+            "delivery.timeout.ms": int(CALL_S * 1_000),
+            **self.settings(),
+        }
+
+    def places(self, partitions: Iterable[int]) -> list[Any]:
+        """Return the partitions as the client names them."""
+        from confluent_kafka import TopicPartition
+
+        return [TopicPartition(self.topic, each) for each in partitions]
+
+    def reader(self, group: str) -> "Consumer":
+        """Return a consumer that asks for offsets of a group, and never joins it."""
+        from confluent_kafka import Consumer
+
+        own = {"group.id": group, "group.protocol": "classic", "enable.auto.commit": False}
+        return client_of(Consumer, {**self.settings(), **own})
+
+    def committed(
+        self, consumer: "Consumer", partitions: Iterable[int], timeout_s: float
+    ) -> dict[int, tuple[int, str | None] | BatchQueueError]:
+        """Return the committed offset and its metadata, by partition; below 0 for none.
+
+        Asked by a consumer of the group: the same call of librdkafka's admin client ends the
+        process if the coordinator of the group has just moved.
+        """
+        from confluent_kafka import KafkaException
+
+        try:
+            found = consumer.committed(self.places(partitions), timeout_s)
+        except KafkaException as error:
+            raise self.error_of(error.args[0], "READ") from None
+        return {
+            each.partition: self.error_of(each.error, "READ")
+            if each.error is not None
+            else (each.offset, each.metadata)
+            for each in found
+        }
+
+    def refused(
+        self, partition: int | None, error: "KafkaError", right: str = "READ"
+    ) -> KafkaRefusedError:
+        """Return the error of a call that the brokers refused.
+
+        Args:
+            partition: The partition, if the call concerned one.
+            error: Their reply.
+            right: The right that the call needs.
+        """
+        what, is_forbidden, _ = error.name().partition("_AUTHORIZATION_FAILED")
+        if is_forbidden:
+            remedy = f"give this user {right} on the {what.lower().replace('_', ' ')}"
+        else:
+            remedy = _REMEDIES.get(error.name(), "see the log of the broker")
+        where = self.topic if partition is None else f"{self.topic}/{partition}"
+        reason = error.str().removeprefix("Broker: ")
+        return KafkaRefusedError(f"{where}: the broker refused: {reason}: {remedy}")
+
+    def error_of(self, error: "KafkaError", right: str) -> BatchQueueError:
+        """Return the error of a call that needs a right: refused, or to be tried again."""
+        name = error.name()
+        if name.endswith("_AUTHORIZATION_FAILED") or name in _PERMANENT:
+            return self.refused(None, error, right)
+        return StreamUnavailableError(self.topic, f"{name} ({error.str().strip(' :')})")
+
+
+def client_of(kind: Callable[[dict[str, Any]], T], settings: Mapping[str, Any]) -> T:
+    """Return a client with settings.
+
+    Raises:
+        ConfigError: librdkafka does not know a setting, or its value is invalid.
+    """
+    from confluent_kafka import KafkaException
+
+    try:
+        client: T = _with_weak_references(kind)(dict(settings))
+        _clients.add(client)
+        return client
+    except KafkaException as error:
+        raise ConfigError(f"KafkaStreams: {error.args[0].str()}; correct `config`") from None
+
+
+_clients: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+@cache
+def _with_weak_references(kind: Any) -> Any:
+    return type(kind.__name__, (kind,), {})
+
+
+def _keep_clients() -> None:
+    """Never delete the clients of a parent process: that waits for threads which are not here."""
+    for client in list(_clients):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+
+
+os.register_at_fork(after_in_child=_keep_clients)
+
+
+def session_times(config: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the session and the interval of heartbeats of the classic protocol, in milliseconds.
+
+    Raises:
+        ConfigError: One is not a whole number, or the session is not longer.
+    """
+    times: list[int] = []
+    for name in OF_CLASSIC:
+        default = _SESSION_MS if not times else min(1_000, times[0] // 6)
+        value = config.get(name, default)
+        if not str(value).isdecimal() or int(value) == 0:
+            raise ConfigError(f"KafkaStreams: {name} is {value!r}; give milliseconds, such as 6000")
+        times.append(int(value))
+    session_ms, heartbeat_ms = times
+    if heartbeat_ms >= session_ms:
+        raise ConfigError(
+            f"KafkaStreams: heartbeat.interval.ms is {heartbeat_ms}, and session.timeout.ms is "
+            f"{session_ms}; give a third of the session or less"
+        )
+    return session_ms, heartbeat_ms
+
+
+def known(reply: T | BatchQueueError) -> T:
+    """Return a reply, or raise the error that came in its place."""
+    if isinstance(reply, BatchQueueError):
+        raise reply
+    return reply
+
+
+class KafkaAdmin:
+    """Calls about a topic and its groups. It may be used by several threads."""
+
+    def __init__(self, server: KafkaServer) -> None:
+        """Prepare to connect.
+
+        Args:
+            server: The brokers and the topic.
+        """
+        self._server = server
+        self._reason = ""
+        self._connect()
+
+    def _connect(self) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        settings = {**self._server.settings(), "error_cb": self._note}
+        self._client = client_of(AdminClient, settings)
+
+    def _note(self, error: "KafkaError") -> None:
+        self._reason = f" ({error.str()})"
+
+    def membership(self, group: str) -> KafkaMembership:
+        """Return the protocol of a group, and the session of its members."""
+        from confluent_kafka import KafkaError
+        from confluent_kafka.admin import ConfigResource
+
+        server = self._server
+        classic = KafkaMembership("classic", *session_times(server.config))
+        if server.protocol == "classic" or not server.config.keys().isdisjoint(OF_CLASSIC):
+            return classic
+        resource = ConfigResource(ConfigResource.Type.GROUP, group)
+        [asked] = self._client.describe_configs([resource]).values()
+        try:
+            unsupported = (KafkaError.INVALID_REQUEST, KafkaError.UNSUPPORTED_VERSION)
+            found: Any = self._found(asked, unsupported, CALL_S, "DESCRIBE_CONFIGS")
+        except KafkaRefusedError as error:
+            if server.protocol == "consumer":
+                return KafkaMembership("consumer", _SESSION_MS, _HEARTBEAT_MS)
+            _log.info("%s; using the classic group protocol", error)
+            return classic
+        if found is not None:
+            session, interval = (
+                int(found[f"consumer.{name}.ms"].value)
+                for name in ("session.timeout", "heartbeat.interval")
+            )
+            return KafkaMembership("consumer", session, interval)
+        if server.protocol == "consumer":
+            raise KafkaRefusedError(
+                f"{server.topic}: the brokers do not have the group protocol 'consumer': use "
+                "protocol='classic', or brokers from 4.0 on"
+            )
+        _log.info("The brokers of %s have the classic group protocol only; using it", server.topic)
+        return classic
+
+    def partitions(self, given: int | None) -> int:
+        """Return the number of partitions of the topic, which is created if a number is given.
+
+        Raises:
+            ConfigError: The topic has another number; or it is missing, and none is given.
+        """
+        topic = self._server.topic
+        known = self.known_partitions()
+        if known == 0 and given is not None:
+            known = self.create(given)
+        if known == 0:
+            raise ConfigError(
+                f'topic "{topic}" does not exist on {self._server.bootstrap}: create it, or give '
+                "partitions=..., so that its first user creates it"
+            )
+        check_partitions(topic, known, given)
+        return known
+
+    def known_partitions(self, timeout_s: float | None = None) -> int:
+        """Return the number of partitions of the topic; 0 if it does not exist.
+
+        Args:
+            timeout_s: The limit of the call. Default: None, `CALL_S`.
+        """
+        from confluent_kafka import KafkaError, TopicCollection
+
+        [asked] = self._client.describe_topics(TopicCollection([self._server.topic])).values()
+        timeout_s = CALL_S if timeout_s is None else timeout_s
+        found: Any = self._found(asked, (KafkaError.UNKNOWN_TOPIC_OR_PART,), timeout_s)
+        return 0 if found is None else len(found.partitions)
+
+    def create(self, partitions: int) -> int:
+        """Create the topic unless another has, and return the number of its partitions."""
+        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka.admin import NewTopic
+
+        topic = self._server.topic
+        [made] = self._client.create_topics([NewTopic(topic, partitions, -1)]).values()
+        try:
+            made.result(CALL_S)
+            _log.info("Created topic %s with %d partition(s)", topic, partitions)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise self._server.refused(None, error.args[0], "CREATE") from None
+        except TimeoutError:
+            pass  # the topic may still appear
+        end = time.monotonic() + CALL_S
+        while not (known := self.known_partitions()):
+            if time.monotonic() >= end:
+                raise StreamUnavailableError(topic, "the brokers did not create the topic")
+            time.sleep(_PAUSE_S)  # until all of the brokers know it
+        return known
+
+    def enlarge(self, partitions: int) -> None:
+        """Raise the number of partitions of the topic."""
+        from confluent_kafka.admin import NewPartitions
+
+        new = NewPartitions(self._server.topic, partitions)
+        [asked] = self._client.create_partitions([new]).values()
+        self._result(asked, CALL_S, "ALTER")
+
+    def bounds(
+        self, partitions: Sequence[int], timeout_s: float
+    ) -> dict[int, Bounds | BatchQueueError]:
+        """Return which records partitions have, or the error of each whose leader is away."""
+        from confluent_kafka import KafkaException
+
+        end = time.monotonic() + timeout_s
+        found: dict[int, Bounds | BatchQueueError] = {}
+        wanted = list(partitions)
+        while wanted:
+            found |= self._bounds(wanted, timeout_s)
+            wanted = [each for each in wanted if isinstance(found[each], StreamUnavailableError)]
+            if not wanted or time.monotonic() >= end:
+                break
+            with suppress(KafkaException):  # it may not know a new partition yet
+                self._client.list_topics(self._server.topic, timeout=timeout_s)
+            time.sleep(_PAUSE_S)
+        return found
+
+    def _bounds(
+        self, partitions: Sequence[int], timeout_s: float
+    ) -> dict[int, Bounds | BatchQueueError]:
+        from confluent_kafka import IsolationLevel
+        from confluent_kafka.admin import OffsetSpec
+
+        places = self._server.places(partitions)
+        both = [
+            self._client.list_offsets(
+                dict.fromkeys(places, spec),
+                isolation_level=IsolationLevel.READ_COMMITTED,
+                request_timeout=timeout_s,
+            )
+            for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+        ]
+        found: dict[int, Bounds | BatchQueueError] = {}
+        for place in places:
+            try:
+                first, end = (self._result(asked[place], timeout_s).offset for asked in both)
+                found[place.partition] = Bounds(first, end)
+            except BatchQueueError as error:
+                found[place.partition] = error
+        return found
+
+    def log_end(self, partition: int, timeout_s: float) -> int:
+        """Return the end of a partition, behind transactions that are still open."""
+        from confluent_kafka.admin import OffsetSpec
+
+        [place] = self._server.places([partition])
+        asked = self._client.list_offsets({place: OffsetSpec.latest()}, request_timeout=timeout_s)
+        return int(self._result(asked[place], timeout_s).offset)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client = None
+
+    def members(self, group: str) -> list[Any]:
+        """Return the members of a group, with what they own; none if there is no such group."""
+        from confluent_kafka import KafkaError
+
+        # librdkafka aborts the process if a call to a coordinator times out before the coordinator
+        # is back (an assertion in `rd_kafka_enq_once_del_source_return`). So the call gets an hour,
+        # and is abandoned together with its client.
+        groups = [group]
+        [asked] = self._client.describe_consumer_groups(
+            groups, request_timeout=_LONGEST_CALL_S
+        ).values()
+        try:
+            found: Any = self._found(asked, (KafkaError.GROUP_ID_NOT_FOUND,), CALL_S)
+        except StreamUnavailableError:
+            if not asked.done():
+                self._connect()
+            raise
+        return [] if found is None else list(found.members)
+
+    def delete(self, group: str) -> None:
+        """Delete a group without members."""
+        [asked] = self._client.delete_consumer_groups(
+            [group], request_timeout=_LONGEST_CALL_S
+        ).values()
+        try:
+            self._result(asked, CALL_S, "DELETE")
+        except StreamUnavailableError:
+            if not asked.done():
+                self._connect()
+            raise
+
+    def _found(
+        self,
+        asked: "Future[T]",
+        missing: Collection[int],
+        timeout_s: float,
+        right: str = "DESCRIBE",
+    ) -> T | None:
+        """Return the reply to a call; None for the errors of what is missing."""
+        from confluent_kafka import KafkaException
+
+        try:
+            return self._result(asked, timeout_s, right)
+        except StreamUnavailableError:
+            error = asked.exception() if asked.done() else None
+            if isinstance(error, KafkaException) and error.args[0].code() in missing:
+                return None
+            raise
+
+    def _result(self, asked: "Future[T]", timeout_s: float, right: str = "DESCRIBE") -> T:
+        """Wait for the reply to a call that needs a right.
+
+        Raises:
+            KafkaRefusedError: The right is missing.
+            StreamUnavailableError: The brokers did not answer, or could not do it now.
+        """
+        from confluent_kafka import KafkaException
+
+        try:
+            return asked.result(timeout_s)
+        except KafkaException as error:
+            raise self._server.error_of(error.args[0], right) from None
+        except TimeoutError:
+            self._client.poll(0)  # reports why connections fail
+            reason = f"the brokers did not answer in {timeout_s:g} s{self._reason}"
+            raise StreamUnavailableError(self._server.topic, reason) from None
+
+
+def refuse_max_len(max_len: int | None) -> None:
+    """Refuse a bound for the length of a partition.
+
+    Raises:
+        ConfigError: There is one.
+    """
+    if max_len is not None:
+        raise ConfigError(
+            f"max_len is {max_len}, and has no effect on Kafka: set the retention of the topic"
+        )
+
+
+class KafkaWriter:
+    """A producer's connection to a topic; see `backend.Writer`."""
+
+    chooses_partition = True
+
+    def __init__(self, server: KafkaServer, **settings: Any) -> None:
+        """Prepare to connect.
+
+        Args:
+            server: The brokers and the topic.
+            settings: Further settings of librdkafka.
+        """
+        self._server = server
+        self._settings = {**server.producer_settings(), **settings}
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._connect()
+
+    def _connect(self) -> None:
+        from confluent_kafka import Producer
+
+        self._producer = client_of(Producer, self._settings)
+
+    def partitions(self, given: int | None) -> int:
+        """Return the number of partitions of the topic."""
+        return KafkaAdmin(self._server).partitions(given)
+
+    def add(self, records: Sequence[NewRecord], max_len: int | None) -> list[int | None]:
+        """Add records, and wait until the brokers have them."""
+        from confluent_kafka import KafkaException
+
+        refuse_max_len(max_len)
+        if self._process != os.getpid():
+            # A forked child has neither the threads of the producer nor those that hold the lock.
+            self._lock, self._process = threading.Lock(), os.getpid()
+            self._connect()
+        offsets: list[int | None] = [None] * len(records)
+        errors: list[KafkaError] = []
+
+        def note(error: Any, message: Any, place: int) -> None:
+            if error is not None:
+                errors.append(error)
+            else:
+                offsets[place] = message.offset()
+
+        with self._lock:
+            try:
+                for place, record in enumerate(records):
+                    self._produce(record, partial(note, place=place))
+            except KafkaException as error:
+                errors.append(error.args[0])
+            try:
+                # Each record is delivered or has failed after the time limit of a delivery.
+                while self._producer.flush(CALL_S):
+                    pass
+            except KafkaException as error:
+                errors.append(error.args[0])
+            if any(each.fatal() for each in errors):
+                self._connect()  # this producer has failed for good
+        if errors:
+            raise self._server.error_of(errors[0], "WRITE")
+        return offsets
+
+    def _produce(self, record: NewRecord, on_delivery: Callable[[Any, Any], None]) -> None:
+        partition, value, key, headers = record
+        topic = self._server.topic
+        while True:
+            try:
+                self._producer.produce(
+                    topic, value, key, partition, on_delivery=on_delivery, headers=list(headers)
+                )
+                return
+            except BufferError:
+                self._producer.poll(_PAUSE_S)
+
+    def close(self) -> None:
+        """Close the connection. Nothing is under way: `add` waits for it."""
+
+
+class DeadLetterWriter:
+    """Sends dead letters of a group to `<topic>.dead`, which is created if it is missing."""
+
+    def __init__(self, server: KafkaServer, group: str) -> None:
+        """Connect.
+
+        Args:
+            server: The brokers, and the topic of the records.
+            group: The group.
+        """
+        dead, source = KafkaAdmin(server.of_dead_letters), KafkaAdmin(server)
+        self._partitions = dead.known_partitions() or dead.create(source.partitions(None))
+        limit = {"message.max.bytes": _LARGEST_RECORD}
+        self._writer = KafkaWriter(server.of_dead_letters, **limit)
+        self._about = (("dead-group", group.encode()),)
+
+    def add(self, partition: int, letters: Sequence[Any]) -> int:
+        """Add letters, without the value of one that its topic does not take."""
+        records = [
+            NewRecord(
+                partition % self._partitions, each.value, each.key, each.headers + self._about
+            )
+            for each in letters
+        ]
+        try:
+            self._writer.add(records, None)
+        except KafkaRefusedError:  # one of them, or all
+            for record in records:
+                self._add_alone(record)
+        return len(records)
+
+    def _add_alone(self, record: NewRecord) -> None:
+        try:
+            self._writer.add([record], None)
+        except KafkaRefusedError:
+            size = (("dead-bytes", str(len(record.value)).encode()),)
+            self._writer.add([record._replace(value=b"", headers=record.headers + size)], None)

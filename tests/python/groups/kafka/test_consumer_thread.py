@@ -1,0 +1,258 @@
+"""The consumer's thread with a consumer whose callbacks come when a test wants them."""
+
+from concurrent.futures import Future
+from functools import partial
+
+import confluent_kafka
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from batchqueue.groups.backend import CommitRequest, Fetch
+from batchqueue.groups.kafka.consumer import ConsumerCall, ConsumerThread, Waiting
+from batchqueue.groups.kafka.ownership import Ownership
+from core_support.waits import WAIT_S
+
+
+class Message:
+    def __init__(self, offset):
+        self._offset = offset
+
+    def offset(self):
+        return self._offset
+
+    def partition(self):
+        return 0
+
+    def key(self):
+        return None
+
+    def error(self):
+        return None
+
+    def __len__(self):
+        return 1
+
+
+class Failure(Message):
+    def __init__(self, code):
+        super().__init__(0)
+        self._code = code
+
+    def topic(self):
+        return "orders"
+
+    def error(self):
+        return KafkaError(self._code)
+
+
+class Consumer:
+    """Returns what a test has prepared; `in_consume` stands for the callbacks of `consume`."""
+
+    first, others, error, seek_error = (), (), None, None
+
+    def __init__(self, settings):
+        self.calls = []
+
+    def subscribe(self, topics, **callbacks):
+        self.callbacks = callbacks
+
+    def poll(self, timeout):
+        first, self.first = self.first, ()
+        return first[0] if first else None
+
+    def consume(self, count, timeout):
+        self.in_consume()
+        return self.others
+
+    def in_consume(self):
+        pass
+
+    def commit(self, *, offsets, asynchronous):
+        self.committed = offsets
+        if self.error is not None:
+            raise KafkaException(self.error)
+        return offsets
+
+    def incremental_assign(self, partitions):
+        self.calls.append("assign")
+
+    def incremental_unassign(self, partitions):
+        self.calls.append("unassign")
+
+    def seek(self, partition):
+        self.calls.append("seek")
+        if self.seek_error is not None:
+            raise KafkaException(self.seek_error)
+
+    def pause(self, partitions):
+        pass
+
+    def resume(self, partitions):
+        self.calls.append("resume")
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def thread():
+    return ConsumerThread({}, "orders", Ownership(1), name="here", revoke_wait_s=WAIT_S)
+
+
+def offsets(found):
+    return [message.offset() for _, messages, _ in found for message in messages]
+
+
+def test_read_that_began_under_an_earlier_token_takes_nothing(thread):
+    thread._waiting[0] = Waiting(2, 9)
+    thread._waiting[0].add([Message(10), Message(11)])
+    assert thread.read([Fetch(0, 50, 10, token=1)], 0) == []
+    assert offsets(thread.read([Fetch(0, 9, 10, token=2)], 0)) == [10, 11]
+
+
+def test_record_from_before_a_new_beginning_does_not_hide_those_behind_it(thread, monkeypatch):
+    """A poll returns record 500; then the partition begins anew at 100, in the next call."""
+
+    class Beginning(Consumer):
+        first, others = (Message(500),), (Message(100), Message(101))
+
+        def in_consume(self):
+            thread._waiting[0] = Waiting(2, 99)
+            thread._is_closing = True
+
+    monkeypatch.setattr(confluent_kafka, "Consumer", Beginning)
+    thread._waiting[0] = Waiting(1, 499)
+    thread._run()
+    assert thread.failure is None
+    assert [each.offset() for each in thread._waiting[0].take(99, 10)] == [100, 101]
+
+
+def granted(thread, consumer, *partitions):
+    """Assigns partitions to a consumer; returns what it owns, by partition."""
+    thread.ownership.join("s")
+    thread._on_assign(consumer, [TopicPartition("orders", each) for each in partitions])
+    thread.ownership.sync("s", 0, {}, 1_000)
+    for owned in thread.ownership.owned.values():
+        owned.is_open = True
+    return thread.ownership.owned
+
+
+@pytest.fixture
+def revoking(thread):
+    """Runs calls of other threads while a revoke waits for partition 0; returns their results."""
+
+    def run(consumer, *calls):
+        owned = thread.ownership.owned[0]
+        asked = [ConsumerCall(each, Future()) for each in calls]
+        end = ConsumerCall(lambda _: setattr(owned, "is_released", True), Future())
+        thread._calls.extend([*asked, end])
+        thread._on_revoke(consumer, [TopicPartition("orders", 0)])
+        return [each.future.result(0) for each in asked]
+
+    return run
+
+
+def test_partition_that_stays_begins_while_a_revoke_waits(thread, revoking):
+    """The other way, a revoke would wait for the thread that waits for the beginning."""
+    consumer = Consumer({})
+    owned = granted(thread, consumer, 0, 1)
+    begin = partial(thread.begin, positions={owned[0]: 4, owned[1]: 9})
+    assert revoking(consumer, begin) == [{1: None}]
+    assert consumer.calls == ["assign", "seek", "resume"]
+
+
+def test_stopped_fetcher_is_not_replaced_while_a_revoke_waits(thread, revoking):
+    consumer = Consumer({})
+    consumer.seek_error = KafkaError(KafkaError._STATE)
+    owned = granted(thread, consumer, 0, 1)
+    begin = partial(thread.begin, positions={owned[1]: 9})
+    assert revoking(consumer, begin) == [{1: consumer.seek_error}]
+    assert "unassign" not in consumer.calls
+
+
+def test_stopped_fetcher_is_not_replaced_before_a_revoke_is_served(thread):
+    class Revoking(Consumer):
+        def poll(self, timeout):
+            thread._on_revoke(self, [TopicPartition("orders", 0)])
+
+    consumer = Revoking({})
+    consumer.seek_error = KafkaError(KafkaError._STATE)
+    owned = granted(thread, consumer, 0)[0]
+    owned.is_released = True
+    assert thread.begin(consumer, {owned: 9}) == {}
+    assert "unassign" not in consumer.calls
+
+
+def test_stopped_fetcher_is_replaced(thread):
+    consumer = Consumer({})
+    consumer.seek_error = KafkaError(KafkaError._STATE)
+    owned = granted(thread, consumer, 0)[0]
+    assert thread.begin(consumer, {owned: 9}) == {0: None}
+    assert consumer.calls[-3:] == ["unassign", "assign", "resume"]
+
+
+def test_fatal_error_ends_the_consumer(monkeypatch):
+    class Fatal(Consumer):
+        first = (Failure(KafkaError._FATAL),)
+
+    monkeypatch.setattr(confluent_kafka, "Consumer", Fatal)
+    thread = ConsumerThread({}, "orders", Ownership(1), name="here", revoke_wait_s=WAIT_S)
+    thread._run()
+    assert thread.failure.args[0].name() == "_FATAL"
+
+
+def test_commit_includes_what_a_consumer_does_not_see_at_the_end(thread):
+    """Offsets 5 to 8 are markers of transactions and records of aborted ones."""
+    thread.ownership.join("s")
+    thread.ownership.assign([0])
+    granted = thread.ownership.sync("s", 0, {}, 1_000).grants[0]
+    thread.ownership.owned[0].is_open = True
+    thread._waiting[0] = Waiting(granted, 3)
+    thread._waiting[0].add([Message(4)])
+    consumer = Consumer({})
+    request = CommitRequest(0, granted, "s", 4, 5)
+    thread.commit(consumer, [request])
+    assert consumer.committed[0].offset == 5
+    thread._waiting[0].end = 9
+    thread.commit(consumer, [CommitRequest(0, granted, "s", 3, 4)])
+    assert consumer.committed[0].offset == 4  # record 4 is not done
+    thread.commit(consumer, [request])
+    assert consumer.committed[0].offset == 9
+    assert thread.done == {0: 9}
+    assert thread.confirm(consumer) == {0: None}
+    assert consumer.committed[0].offset == 9
+
+
+def test_revoke_does_not_wait_for_handlers_once_the_group_has_continued_without_it():
+    thread = ConsumerThread({}, "orders", Ownership(1), name="here", revoke_wait_s=3_600)
+    consumer = Consumer({})
+    owned = granted(thread, consumer, 0)[0]
+    consumer.error = KafkaError(KafkaError.UNKNOWN_MEMBER_ID)
+    request = CommitRequest(0, owned.token, "s", 4, 5)
+    thread._calls.append(ConsumerCall(partial(thread.commit, requests=[request]), Future()))
+    thread._on_revoke(consumer, [TopicPartition("orders", 0)])
+    assert thread.ownership.owned == {}
+
+
+def test_revoke_waits_for_handlers_after_a_commit_of_the_generation_before(thread, revoking):
+    """A commit that waits at the broker while the group is balanced anew."""
+    consumer = Consumer({})
+    owned = granted(thread, consumer, 0)[0]
+    consumer.error = KafkaError(KafkaError.ILLEGAL_GENERATION)
+    request = CommitRequest(0, owned.token, "s", 4, 5)
+    kept = []
+    commit = partial(thread.commit, requests=[request])
+    revoking(consumer, commit, lambda _: kept.append(0 in thread.ownership.owned))
+    assert kept == [True]
+    assert thread._is_member
+
+
+def test_records_that_wait_are_taken_in_pieces_and_once():
+    waiting = Waiting(1, 9)
+    waiting.add([Message(offset) for offset in range(5, 20)])  # 5 to 9 are known
+    waiting.add([Message(offset) for offset in range(25, 30)])
+    assert (waiting.count, waiting.size, waiting.position) == (15, 15, 29)
+    assert [each.offset() for each in waiting.take(9, 4)] == [10, 11, 12, 13]
+    assert [each.offset() for each in waiting.take(15, 6)] == [16, 17, 18, 19, 25, 26]
+    assert [each.offset() for each in waiting.take(26, 100)] == [27, 28, 29]
+    assert (waiting.count, waiting.size) == (0, 0)

@@ -1,0 +1,180 @@
+"""Kafka brokers on loopback, of the jars that `scripts/kafka.py` has brought."""
+
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from batchqueue.spark import find_java_home
+
+ROOT = Path(__file__).parents[4]
+_TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+JARS, NEW_JARS = _TARGET / "kafka" / "jars", _TARGET / "kafka-4" / "jars"
+_OF_SPARK = (
+    "org.apache.spark_*",
+    "org.apache.kafka_kafka-clients-*",
+    "org.apache.commons_commons-pool2-*",
+)
+_OF_BROKER = ("scala-library-*", "slf4j-api-*", "log4j-*", "snakeyaml-*")
+_PATIENCE_S = 120
+
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={folder}/log
+num.partitions=3
+offsets.topic.replication.factor=1
+"""
+
+_PROPERTIES_OF_GROUPS = """\
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+auto.create.topics.enable=false
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+group.consumer.min.session.timeout.ms=1000
+group.consumer.session.timeout.ms=6000
+group.consumer.min.heartbeat.interval.ms=100
+group.consumer.heartbeat.interval.ms=500
+broker.session.timeout.ms=1000
+broker.heartbeat.interval.ms=200
+"""
+"""Short sessions; and a broker that was killed starts again without waiting for its own."""
+
+
+class KafkaBroker:
+    """A broker of one node, which keeps its data in a folder."""
+
+    def __init__(self, folder: Path, jars_of: Path = JARS, properties: str = "") -> None:
+        self.port, controller = _free_ports(2)
+        self._folder = folder
+        self._properties = folder / "server.properties"
+        self._properties.write_text(
+            _PROPERTIES.format(port=self.port, controller=controller, folder=folder) + properties
+        )
+        provided = Path(pyspark.__file__).parent / "jars"
+        jars = [
+            *jars_of.glob("*.jar"),
+            *(jar for name in _OF_BROKER for jar in provided.glob(name)),
+        ]
+        self._java = [
+            str(find_java_home() / "bin" / "java"),
+            *("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+            *("-cp", ":".join(map(str, jars))),
+        ]
+
+    @property
+    def address(self) -> str:
+        """Host and port, for `kafka.bootstrap.servers`."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def submit_arguments(self) -> str:
+        """Value of `PYSPARK_SUBMIT_ARGS` for a Spark that reads Kafka."""
+        jars = ",".join(str(jar) for name in _OF_SPARK for jar in sorted(JARS.glob(name)))
+        return f"--jars {jars} pyspark-shell"
+
+    def start(self) -> None:
+        """Format its folder, start it, and wait until it takes connections."""
+        storage = ["kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c"]
+        log = self._folder / "broker.log"
+        with log.open("w") as output:
+            subprocess.run(
+                [*self._java, *storage, self._properties], check=True, stdout=output, stderr=output
+            )
+        self._run()
+
+    def wait_for_groups(self) -> None:
+        """Wait until it has made the topic of the groups' offsets."""
+        from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+        settings = {"bootstrap.servers": self.address, "group.id": "none", "log_level": 2}
+        consumer = Consumer(settings)
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            try:
+                consumer.committed([TopicPartition("none", 0)], 5)
+                consumer.close()
+                return
+            except KafkaException:  # it is still loading
+                time.sleep(0.1)
+        raise AssertionError("the broker has no coordinator of groups")
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
+    def restart(self) -> None:
+        """Kill it, and start it again with its data."""
+        self.stop()
+        self._run()
+
+    def _run(self) -> None:
+        log = self._folder / "broker.log"
+        with log.open("a") as output:
+            self._process = subprocess.Popen(
+                [*self._java, "kafka.Kafka", self._properties], stdout=output, stderr=output
+            )
+        deadline = time.monotonic() + _PATIENCE_S
+        while self._process.poll() is None and time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.1)
+        self.stop()
+        raise AssertionError(f"the broker did not start:\n{log.read_text()[-4_000:]}")
+
+    def stop(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture(scope="session")
+def kafka_broker() -> Iterator[KafkaBroker]:
+    _need(JARS)
+    with tempfile.TemporaryDirectory(prefix="batchqueue-kafka-") as folder:
+        broker = KafkaBroker(Path(folder))
+        broker.start()
+        yield broker
+        broker.stop()
+
+
+@pytest.fixture(scope="session")
+def new_kafka_broker() -> Iterator[KafkaBroker]:
+    """A broker of a version whose new protocol for groups is complete, with short sessions."""
+    _need(NEW_JARS)
+    with tempfile.TemporaryDirectory(prefix="batchqueue-kafka-") as folder:
+        broker = KafkaBroker(Path(folder), NEW_JARS, _PROPERTIES_OF_GROUPS)
+        broker.start()
+        broker.wait_for_groups()
+        yield broker
+        broker.stop()
+
+
+def _need(jars: Path) -> None:
+    if not any(jars.glob("org.apache.kafka_kafka_*.jar")):
+        missing = "needs the Kafka broker that `make kafka` brings"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)
+
+
+def _free_ports(number: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(number)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
