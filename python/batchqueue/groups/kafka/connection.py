@@ -220,6 +220,8 @@ class KafkaConnection:
         for error in errors.values():
             if error is not None and error.name() == GONE:
                 return Refusal.UNKNOWN
+            if error is not None and error.name() == "GROUP_AUTHORIZATION_FAILED":
+                raise self._server.refused(None, error)
             if error is not None and error.name() not in _OF_MEMBERS:
                 reason = f"the broker does not confirm the membership: {error.str()}"
                 raise StreamUnavailableError(self._topic, reason)

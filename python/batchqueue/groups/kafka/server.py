@@ -216,11 +216,12 @@ class KafkaServer:
             error: Their reply.
             right: The right that the call needs.
         """
-        what, is_forbidden, _ = error.name().partition("_AUTHORIZATION_FAILED")
+        name = _cause_of(error)
+        what, is_forbidden, _ = name.partition("_AUTHORIZATION_FAILED")
         if is_forbidden:
             remedy = f"give this user {right} on the {what.lower().replace('_', ' ')}"
         else:
-            remedy = _REMEDIES.get(error.name(), "see the log of the broker")
+            remedy = _REMEDIES.get(name, "see the log of the broker")
         where = self.topic if partition is None else f"{self.topic}/{partition}"
         reason = error.str().removeprefix("Broker: ")
         return KafkaRefusedError(f"{where}: the broker refused: {reason}: {remedy}")
@@ -231,6 +232,17 @@ class KafkaServer:
         if name.endswith("_AUTHORIZATION_FAILED") or name in _PERMANENT:
             return self.refused(None, error, right)
         return StreamUnavailableError(self.topic, f"{name} ({error.str().strip(' :')})")
+
+
+def _cause_of(error: "KafkaError") -> str:
+    """Return the name of an error, or of the cause of a fatal one, which only its text has."""
+    from confluent_kafka import KafkaError
+
+    if error.code() == KafkaError._FATAL:
+        for name in ("GROUP_AUTHORIZATION_FAILED", "TOPIC_AUTHORIZATION_FAILED", *_REMEDIES):
+            if KafkaError(getattr(KafkaError, name)).str() in error.str():
+                return name
+    return str(error.name())
 
 
 def client_of(kind: Callable[[dict[str, Any]], T], settings: Mapping[str, Any]) -> T:

@@ -28,9 +28,15 @@ _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},\
+SECURED://127.0.0.1:{secured}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURED:SASL_PLAINTEXT
+listener.name.secured.sasl.enabled.mechanisms=PLAIN
+listener.name.secured.plain.sasl.jaas.config=\
+org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
 log.dirs={folder}/log
 num.partitions=3
 offsets.topic.replication.factor=1
@@ -54,15 +60,27 @@ broker.heartbeat.interval.ms=200
 """Short sessions; and a broker that was killed starts again without waiting for its own."""
 
 
+USER, PASSWORD = "alice", "wonderland"
+"""The user of the secured listener, who has no rights. Users of the other one have all."""
+
+
 class KafkaBroker:
     """A broker of one node, which keeps its data in a folder."""
 
     def __init__(self, folder: Path, jars_of: Path = JARS, properties: str = "") -> None:
-        self.port, controller = _free_ports(2)
+        self.port, controller, self._secured = _free_ports(3)
         self._folder = folder
         self._properties = folder / "server.properties"
         self._properties.write_text(
-            _PROPERTIES.format(port=self.port, controller=controller, folder=folder) + properties
+            _PROPERTIES.format(
+                port=self.port,
+                controller=controller,
+                secured=self._secured,
+                user=USER,
+                password=PASSWORD,
+                folder=folder,
+            )
+            + properties
         )
         provided = Path(pyspark.__file__).parent / "jars"
         jars = [
@@ -79,6 +97,11 @@ class KafkaBroker:
     def address(self) -> str:
         """Host and port, for `kafka.bootstrap.servers`."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def secured_address(self) -> str:
+        """Host and port for users who log in with SASL."""
+        return f"127.0.0.1:{self._secured}"
 
     @property
     def submit_arguments(self) -> str:

@@ -1,0 +1,204 @@
+"""What a user may do: each missing right is named, and the rights that the docs list are enough."""
+
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from batchqueue import RetryPolicy
+from batchqueue.groups import (
+    GroupMonitor,
+    KafkaRefusedError,
+    KafkaStreams,
+    OnFailure,
+    StreamUnavailableError,
+    Worker,
+)
+from core_support.kafka_broker import PASSWORD, USER
+from core_support.waits import WAIT_S, eventually
+from groups_support.workers import Collected, owns, running, send
+
+pytestmark = pytest.mark.matrix(3, name="rights on Kafka")
+
+TOPIC, GROUP, DEAD = "topic", "group", "dead"
+OF_WORKERS = (
+    (TOPIC, "READ"),
+    (TOPIC, "DESCRIBE"),
+    (GROUP, "READ"),
+    (GROUP, "DESCRIBE"),
+    (GROUP, "DESCRIBE_CONFIGS"),
+)
+OF_LETTERS = ((DEAD, "WRITE"), (DEAD, "DESCRIBE"), (DEAD, "CREATE"))
+
+
+class Rights:
+    """The rights of the user on a topic, its dead letters and the group of the same name."""
+
+    def __init__(self, broker):
+        self.name = f"orders-{uuid4()}"
+        self.open = KafkaStreams(self.name, bootstrap=broker.address, partitions=2)
+        self._secured = broker.secured_address
+        self._admin = AdminClient({"bootstrap.servers": broker.address})
+
+    def streams(self, protocol="auto", password=PASSWORD, **settings):
+        login = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": USER,
+            "sasl.password": password,
+        }
+        return KafkaStreams(
+            self.name, bootstrap=self._secured, protocol=protocol, config=login, **settings
+        )
+
+    def give(self, *rights):
+        made = [self._rule(AclBinding, *each, AclPermissionType.ALLOW) for each in rights]
+        for asked in self._admin.create_acls(made).values() if made else ():
+            asked.result()
+
+    def take(self, *rights):
+        rules = [self._rule(AclBindingFilter, *each, AclPermissionType.ANY) for each in rights]
+        for asked in self._admin.delete_acls(rules).values():
+            asked.result()
+
+    def _rule(self, kind, on, right, permission):
+        resource = ResourceType.GROUP if on == GROUP else ResourceType.TOPIC
+        return kind(
+            resource,
+            f"{self.name}.dead" if on == DEAD else self.name,
+            ResourcePatternType.LITERAL,
+            f"User:{USER}",
+            "*",
+            getattr(AclOperation, right),
+            permission,
+        )
+
+
+@pytest.fixture
+def rights(new_kafka_broker):
+    return Rights(new_kafka_broker)
+
+
+def worker_of(streams, handler, **settings):
+    worker = Worker(streams.stream, streams, codec="utf8", **settings)
+    worker.handler(handler)
+    return worker
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+def test_rights_of_the_docs_are_enough(rights, protocol):
+    def handler(batch):
+        if "1" in batch.values:
+            raise ValueError("bad cents")
+
+    send(rights.open, 4, partition=0)
+    rights.give(*OF_WORKERS, *OF_LETTERS)
+    retry = RetryPolicy(attempts=1)
+    worker = worker_of(
+        rights.streams(protocol), handler, retry=retry, on_failure=OnFailure.DEAD_LETTER
+    )
+    summary = worker.run(until_idle=0.2)
+    assert (summary.handled, summary.dead) == (3, 1)
+    with GroupMonitor(rights.name, rights.streams(protocol)) as monitor:
+        assert monitor.metrics().lag == 0
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+@pytest.mark.parametrize(
+    ("missing", "named"),
+    [
+        (((TOPIC, "READ"), (TOPIC, "DESCRIBE")), "DESCRIBE on the topic"),
+        (((GROUP, "READ"), (GROUP, "DESCRIBE")), "READ on the group"),
+        (((GROUP, "READ"),), "READ on the group"),
+    ],
+    ids=["topic", "group", "group read"],
+)
+def test_missing_right_ends_the_worker_and_is_named(rights, protocol, missing, named):
+    send(rights.open, 1)
+    rights.give(*(each for each in OF_WORKERS if each not in missing))
+    with pytest.raises(KafkaRefusedError, match=named):
+        worker_of(rights.streams(protocol), Collected()).run()
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+def test_partitions_wait_for_the_right_to_read_the_topic(rights, protocol, caplog):
+    send(rights.open, 2)
+    rights.give(*(each for each in OF_WORKERS if each != (TOPIC, "READ")))
+    got = Collected()
+    with running(worker_of(rights.streams(protocol), got)):
+        eventually(lambda: "READ on the topic" in caplog.text, "the log names the right")
+        rights.give((TOPIC, "READ"))
+        eventually(lambda: got.count == 2, "they are read")
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+def test_right_that_is_taken_away_ends_the_worker(rights, protocol):
+    send(rights.open, 1)
+    rights.give(*OF_WORKERS)
+    worker = worker_of(rights.streams(protocol), Collected())
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(worker.run)
+        owns(worker, 2)
+        rights.take((GROUP, "READ"), (GROUP, "DESCRIBE"))
+        with pytest.raises(KafkaRefusedError, match="READ on the group"):
+            running.result(WAIT_S)
+
+
+def test_without_the_settings_of_the_group_auto_takes_the_classic_protocol(rights, caplog):
+    send(rights.open, 2)
+    rights.give(*(each for each in OF_WORKERS if each != (GROUP, "DESCRIBE_CONFIGS")))
+    got = Collected()
+    with caplog.at_level("INFO", "batchqueue"):
+        worker_of(rights.streams(), got).run(until_idle=0.2)
+        eventually(lambda: "DESCRIBE_CONFIGS on the group" in caplog.text, "the log says why")
+    assert sorted(got.values) == ["0", "1"]
+
+
+def test_dead_letter_that_must_not_be_written_waits(rights, caplog):
+    def handler(batch):
+        raise ValueError("bad cents")
+
+    send(rights.open, 1, partition=0)
+    rights.give(*OF_WORKERS)
+    retry = RetryPolicy(attempts=1, backoff_ms=1, max_backoff_ms=50)
+    worker = worker_of(rights.streams(), handler, retry=retry, on_failure=OnFailure.DEAD_LETTER)
+    with running(worker):
+        eventually(lambda: "on the topic" in caplog.text, "the log names the right")
+        assert worker.metrics().dead == 0
+        rights.give(*OF_LETTERS)
+        eventually(lambda: worker.metrics().dead == 1, "it is set aside")
+
+
+def test_producer_names_its_right(rights):
+    send(rights.open, 1)
+    rights.give((TOPIC, "DESCRIBE"))
+    with (
+        rights.streams().producer(codec="utf8") as producer,
+        pytest.raises(KafkaRefusedError, match="WRITE on the topic"),
+    ):
+        producer.send("x")
+    rights.give((TOPIC, "WRITE"))
+    with rights.streams().producer(codec="utf8") as producer:
+        producer.send("x", partition=0)
+
+
+def test_topic_that_must_not_be_created_is_named(rights):
+    rights.give((TOPIC, "DESCRIBE"))
+    with pytest.raises(KafkaRefusedError, match="CREATE on the topic"):
+        rights.streams(partitions=2).producer()
+
+
+def test_wrong_password_is_named_and_not_logged(rights, monkeypatch, caplog):
+    monkeypatch.setattr("batchqueue.groups.kafka.server.CALL_S", 2.0)
+    with pytest.raises(StreamUnavailableError, match="Authentication failed") as raised:
+        worker_of(rights.streams(password="looking-glass"), Collected()).run()
+    assert "looking-glass" not in f"{raised.value}{caplog.text}"
