@@ -95,7 +95,8 @@ class KafkaStreams:
                 protocol, or if the user may not read the settings of the group. All workers of a
                 group need the same one. Default: "auto".
             revoke_wait: How many seconds partitions that move wait for their running handlers, at
-                most 3,600. Meanwhile the worker fetches nothing. Then the new owner gets the
+                most 3,600, and with the classic protocol at most half of the session, because all
+                workers wait. Meanwhile the worker fetches nothing. Then the new owner gets the
                 unfinished records again. Default: 30.
             config: Settings of librdkafka, for instance `security.protocol` or `sasl.username`.
                 Default: none.

@@ -191,6 +191,16 @@ def test_producer_names_its_right(rights):
         producer.send("x", partition=0)
 
 
+def test_monitor_only_describes(rights):
+    send(rights.open, 3, partition=0)
+    rights.give((TOPIC, "DESCRIBE"), (GROUP, "DESCRIBE"))
+    with GroupMonitor(rights.name, rights.streams()) as monitor:
+        metrics = monitor.metrics()
+        assert (metrics.lag, metrics.members) == (3, {})
+        with pytest.raises(KafkaRefusedError, match="DELETE on the group"):
+            monitor.delete()
+
+
 def test_topic_that_must_not_be_created_is_named(rights):
     rights.give((TOPIC, "DESCRIBE"))
     with pytest.raises(KafkaRefusedError, match="CREATE on the topic"):
