@@ -30,8 +30,22 @@ FIRST = (
     *("core/promises/", "outputs/"),
 )
 TOGETHER = ("spark/cluster/",)
-SPARK_PARTS = 8
-"""A test with a Spark session takes seconds; of those in a file, each run takes one in so many."""
+SPARK_PARTS = 12
+"""A test with a Spark session takes seconds. Each run takes one in so many of a folder."""
+
+PARTS = {
+    "spark/": 3,
+    "cli/test_demo_command.py": 3,
+    "cli/groups/": 2,
+    "cli/store/": 2,
+    "groups/chaos/": 2,
+    "groups/worker/": 2,
+    "pipeline/runner/": 2,
+    "pipeline/sinks/": 2,
+    "pipeline/sources/": 2,
+    "pipeline/spark/": 2,
+}
+"""The same for other tests that start processes or wait for them, by folder or file."""
 
 SPREAD = ("spark/failures/test_driver_failures.py", "docs/test_examples.py")
 
@@ -101,11 +115,18 @@ def pytest_testnodedown(node: Any, error: object) -> None:
         print(f"\nworker {node.gateway.id}, process {process.pid}, ended by {how}", flush=True)
 
 
+def parts_of(item: pytest.Item) -> int | None:
+    """Returns how many runs share the tests at the place of a test, or None."""
+    path = item.path.relative_to(Path(__file__).parent).as_posix()
+    return next((parts for place, parts in PARTS.items() if path.startswith(place)), None)
+
+
 def leave_out(config: pytest.Config, items: list[pytest.Item], taken: int) -> None:
     """Keeps every n-th case of each matrix, and at least one.
 
     A matrix is the cases of a test with the mark `matrix`, or all tests whose mark has the same
-    `name`; without a mark, it is all tests of a file that use the fixture `spark`.
+    `name`; without a mark, it is all tests of a folder that use the fixture `spark`, or whose place
+    has `PARTS`.
     """
     matrices: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
     for item in items:
@@ -114,7 +135,9 @@ def leave_out(config: pytest.Config, items: list[pytest.Item], taken: int) -> No
             name = marker.kwargs.get("name", item.nodeid.partition("[")[0])
             matrices[name, parts].append(item)
         elif "spark" in getattr(item, "fixturenames", ()):
-            matrices[item.nodeid.partition("::")[0], SPARK_PARTS].append(item)
+            matrices[str(item.path.parent), SPARK_PARTS].append(item)
+        elif parts := parts_of(item):
+            matrices[str(item.path.parent), parts].append(item)
     left_out = []
     for (_, parts), cases in matrices.items():
         count = min(parts, len(cases))

@@ -48,7 +48,7 @@ def rows_in_ledger(output: Path) -> int:
         return int(summaries.fetchone()[0])
 
 
-@pytest.mark.matrix(5, name="whole programs")
+@pytest.mark.matrix(8, name="whole programs")
 def test_same_command_continues_after_a_kill_in_mid_stream_and_counts_nothing_twice(
     tmp_path: Path,
 ) -> None:
@@ -98,7 +98,7 @@ def test_demo_shows_progress_results_stages_cpu_and_the_verdict(done: tuple[Path
     assert lines[-1].endswith("aggregates: equal to Spark SQL")
 
 
-@pytest.mark.matrix(5, name="whole programs")
+@pytest.mark.matrix(8, name="whole programs")
 def test_second_run_reports_the_stored_state_and_fails_on_a_wrong_aggregate(
     done: tuple[Path, str],
 ) -> None:
@@ -114,7 +114,7 @@ def test_second_run_reports_the_stored_state_and_fails_on_a_wrong_aggregate(
     assert "max_delay.carrier.HA of HA at 2013-01-01 14:00: stored 1000, Spark SQL" in again.stdout
 
 
-@pytest.mark.matrix(5, name="whole programs")
+@pytest.mark.matrix(8, name="whole programs")
 def test_other_rows_for_the_same_output_are_refused(done: tuple[Path, str]) -> None:
     output, _ = done
     refused = run(output, "--scale", "2")

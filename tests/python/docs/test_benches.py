@@ -11,7 +11,7 @@ from wheels import local_wheel
 ROWS = {str(number) for number in range(1, 13)}
 
 
-@pytest.mark.matrix(5, name="whole programs")
+@pytest.mark.matrix(8, name="whole programs")
 @pytest.mark.timeout(2 * TIMEOUT_S)
 def test_python_benches_run_and_print_their_table(tmp_path):
     page = tmp_path / "python.md"

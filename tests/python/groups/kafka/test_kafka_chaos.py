@@ -8,7 +8,7 @@ import pytest
 from core_support.waits import HANG_S, eventually
 from groups_support.chaos import KafkaGroup, KafkaMetricsGroup
 
-pytestmark = [pytest.mark.timeout(2 * HANG_S), pytest.mark.matrix(5, name="Kafka processes")]
+pytestmark = [pytest.mark.timeout(2 * HANG_S), pytest.mark.matrix(8, name="Kafka processes")]
 
 
 @pytest.fixture(params=["consumer", "classic"])

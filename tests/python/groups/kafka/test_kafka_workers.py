@@ -38,7 +38,7 @@ from groups_support.workers import Blocker, Collected, owns, running, send
 QUICK = RetryPolicy(attempts=2, backoff_ms=1, max_backoff_ms=2)
 
 
-pytestmark = pytest.mark.matrix(3, name="groups on Kafka")
+pytestmark = pytest.mark.matrix(4, name="groups on Kafka")
 
 
 @pytest.fixture(params=["consumer", "classic"])

@@ -16,7 +16,7 @@ from spark_support.flight_job import ROWS_PER_FILE, Results, difference, stored,
 from spark_support.notes import Notes
 from spark_support.waits import wait_until
 
-pytestmark = pytest.mark.matrix(6, name="faults on a cluster")
+pytestmark = pytest.mark.matrix(12, name="faults on a cluster")
 
 Session = Callable[..., Driver]
 EPOCHS = 2

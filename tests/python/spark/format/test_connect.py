@@ -47,7 +47,7 @@ from pyspark.sql.connect.session import SparkSession
 
 from spark_support.connect_server import connect_server
 
-pytestmark = pytest.mark.matrix(4, name="Spark Connect")
+pytestmark = pytest.mark.matrix(8, name="Spark Connect")
 
 
 @pytest.fixture(scope="module")
