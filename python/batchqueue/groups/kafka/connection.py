@@ -46,7 +46,7 @@ from batchqueue.groups.messages import (
 from batchqueue.groups.record import Decode, Record, Start
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message
+    from confluent_kafka import Message
 
 _log = BackgroundLog("batchqueue")
 
@@ -301,8 +301,8 @@ class KafkaConnection:
             partition, token, _ = opening
             try:
                 (offset, metadata) = known(committed[partition])
-                low, high = known(bounds[partition])
-                place = self._place(partition, offset, Bounds(low, high), start)
+                low, high = limits = known(bounds[partition])
+                place = self._place(partition, offset, limits, start)
             except BatchQueueError as error:
                 replies[partition] = Failed(error)
                 continue
@@ -408,7 +408,7 @@ class KafkaConnection:
                     outcomes[each.partition] = Fenced(0)  # not owned any more
                 elif (error := errors[each.partition]) is None:
                     outcomes[each.partition] = Commit.STORED
-                elif _may_pass(error):
+                elif error.name() in _TRANSIENT:
                     waiting.append(each)
                 else:
                     outcomes[each.partition] = Failed(self._server.refused(each.partition, error))
@@ -543,7 +543,3 @@ _TRANSIENT = (
     "_NO_OFFSET",
 )
 """Names of commit errors that pass: the group is changing, or cannot be reached."""
-
-
-def _may_pass(error: "KafkaError") -> bool:
-    return error.retriable() or error.name() in _TRANSIENT

@@ -468,7 +468,7 @@ class ConsumerThread:
         if error.code() == KafkaError._PARTITION_EOF:
             if waiting is not None:
                 waiting.end = message.offset()
-        elif error.fatal() or error.name() in _PERMANENT:
+        elif error.name() in _PERMANENT:
             raise KafkaException(error)
         elif waiting is not None and message.topic() == self._topic:
             waiting.failure = error

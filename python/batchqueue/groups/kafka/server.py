@@ -324,7 +324,7 @@ class KafkaAdmin:
         from confluent_kafka.admin import AdminClient
 
         settings = {**self._server.settings(), "error_cb": self._note}
-        self._client = client_of(AdminClient, settings)
+        self._open_client: Any = client_of(AdminClient, settings)
 
     def _note(self, error: "KafkaError") -> None:
         self._reason = f" ({error.str()})"
@@ -475,8 +475,15 @@ class KafkaAdmin:
         return int(self._result(asked[place], timeout_s).offset)
 
     def close(self) -> None:
-        """Close the connection."""
-        self._client = None
+        """Close the connection. A call that is made later is refused."""
+        self._open_client = None
+
+    @property
+    def _client(self) -> Any:
+        client = self._open_client
+        if client is None:
+            raise StreamUnavailableError(self._server.topic, "the connection is closed")
+        return client
 
     def members(self, group: str) -> list[Any]:
         """Return the members of a group, with what they own; none if there is no such group."""

@@ -1,6 +1,7 @@
 """What a user may do: each missing right is named, and the rights that the docs list are enough."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from uuid import uuid4
 
 import pytest
@@ -146,11 +147,15 @@ def test_right_that_is_taken_away_ends_the_worker(rights, protocol):
     rights.give(*OF_WORKERS)
     worker = worker_of(rights.streams(protocol), Collected())
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(worker.run)
-        owns(worker, 2)
-        rights.take((GROUP, "READ"), (GROUP, "DESCRIBE"))
-        with pytest.raises(KafkaRefusedError, match="READ on the group"):
-            running.result(WAIT_S)
+        run = pool.submit(worker.run)
+        try:
+            owns(worker, 2)
+            rights.take((GROUP, "READ"), (GROUP, "DESCRIBE"))
+            with pytest.raises(KafkaRefusedError, match="READ on the group"):
+                run.result(WAIT_S)
+        finally:
+            with suppress(KafkaRefusedError):
+                worker.leave(0)
 
 
 def test_without_the_settings_of_the_group_auto_takes_the_classic_protocol(rights, caplog):

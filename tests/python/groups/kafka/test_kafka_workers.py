@@ -492,6 +492,15 @@ def test_heartbeat_does_not_depend_on_the_broker_that_describes_topics(streams, 
         assert isinstance(connection.beat(connection._ownership.session, 9, 5_000), Beaten)
 
 
+def test_call_of_a_closed_connection_is_refused(streams):
+    """As one that still waits for the brokers when the worker has left."""
+    send(streams, 1)
+    connection = streams.connect(streams.stream, lease_ms=5_000, name="here")
+    connection.close()
+    with pytest.raises(StreamUnavailableError, match="the connection is closed"):
+        connection.infos([0])
+
+
 def test_revoke_waits_at_most_for_half_of_a_session_for_which_all_members_wait():
     assert KafkaMembership("classic", 6_000, 1_000).revoke_wait_s(30) == 2.5
     assert KafkaMembership("classic", 6_000, 1_000).revoke_wait_s(1) == 1
