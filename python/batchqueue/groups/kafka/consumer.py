@@ -15,17 +15,13 @@ from itertools import groupby
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from batchqueue.base.background_log import BackgroundLog
 from batchqueue.groups.backend import CommitRequest, Fetch
 from batchqueue.groups.errors import StreamUnavailableError
 from batchqueue.groups.kafka.ownership import Owned, Ownership, metadata_of
-from batchqueue.groups.kafka.server import client_of
+from batchqueue.groups.kafka.server import MinuteLog, client_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
-
-_log = BackgroundLog("batchqueue")
-
 
 T = TypeVar("T")
 
@@ -43,7 +39,6 @@ _LEAST_BYTES = 1 << 20
 """The smallest share."""
 
 _REVOKE_STEP_S = 0.01
-_REPEATED_LOG_S = 60
 
 _SEEKS = 20
 """How often seeks are tried while the fetchers of partitions start, 10 ms apart."""
@@ -116,9 +111,46 @@ class Waiting:
             taken += run
         return taken
 
+    def give_back(self, run: list["Message"]) -> None:
+        """Put records back that were taken last."""
+        if run:
+            self.count += len(run)
+            self.size += size_of(run)
+            self._runs.appendleft(run)
+
     def is_below(self, records: int, size: int) -> bool:
         """Return whether it has fewer records and fewer bytes."""
         return self.count < records and self.size < size
+
+
+def keep(
+    messages: Sequence["Message"],
+    waiting: Mapping[int, Waiting],
+    note: "Callable[[Message, KafkaError], None]",
+) -> None:
+    """Let records wait for their readers, and note the errors between them, in order.
+
+    Args:
+        messages: What a consumer returned.
+        waiting: What waits, by partition. Records of other partitions are dropped.
+        note: Called with each error.
+    """
+
+    def add(partition: int, run: list["Message"]) -> None:
+        if run and partition in waiting:
+            waiting[partition].add(run)
+
+    for partition, group in groupby(messages, methodcaller("partition")):
+        run: list[Message] = []
+        for message in group:
+            error = message.error()
+            if error is None:
+                run.append(message)
+            else:
+                add(partition, run)
+                run = []
+                note(message, error)
+        add(partition, run)
 
 
 def size_of(messages: Sequence["Message"]) -> int:
@@ -178,13 +210,13 @@ class ConsumerThread:
         self.changed = threading.Condition()
         self.failure: BaseException | None = None
         self.done: dict[int, int] = {}
-        self._settings = {**settings, "error_cb": self._note_error}
+        self._log = MinuteLog(f"consumer of {topic}")
+        self._settings = {**settings, "error_cb": self._log.warn_of}
         self._topic = topic
         self._name = name
         self._revoke_wait_s = revoke_wait_s
         self._waiting: dict[int, Waiting] = {}
         self._calls: deque[ConsumerCall] = deque()
-        self._logged: dict[str, float] = {}
         self._is_closing = self._is_member = self._is_revoking = False
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -443,23 +475,8 @@ class ConsumerThread:
 
     def _keep(self, messages: Sequence["Message"]) -> None:
         with self.changed:
-            for partition, group in groupby(messages, methodcaller("partition")):
-                run: list[Message] = []
-                for message in group:
-                    error = message.error()
-                    if error is None:
-                        run.append(message)
-                    else:
-                        self._add(partition, run)
-                        run = []
-                        self._note(message, error)
-                self._add(partition, run)
+            keep(messages, self._waiting, self._note)
             self.changed.notify_all()
-
-    def _add(self, partition: int, run: list["Message"]) -> None:
-        waiting = self._waiting.get(partition)
-        if run and waiting is not None:
-            waiting.add(run)
 
     def _note(self, message: "Message", error: "KafkaError") -> None:
         from confluent_kafka import KafkaError, KafkaException
@@ -473,14 +490,7 @@ class ConsumerThread:
         elif waiting is not None and message.topic() == self._topic:
             waiting.failure = error
         else:
-            self._note_error(error)
-
-    def _note_error(self, error: "KafkaError") -> None:
-        """Log an error of the connection or the group, each kind once a minute."""
-        now = time.monotonic()
-        if now - self._logged.get(error.name(), -_REPEATED_LOG_S) >= _REPEATED_LOG_S:
-            self._logged[error.name()] = now
-            _log.warning("consumer of %s: %s", self._topic, error.str())
+            self._log.warn_of(error)
 
     def _pause_and_resume(self, consumer: "Consumer") -> None:
         from confluent_kafka import TopicPartition

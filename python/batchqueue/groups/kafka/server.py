@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import threading
 import time
 import weakref
@@ -13,10 +14,11 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from batchqueue.base.background_log import BackgroundLog
+from batchqueue.base.words import a_type, counted
 from batchqueue.exceptions import BatchQueueError, ConfigError
 from batchqueue.groups.backend import NewRecord
 from batchqueue.groups.errors import KafkaRefusedError, StreamUnavailableError
-from batchqueue.groups.record import check_partitions
+from batchqueue.groups.record import check_name, check_partitions
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
@@ -32,6 +34,7 @@ CALL_S = 10.0
 
 _LONGEST_CALL_S = 3_600.0
 _PAUSE_S = 0.05
+_REPEATED_LOG_S = 60
 
 OF_CLASSIC = ("session.timeout.ms", "heartbeat.interval.ms")
 """Settings of the classic protocol, which the other one refuses."""
@@ -86,6 +89,14 @@ class KafkaMembership(NamedTuple):
         return min(wanted_s, self.lease_ms / 2_000) if self.protocol == "classic" else wanted_s
 
 
+class TopicState(NamedTuple):
+    """What the brokers say about a topic."""
+
+    id: str
+    """Another one after the topic was deleted and created again."""
+    partitions: int
+
+
 class Bounds(NamedTuple):
     """The records that a partition has."""
 
@@ -95,6 +106,70 @@ class Bounds(NamedTuple):
     """The offset of the next record that consumers will see."""
 
 
+AskedBounds = dict[int, tuple["Future[Any]", "Future[Any]"]]
+"""Two calls that are under way, for both bounds, by partition."""
+
+
+ELSEWHERE = {
+    "bootstrap.servers": "use bootstrap",
+    "metadata.broker.list": "use bootstrap",
+    "delivery.report.only.error": "leave it out: the producer needs all reports",
+    "error_cb": "leave it out: errors are raised or logged",
+}
+"""Settings of librdkafka that have another place in all classes, and the remedy."""
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def check_server(
+    what: str,
+    topic: object,
+    bootstrap: object,
+    config: Mapping[str, Any] | None,
+    elsewhere: Mapping[str, str],
+) -> None:
+    """Refuse arguments that cannot be those of a topic.
+
+    Args:
+        what: The name of the class that takes them.
+        topic: The name of the topic.
+        bootstrap: Some of the brokers.
+        config: Settings of librdkafka, or None.
+        elsewhere: Settings that have another place, and the remedy.
+
+    Raises:
+        ConfigError: One of them is invalid.
+    """
+    if not isinstance(bootstrap, str) or not bootstrap:
+        raise ConfigError(
+            f'{what}: bootstrap is {bootstrap!r}, {a_type(bootstrap)}; give "host:port"'
+        )
+    if not _TOPIC.fullmatch(check_name("the topic", topic)) or topic in (".", ".."):
+        raise ConfigError(
+            f"the topic is {topic!r}; a topic of Kafka has 1 to 249 letters, digits, "
+            "dots, hyphens and underscores"
+        )
+    if config is not None and not isinstance(config, Mapping):
+        raise ConfigError(f"{what}: config is {a_type(config)}; give a dict, or None for none")
+    for name in config or {}:
+        if name in elsewhere:
+            raise ConfigError(f"{what}: config has {name!r}; {elsewhere[name]}")
+
+
+_READ_AHEAD = 4 << 20
+"""The most bytes that librdkafka holds for a consumer that reads partitions without a group."""
+
+_OF_READING = {
+    "enable.auto.commit": False,
+    "auto.offset.reset": "error",  # readers say where they begin
+    "enable.partition.eof": True,
+    "isolation.level": "read_committed",
+    "fetch.queue.backoff.ms": 10,  # the default lets a consumer wait for a second
+    "topic.metadata.refresh.interval.ms": 10_000,  # finds added partitions
+}
+"""Settings of consumers."""
+
+
 @dataclass(frozen=True)
 class KafkaServer:
     """The brokers, and a topic on them.
@@ -102,16 +177,16 @@ class KafkaServer:
     Attributes:
         bootstrap: Hosts and ports.
         topic: The topic.
+        config: Settings of librdkafka.
         protocol: How members share partitions.
         revoke_wait_s: How long a revoke waits for what is in hand.
-        config: Settings of librdkafka.
     """
 
     bootstrap: str
     topic: str
-    protocol: GroupProtocol
-    revoke_wait_s: float
     config: Mapping[str, Any] = field(hash=False, repr=False)
+    protocol: GroupProtocol = "auto"
+    revoke_wait_s: float = 30
 
     @property
     def of_dead_letters(self) -> "KafkaServer":
@@ -139,15 +214,10 @@ class KafkaServer:
     ) -> dict[str, Any]:
         """Return the settings of a worker's consumer."""
         settings: dict[str, Any] = {
+            **_OF_READING,
             "group.id": group,
             "client.id": name,
-            "enable.auto.commit": False,
-            "auto.offset.reset": "error",  # a worker seeks to where the group is
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "fetch.queue.backoff.ms": 10,  # the default lets a consumer wait for a second
             "socket.timeout.ms": 10_000,  # a commit waits no longer for a broker that is cut off
-            "topic.metadata.refresh.interval.ms": 10_000,  # finds added partitions
             # The thread keeps polling, except while a revoke waits.
             "max.poll.interval.ms": max(
                 300_000, int(2_000 * self.revoke_wait_s), membership.session_ms
@@ -161,6 +231,16 @@ class KafkaServer:
         settings["session.timeout.ms"] = membership.session_ms
         settings["heartbeat.interval.ms"] = membership.heartbeat_ms
         return settings
+
+    def reader_settings(self) -> dict[str, Any]:
+        """Return the settings of a consumer that reads partitions without a group."""
+        own = {
+            "group.id": "none",  # librdkafka requires one
+            "group.protocol": "classic",
+            "queued.max.messages.kbytes": _READ_AHEAD >> 10,
+            "fetch.wait.max.ms": 100,  # a partition that is added waits as long
+        }
+        return {**_OF_READING, "client.id": "batchqueue", **self.settings(), **own}
 
     def producer_settings(self) -> dict[str, Any]:
         """Return the settings of a producer."""
@@ -219,7 +299,9 @@ class KafkaServer:
         name = _cause_of(error)
         what, is_forbidden, _ = name.partition("_AUTHORIZATION_FAILED")
         if is_forbidden:
-            remedy = f"give this user {right} on the {what.lower().replace('_', ' ')}"
+            # A producer without `right` on any topic is refused by the cluster.
+            on = "topic" if what == "CLUSTER" else what.lower().replace("_", " ")
+            remedy = f"give this user {right} on the {on}"
         else:
             remedy = _REMEDIES.get(name, "see the log of the broker")
         where = self.topic if partition is None else f"{self.topic}/{partition}"
@@ -259,6 +341,32 @@ def client_of(kind: Callable[[dict[str, Any]], T], settings: Mapping[str, Any]) 
         return client
     except KafkaException as error:
         raise ConfigError(f"KafkaStreams: {error.args[0].str()}; correct `config`") from None
+
+
+class MinuteLog:
+    """Logs warnings about a client, each kind at most once a minute."""
+
+    def __init__(self, client: str, log: BackgroundLog = _log) -> None:
+        """Begin.
+
+        Args:
+            client: What the client is, for instance "consumer of orders".
+            log: Where the lines go.
+        """
+        self._client = client
+        self._log = log
+        self._logged: dict[str, float] = {}
+
+    def warn(self, kind: str, reason: str) -> None:
+        """Log a warning, unless one of its kind was logged just now."""
+        now = time.monotonic()
+        if now - self._logged.get(kind, -_REPEATED_LOG_S) >= _REPEATED_LOG_S:
+            self._logged[kind] = now
+            self._log.warning("%s: %s", self._client, reason)
+
+    def warn_of(self, error: "KafkaError") -> None:
+        """Log an error of the client."""
+        self.warn(error.name(), error.str())
 
 
 _clients: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -386,12 +494,17 @@ class KafkaAdmin:
         Args:
             timeout_s: The limit of the call. Default: None, `CALL_S`.
         """
+        found = self.topic(timeout_s)
+        return 0 if found is None else found.partitions
+
+    def topic(self, timeout_s: float | None = None) -> "TopicState | None":
+        """Return what the brokers say about the topic; None if it does not exist."""
         from confluent_kafka import KafkaError, TopicCollection
 
         [asked] = self._client.describe_topics(TopicCollection([self._server.topic])).values()
         timeout_s = CALL_S if timeout_s is None else timeout_s
         found: Any = self._found(asked, (KafkaError.UNKNOWN_TOPIC_OR_PART,), timeout_s)
-        return 0 if found is None else len(found.partitions)
+        return None if found is None else TopicState(str(found.topic_id), len(found.partitions))
 
     def create(self, partitions: int) -> int:
         """Create the topic unless another has, and return the number of its partitions."""
@@ -427,8 +540,6 @@ class KafkaAdmin:
         self, partitions: Sequence[int], timeout_s: float
     ) -> dict[int, Bounds | BatchQueueError]:
         """Return which records partitions have, or the error of each whose leader is away."""
-        from confluent_kafka import KafkaException
-
         end = time.monotonic() + timeout_s
         found: dict[int, Bounds | BatchQueueError] = {}
         wanted = list(partitions)
@@ -437,34 +548,61 @@ class KafkaAdmin:
             wanted = [each for each in wanted if isinstance(found[each], StreamUnavailableError)]
             if not wanted or time.monotonic() >= end:
                 break
-            with suppress(KafkaException):  # it may not know a new partition yet
-                self._client.list_topics(self._server.topic, timeout=timeout_s)
+            self.look_up(timeout_s)
             time.sleep(_PAUSE_S)
         return found
+
+    def look_up(self, timeout_s: float) -> None:
+        """Let the client look up partitions that were added, and leaders that have changed."""
+        from confluent_kafka import KafkaException
+
+        with suppress(KafkaException):
+            self._client.list_topics(self._server.topic, timeout=timeout_s)
 
     def _bounds(
         self, partitions: Sequence[int], timeout_s: float
     ) -> dict[int, Bounds | BatchQueueError]:
-        from confluent_kafka import IsolationLevel
+        return self.bounds_of(self.ask_bounds(partitions, timeout_s), timeout_s)
+
+    def ask_bounds(self, partitions: Sequence[int], timeout_s: float) -> "AskedBounds":
+        """Ask which records partitions have, without waiting for the replies."""
         from confluent_kafka.admin import OffsetSpec
 
         places = self._server.places(partitions)
-        both = [
-            self._client.list_offsets(
-                dict.fromkeys(places, spec),
-                isolation_level=IsolationLevel.READ_COMMITTED,
-                request_timeout=timeout_s,
-            )
+        first, end = (
+            self._ask_offsets(places, spec, timeout_s)
             for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
-        ]
+        )
+        return {each.partition: (first[each], end[each]) for each in places}
+
+    def _ask_offsets(self, places: Sequence[Any], spec: Any, timeout_s: float) -> Any:
+        from confluent_kafka import IsolationLevel
+
+        return self._client.list_offsets(
+            dict.fromkeys(places, spec),
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=timeout_s,
+        )
+
+    def bounds_of(
+        self, asked: "AskedBounds", timeout_s: float
+    ) -> dict[int, Bounds | BatchQueueError]:
+        """Return the replies, or the error of each partition whose leader is away."""
         found: dict[int, Bounds | BatchQueueError] = {}
-        for place in places:
+        for partition, both in asked.items():
             try:
-                first, end = (self._result(asked[place], timeout_s).offset for asked in both)
-                found[place.partition] = Bounds(first, end)
+                found[partition] = Bounds(*(self._result(each, timeout_s).offset for each in both))
             except BatchQueueError as error:
-                found[place.partition] = error
+                found[partition] = error
         return found
+
+    def offsets_at(self, partitions: Sequence[int], time_ms: int) -> dict[int, int]:
+        """Return the offset of the first record from a time on, by partition; -1 for none."""
+        from confluent_kafka.admin import OffsetSpec
+
+        places = self._server.places(partitions)
+        asked = self._ask_offsets(places, OffsetSpec.for_timestamp(time_ms), CALL_S)
+        return {each.partition: self._result(asked[each], CALL_S).offset for each in places}
 
     def log_end(self, partition: int, timeout_s: float) -> int:
         """Return the end of a partition, behind transactions that are still open."""
@@ -579,6 +717,7 @@ class KafkaWriter:
         """
         self._server = server
         self._settings = {**server.producer_settings(), **settings}
+        self._log = MinuteLog(f"producer of {server.topic}")
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._connect()
@@ -618,10 +757,14 @@ class KafkaWriter:
                 errors.append(error.args[0])
             try:
                 # Each record is delivered or has failed after the time limit of a delivery.
-                while self._producer.flush(CALL_S):
-                    pass
-            except KafkaException as error:
-                errors.append(error.args[0])
+                while left := self._producer.flush(CALL_S):
+                    self._log.warn("waits", f"{counted(left, 'record')} not delivered yet")
+            except (KafkaException, SystemError) as error:
+                # The call reports a fatal error, and `note` was called meanwhile: a SystemError.
+                reason = error if isinstance(error, KafkaException) else error.__cause__
+                if not isinstance(reason, KafkaException):
+                    raise
+                errors.insert(0, reason.args[0])
             if any(each.fatal() for each in errors):
                 self._connect()  # this producer has failed for good
         if errors:

@@ -1,23 +1,23 @@
 """`KafkaStreams`: a topic of Kafka, and its groups."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from batchqueue.base.checks import check_choice, check_finite, require
-from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.backend import GroupInfo, MemberInfo, PartitionInfo, lacking
 from batchqueue.groups.kafka.connection import KafkaConnection
 from batchqueue.groups.kafka.ownership import token_in
 from batchqueue.groups.kafka.server import (
     CALL_S,
+    ELSEWHERE,
     OF_CLASSIC,
     GroupProtocol,
     KafkaAdmin,
     KafkaServer,
     KafkaWriter,
+    check_server,
     known,
     refuse_max_len,
     session_times,
@@ -26,9 +26,8 @@ from batchqueue.groups.messages import Entry, Event, Incarnation, Member
 from batchqueue.groups.producer import Key, Producer
 from batchqueue.groups.record import check_name, partition_count
 
-_OURS = {
-    "bootstrap.servers": "use bootstrap",
-    "metadata.broker.list": "use bootstrap",
+_ELSEWHERE = {
+    **ELSEWHERE,
     "group.id": "use the group of the worker",
     "group.protocol": "use protocol",
     "group.instance.id": "leave it out: each worker is a separate member",
@@ -39,13 +38,9 @@ _OURS = {
     "max.poll.interval.ms": "use revoke_wait, which it follows",
     "enable.partition.eof": "leave it out: the worker needs it",
     "isolation.level": "leave it out: records of open transactions are not read",
-    "delivery.report.only.error": "leave it out: the producer needs all reports",
     "on_commit": "leave it out: the worker commits",
-    "error_cb": "leave it out: errors are raised or logged",
 }
 """Settings of librdkafka that have another place here, and the remedy."""
-
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 _LONGEST_REVOKE_S = 3_600
 
@@ -104,10 +99,7 @@ class KafkaStreams:
         Raises:
             ConfigError: An argument is invalid.
         """
-        if not isinstance(bootstrap, str) or not bootstrap:
-            raise ConfigError(
-                f'KafkaStreams: bootstrap is {bootstrap!r}, {a_type(bootstrap)}; give "host:port"'
-            )
+        check_server("KafkaStreams", topic, bootstrap, config, _ELSEWHERE)
         check_choice("protocol", protocol, ("auto", "consumer", "classic"))
         if protocol == "consumer" and config and (wrong := sorted(set(OF_CLASSIC) & set(config))):
             raise ConfigError(
@@ -118,24 +110,13 @@ class KafkaStreams:
         check_finite("revoke_wait", revoke_wait, 0, ", for instance 30")
         if revoke_wait > _LONGEST_REVOKE_S:
             raise ConfigError(f"revoke_wait is {revoke_wait} s; give at most {_LONGEST_REVOKE_S}")
-        if not _TOPIC.fullmatch(check_name("the topic", topic)) or topic in (".", ".."):
-            raise ConfigError(
-                f"the topic is {topic!r}; a topic of Kafka has 1 to 249 letters, digits, "
-                "dots, hyphens and underscores"
-            )
-        for name in config or {}:
-            if name in _OURS:
-                raise ConfigError(f"KafkaStreams: config has {name!r}; {_OURS[name]}")
         session_times(config or {})
         setting = object.__setattr__
         count = None if partitions is None else partition_count(partitions)
         setting(self, "stream", topic)
         setting(self, "partition_count", count)
-        setting(
-            self,
-            "_server",
-            KafkaServer(bootstrap, topic, protocol, revoke_wait, dict(config or {})),
-        )
+        server = KafkaServer(bootstrap, topic, dict(config or {}), protocol, revoke_wait)
+        setting(self, "_server", server)
 
     def producer(
         self,

@@ -2,35 +2,23 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from uuid import uuid4
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
 
 from batchqueue import RetryPolicy
 from batchqueue.groups import (
     GroupMonitor,
     KafkaRefusedError,
-    KafkaStreams,
     OnFailure,
     StreamUnavailableError,
     Worker,
 )
-from core_support.kafka_broker import PASSWORD, USER
+from core_support.kafka_rights import DEAD, GROUP, TOPIC, Rights
 from core_support.waits import WAIT_S, eventually
 from groups_support.workers import Collected, owns, running, send
 
 pytestmark = pytest.mark.matrix(3, name="rights on Kafka")
 
-TOPIC, GROUP, DEAD = "topic", "group", "dead"
 OF_WORKERS = (
     (TOPIC, "READ"),
     (TOPIC, "DESCRIBE"),
@@ -39,49 +27,6 @@ OF_WORKERS = (
     (GROUP, "DESCRIBE_CONFIGS"),
 )
 OF_LETTERS = ((DEAD, "WRITE"), (DEAD, "DESCRIBE"), (DEAD, "CREATE"))
-
-
-class Rights:
-    """The rights of the user on a topic, its dead letters and the group of the same name."""
-
-    def __init__(self, broker):
-        self.name = f"orders-{uuid4()}"
-        self.open = KafkaStreams(self.name, bootstrap=broker.address, partitions=2)
-        self._secured = broker.secured_address
-        self._admin = AdminClient({"bootstrap.servers": broker.address})
-
-    def streams(self, protocol="auto", password=PASSWORD, **settings):
-        login = {
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": USER,
-            "sasl.password": password,
-        }
-        return KafkaStreams(
-            self.name, bootstrap=self._secured, protocol=protocol, config=login, **settings
-        )
-
-    def give(self, *rights):
-        made = [self._rule(AclBinding, *each, AclPermissionType.ALLOW) for each in rights]
-        for asked in self._admin.create_acls(made).values() if made else ():
-            asked.result()
-
-    def take(self, *rights):
-        rules = [self._rule(AclBindingFilter, *each, AclPermissionType.ANY) for each in rights]
-        for asked in self._admin.delete_acls(rules).values():
-            asked.result()
-
-    def _rule(self, kind, on, right, permission):
-        resource = ResourceType.GROUP if on == GROUP else ResourceType.TOPIC
-        return kind(
-            resource,
-            f"{self.name}.dead" if on == DEAD else self.name,
-            ResourcePatternType.LITERAL,
-            f"User:{USER}",
-            "*",
-            getattr(AclOperation, right),
-            permission,
-        )
 
 
 @pytest.fixture
@@ -217,3 +162,14 @@ def test_wrong_password_is_named_and_not_logged(rights, monkeypatch, caplog):
     with pytest.raises(StreamUnavailableError, match="Authentication failed") as raised:
         worker_of(rights.streams(password="looking-glass"), Collected()).run()
     assert "looking-glass" not in f"{raised.value}{caplog.text}"
+
+
+def test_producer_without_the_right_to_write_is_refused_and_writes_once_it_has_it(rights):
+    send(rights.open, 1)
+    rights.give((TOPIC, "DESCRIBE"))
+    with rights.streams().producer(codec="utf8") as producer:
+        for _ in range(2):
+            with pytest.raises(KafkaRefusedError, match="give this user WRITE on the topic"):
+                producer.send("a")
+        rights.give((TOPIC, "WRITE"))
+        producer.send("a")

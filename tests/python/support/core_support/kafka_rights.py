@@ -1,0 +1,63 @@
+"""The rights of a user on a broker of Kafka."""
+
+from uuid import uuid4
+
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from batchqueue.groups import KafkaStreams
+from core_support.kafka_broker import PASSWORD, USER
+
+TOPIC, GROUP, DEAD = "topic", "group", "dead"
+
+
+class Rights:
+    """The rights of the user on a topic, its dead letters and the group of the same name."""
+
+    def __init__(self, broker):
+        self.name = f"orders-{uuid4()}"
+        self.open = KafkaStreams(self.name, bootstrap=broker.address, partitions=2)
+        self._secured = broker.secured_address
+        self._admin = AdminClient({"bootstrap.servers": broker.address})
+
+    def streams(self, protocol="auto", password=PASSWORD, **settings):
+        return KafkaStreams(self.name, protocol=protocol, **self.login(password), **settings)
+
+    def login(self, password=PASSWORD):
+        """The settings with which the user connects."""
+        config = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": USER,
+            "sasl.password": password,
+        }
+        return {"bootstrap": self._secured, "config": config}
+
+    def give(self, *rights):
+        made = [self._rule(AclBinding, *each, AclPermissionType.ALLOW) for each in rights]
+        for asked in self._admin.create_acls(made).values() if made else ():
+            asked.result()
+
+    def take(self, *rights):
+        rules = [self._rule(AclBindingFilter, *each, AclPermissionType.ANY) for each in rights]
+        for asked in self._admin.delete_acls(rules).values():
+            asked.result()
+
+    def _rule(self, kind, on, right, permission):
+        resource = ResourceType.GROUP if on == GROUP else ResourceType.TOPIC
+        return kind(
+            resource,
+            f"{self.name}.dead" if on == DEAD else self.name,
+            ResourcePatternType.LITERAL,
+            f"User:{USER}",
+            "*",
+            getattr(AclOperation, right),
+            permission,
+        )
