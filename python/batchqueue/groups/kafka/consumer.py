@@ -68,7 +68,7 @@ class Waiting:
     Attributes:
         token: The token under which they are read.
         count: The number of records.
-        size: The size of their values in bytes.
+        size: The size of their values in bytes, or what `memory_of` says.
         position: The offset of the last one that was received.
         end: The offset after everything that the consumer can see, once it has received all of
             that; else None.
@@ -76,7 +76,13 @@ class Waiting:
         failure: Why no more can be read, or None.
     """
 
-    def __init__(self, token: int, position: int) -> None:
+    def __init__(
+        self,
+        token: int,
+        position: int,
+        memory_of: "Callable[[Sequence[Message]], int] | None" = None,
+    ) -> None:
+        self._size_of = memory_of or size_of
         self.token = token
         self.count = self.size = 0
         self.position = position
@@ -92,7 +98,7 @@ class Waiting:
         if run:
             self.position = run[-1].offset()
             self.count += len(run)
-            self.size += size_of(run)
+            self.size += self._size_of(run)
             self.end = None
             self._runs.append(run)
 
@@ -105,7 +111,7 @@ class Waiting:
                 run, rest = run[: limit - len(taken)], run[limit - len(taken) :]
                 self._runs.appendleft(rest)
             self.count -= len(run)
-            self.size -= size_of(run)
+            self.size -= self._size_of(run)
             if run[0].offset() <= after:
                 run = [each for each in run if each.offset() > after]
             taken += run
@@ -115,7 +121,7 @@ class Waiting:
         """Put records back that were taken last."""
         if run:
             self.count += len(run)
-            self.size += size_of(run)
+            self.size += self._size_of(run)
             self._runs.appendleft(run)
 
     def is_below(self, records: int, size: int) -> bool:

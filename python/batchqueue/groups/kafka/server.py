@@ -234,13 +234,15 @@ class KafkaServer:
 
     def reader_settings(self) -> dict[str, Any]:
         """Return the settings of a consumer that reads partitions without a group."""
-        own = {
-            "group.id": "none",  # librdkafka requires one
-            "group.protocol": "classic",
+        return {
+            **_OF_READING,
+            "client.id": "batchqueue",
             "queued.max.messages.kbytes": _READ_AHEAD >> 10,
             "fetch.wait.max.ms": 100,  # a partition that is added waits as long
+            **self.settings(),
+            "group.id": "none",  # librdkafka requires one
+            "group.protocol": "classic",
         }
-        return {**_OF_READING, "client.id": "batchqueue", **self.settings(), **own}
 
     def producer_settings(self) -> dict[str, Any]:
         """Return the settings of a producer."""
@@ -340,7 +342,7 @@ def client_of(kind: Callable[[dict[str, Any]], T], settings: Mapping[str, Any]) 
         _clients.add(client)
         return client
     except KafkaException as error:
-        raise ConfigError(f"KafkaStreams: {error.args[0].str()}; correct `config`") from None
+        raise ConfigError(f"{error.args[0].str()}; correct `config`") from None
 
 
 class MinuteLog:

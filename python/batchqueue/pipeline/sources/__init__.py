@@ -3,6 +3,7 @@
 from batchqueue.pipeline.sources.files import FileSource
 from batchqueue.pipeline.sources.iceberg import IcebergSource
 from batchqueue.pipeline.sources.iterable import IterableSource
+from batchqueue.pipeline.sources.kafka import KafkaSource
 from batchqueue.pipeline.sources.lance import LanceSource
 from batchqueue.pipeline.sources.push import PushSource
 from batchqueue.pipeline.sources.spark_frame import SparkFrameSource
@@ -11,6 +12,7 @@ __all__ = [
     "FileSource",
     "IcebergSource",
     "IterableSource",
+    "KafkaSource",
     "LanceSource",
     "PushSource",
     "SparkFrameSource",

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from batchqueue.pipeline.contract import Limit, Source
+from core_support.kafka_broker import new_kafka_broker
 
 if TYPE_CHECKING:
     from pipeline_support.iceberg_shop import Shop
     from pipeline_support.lance_orders import Orders
+
+__all__ = ["new_kafka_broker"]
 
 EVERYTHING = Limit(1 << 31, 1 << 40)
 

@@ -1,10 +1,6 @@
 """A pipeline that reads a table and is killed again and again copies each row once."""
 
-import os
 import pickle
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +8,10 @@ import pytest
 from pyarrow import dataset
 
 from batchqueue.pipeline import IcebergSource, LanceSource
+from pipeline_support.processes import killed_again_and_again
 from pipeline_support.tables import numbers
 
 ROWS = 20_000
-SUPPORT = Path(__file__).parents[2] / "support"
-DEADLINE_S = 120
 
 
 def iceberg(folder: Path) -> Any:
@@ -50,26 +45,9 @@ def copied(folder: Path) -> list[int]:
     return table["id"].to_pylist() if table.num_rows else []
 
 
-def start(folder: Path) -> subprocess.Popen[bytes]:
-    path = os.pathsep.join([str(SUPPORT), *filter(None, sys.path)])
-    command = [sys.executable, "-m", "pipeline_support.table_copy", str(folder)]
-    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path})
-
-
 @pytest.mark.matrix(2)
 @pytest.mark.parametrize("table", [iceberg, lance])
 def test_each_row_is_copied_once_although_the_pipeline_is_killed(table: Any, tmp_path: Path):
     (tmp_path / "source.pickle").write_bytes(pickle.dumps(table(tmp_path)))
-    for _ in range(3):
-        before = len(copied(tmp_path))
-        process = start(tmp_path)
-        deadline = time.monotonic() + DEADLINE_S
-        while len(copied(tmp_path)) <= before:
-            assert process.poll() is None, "it ended before it was killed"
-            assert time.monotonic() < deadline, "nothing is copied"
-            time.sleep(0.01)
-        process.kill()
-        process.wait()
-        assert len(copied(tmp_path)) < ROWS, "it was killed in between"
-    assert start(tmp_path).wait(DEADLINE_S) == 0
+    killed_again_and_again(tmp_path, lambda: len(copied(tmp_path)), ROWS)
     assert sorted(copied(tmp_path)) == list(range(ROWS))

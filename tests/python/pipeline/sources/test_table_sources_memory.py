@@ -1,10 +1,5 @@
 """A paused reader of a table holds one split, however large the table is."""
 
-import json
-import os
-import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +9,7 @@ import pytest
 
 from batchqueue.pipeline.sources.iceberg import IcebergSource
 from batchqueue.pipeline.sources.lance import LanceSource
+from pipeline_support.processes import paused
 
 FILES = 4
 ROWS_PER_FILE = 6_000_000
@@ -51,23 +47,6 @@ def lance(folder: Path) -> Any:
     for number in range(FILES):
         lance.write_dataset(random_rows(number), uri, mode="append" if number else "create")
     return LanceSource(uri)
-
-
-def paused(source: Any, folder: Path) -> dict[str, int]:
-    """What a reader that pauses after its first batch says, from its own process."""
-    file = folder / "source.pickle"
-    file.write_bytes(pickle.dumps(source))
-    support = Path(__file__).parents[2] / "support"
-    path = os.pathsep.join([str(support), *filter(None, sys.path)])
-    ended = subprocess.run(
-        [sys.executable, "-m", "pipeline_support.paused_reader", str(file)],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout)
 
 
 @pytest.mark.matrix(2)

@@ -42,7 +42,7 @@ num.partitions=3
 offsets.topic.replication.factor=1
 """
 
-_PROPERTIES_OF_GROUPS = """\
+GROUPS = """\
 offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
@@ -51,7 +51,7 @@ auto.create.topics.enable=false
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
 group.consumer.min.session.timeout.ms=1000
-group.consumer.session.timeout.ms=6000
+group.consumer.session.timeout.ms={session_ms}
 group.consumer.min.heartbeat.interval.ms=100
 group.consumer.heartbeat.interval.ms=500
 broker.session.timeout.ms=1000
@@ -180,7 +180,7 @@ def new_kafka_broker() -> Iterator[KafkaBroker]:
     """A broker of a version whose new protocol for groups is complete, with short sessions."""
     _need(NEW_JARS)
     with tempfile.TemporaryDirectory(prefix="batchqueue-kafka-") as folder:
-        broker = KafkaBroker(Path(folder), NEW_JARS, _PROPERTIES_OF_GROUPS)
+        broker = KafkaBroker(Path(folder), NEW_JARS, GROUPS.format(session_ms=6_000))
         broker.start()
         broker.wait_for_groups()
         yield broker

@@ -1,6 +1,7 @@
-"""Copies a source into files until it ends, slowly enough to be killed in between.
+"""Copies a source until it ends, slowly enough to be killed in between.
 
 Usage: python -m pipeline_support.table_copy FOLDER, where FOLDER/source.pickle holds the source.
+The sink is in FOLDER/sink.pickle; without that, rows are copied into the files of FOLDER/copy.
 """
 
 import pickle
@@ -20,8 +21,10 @@ def slowly(chunk: pa.RecordBatch) -> pa.RecordBatch:
 
 def main(folder: str) -> None:
     source = pickle.loads(Path(folder, "source.pickle").read_bytes())
+    given = Path(folder, "sink.pickle")
+    sink = pickle.loads(given.read_bytes()) if given.exists() else FileSink(f"{folder}/copy")
     copy = Pipeline("copy", checkpoint=f"{folder}/state", cut_interval_s=0.1)
-    copy.source(source, name="table").map(slowly).to(FileSink(f"{folder}/copy"))
+    copy.source(source, name="table").map(slowly).to(sink)
     copy.run()
 
 

@@ -5,6 +5,8 @@ from pipeline_support.mutants.mutant import Mutant
 PLANNING = "pipeline/sources/splits.py"
 LANCE = "pipeline/sources/lance.py"
 HISTORY = "pipeline/sources/lance.py"
+KAFKA = "pipeline/sources/kafka.py"
+KAFKA_TESTS = "pipeline/sources/test_kafka_source.py"
 ICEBERG = "pipeline/sources/iceberg.py"
 LISTING = "pipeline/sources/file_listings.py"
 CONTRACT = "pipeline/contract.py"
@@ -122,5 +124,33 @@ SOURCE_MUTANTS = (
         "return max(fitting, 1)",
         "return max(fitting, 2)",
         ("pipeline/test_chunk.py -k row_larger_than_the_bound_is_alone",),
+    ),
+    Mutant(
+        "KafkaPartitionsTakeTurns",
+        KAFKA,
+        "number = (place.turn + step) % len(ends)",
+        "number = step % len(ends)",
+        (f"{KAFKA_TESTS} -k long_one_keeps_none_waiting",),
+    ),
+    Mutant(
+        "KafkaSplitEndsAtItsOffset",
+        "groups/kafka/reader.py",
+        "waiting.give_back(rest)",
+        "pass",
+        (f"{KAFKA_TESTS} -k aborted_records",),
+    ),
+    Mutant(
+        "KafkaTopicIsTheSame",
+        KAFKA,
+        "if found.id != place.topic:",
+        "if False:",
+        (f"{KAFKA_TESTS} -k created_again",),
+    ),
+    Mutant(
+        "KafkaRemovedRecordsAreAnError",
+        KAFKA,
+        "if not self._skips:",
+        "if False:",
+        (f"{KAFKA_TESTS} -k removed_between_plan_and_read",),
     ),
 )
