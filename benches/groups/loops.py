@@ -1,20 +1,22 @@
-"""Three ways through the records of a stream, each in its own process.
+"""Ways through the records of a stream, each in its own process.
 
 | way | does |
 |---|---|
 | worker | `Worker`: reads, decodes, calls a handler, commits each batch at the fence |
-| bare | reads raw replies of XREAD, and does nothing else: no records, no handler, no commit |
+| bare | reads raw replies of XREAD, or the messages of `consume`, and does nothing else |
 | group | XREADGROUP and XACK with redis-py as it comes, in batches |
 """
 
+import base64
 import json
+import pickle
 import sys
 import time
 from typing import Any
 
 import redis
 
-from batchqueue.groups import Batch, RedisStreams, Worker
+from batchqueue.groups import Batch, Worker
 
 COUNT = 10_000
 
@@ -22,7 +24,8 @@ COUNT = 10_000
 def main(way: str, settings: dict[str, Any]) -> None:
     """Measure from the first read to the end of the last record."""
     started, cpu = time.perf_counter(), time.process_time()
-    {"worker": worker, "bare": bare, "group": group}[way](settings)
+    ways = {"worker": worker, "bare": bare, "group": group, "bare-kafka": bare_kafka}
+    ways[way](settings)
     seconds = time.perf_counter() - started
     used = time.process_time() - cpu
     records = settings["records"]
@@ -32,7 +35,7 @@ def main(way: str, settings: dict[str, Any]) -> None:
 def worker(settings: dict[str, Any]) -> None:
     """Go through the records with a worker."""
     done = 0
-    through = Worker(settings["group"], RedisStreams(settings["url"], settings["stream"]))
+    through = Worker(settings["group"], pickle.loads(base64.b64decode(settings["source"])))
 
     @through.handler
     def handler(batch: Batch) -> None:
@@ -56,6 +59,22 @@ def bare(settings: dict[str, Any]) -> None:
         ):
             last[key.decode()] = entries[-1][0]
             done += len(entries)
+
+
+def bare_kafka(settings: dict[str, Any]) -> None:
+    """Read what a worker needs of each message, and nothing else."""
+    from confluent_kafka import Consumer
+
+    own = {"group.id": settings["group"], "auto.offset.reset": "earliest"}
+    consumer = Consumer({"bootstrap.servers": settings["url"], "fetch.queue.backoff.ms": 10, **own})
+    consumer.subscribe([settings["stream"]])
+    done = 0
+    while done < settings["records"]:
+        for message in consumer.consume(500, 1):
+            if message.error() is None:
+                message.value(), message.partition(), message.offset()
+                done += 1
+    consumer.close()
 
 
 def group(settings: dict[str, Any]) -> None:

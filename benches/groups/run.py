@@ -1,16 +1,18 @@
-"""What partition groups on Redis cost, and how quick they change hands.
+"""What partition groups on Redis and on Kafka cost, and how quick they change hands.
 
     make bench-groups
     python benches/groups/run.py --page docs/figures/groups.md
 
-It starts its own server on loopback. Each row is measured in this run; ratios are between
+It starts its own servers on loopback. Each row is measured in this run; ratios are between
 processes that ran by turns.
 """
 
 import argparse
+import base64
 import itertools
 import json
 import os
+import pickle
 import shutil
 import signal
 import socket
@@ -20,19 +22,23 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import redis
 
-from batchqueue.groups import GroupMonitor, RedisStreams
+from batchqueue.groups import GroupMonitor, KafkaStreams, RedisStreams
+from core_support.kafka_broker import GROUPS, NEW_JARS, KafkaBroker
 
 HERE = Path(__file__).parent
 LEASE_MS = 1_500
+SESSION_MS = 2_000
 PACE_S = 0.01
 """Each partition gets a record this often while owners change."""
+
+PROTOCOLS: tuple[Literal["consumer", "classic"], ...] = ("consumer", "classic")
 
 _numbers = itertools.count()
 
@@ -69,20 +75,59 @@ class Server:
         self._process.kill()
         self._process.wait()
 
+    def source(self, stream: str, partitions: int) -> RedisStreams:
+        """Return a stream."""
+        return RedisStreams(self.url, stream, partitions=partitions)
+
+    def lease_ms(self, wanted: int) -> int:
+        """Return the lease of workers."""
+        return wanted
+
+
+class Broker:
+    """A Kafka broker on loopback, whose groups have a protocol and short sessions."""
+
+    def __init__(self, folder: Path, protocol: Literal["consumer", "classic"]) -> None:
+        self._broker = KafkaBroker(folder, NEW_JARS, GROUPS.format(session_ms=SESSION_MS))
+        self._protocol = protocol
+        self._broker.start()
+        self._broker.wait_for_groups()
+        self.url = self._broker.address
+
+    def kill(self) -> None:
+        """Kill it."""
+        self._broker.stop()
+
+    def source(self, stream: str, partitions: int) -> KafkaStreams:
+        """Return a topic."""
+        config = {"session.timeout.ms": SESSION_MS} if self._protocol == "classic" else {}
+        return KafkaStreams(
+            stream,
+            bootstrap=self.url,
+            partitions=partitions,
+            protocol=self._protocol,
+            config=config,
+        )
+
+    def lease_ms(self, wanted: int) -> int:
+        """Return the lease of workers, which is the default: the broker has the session."""
+        del wanted
+        return 5_000
+
 
 class Workers:
     """Processes that work for one group on one stream, beside a producer that never stops."""
 
-    def __init__(self, server: Server, partitions: int, *, lease_ms: int = LEASE_MS) -> None:
-        self.stream = f"bench-{next(_numbers)}"
-        self.source = RedisStreams(server.url, self.stream, partitions=partitions)
+    def __init__(
+        self, server: Server | Broker, partitions: int, *, lease_ms: int = LEASE_MS
+    ) -> None:
+        self.source = server.source(f"bench-{next(_numbers)}", partitions)
         self.partitions = partitions
         self.monitor = GroupMonitor("g", self.source)
         self._settings = {
-            "url": server.url,
-            "stream": self.stream,
+            "source": pickled(self.source),
             "group": "g",
-            "lease_ms": lease_ms,
+            "lease_ms": server.lease_ms(lease_ms),
         }
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self.calls: dict[str, dict[int, list[float]]] = {}
@@ -154,7 +199,7 @@ class Workers:
 
 
 @contextmanager
-def workers(server: Server, partitions: int, **settings: Any) -> Iterator[Workers]:
+def workers(server: Server | Broker, partitions: int, **settings: Any) -> Iterator[Workers]:
     """Give workers, and end them."""
     made = Workers(server, partitions, **settings)
     try:
@@ -163,7 +208,7 @@ def workers(server: Server, partitions: int, **settings: Any) -> Iterator[Worker
         made.close()
 
 
-def handover(server: Server, number: signal.Signals, times: int) -> list[float]:
+def handover(server: Server | Broker, number: signal.Signals, times: int) -> list[float]:
     """Return the seconds from a signal to the moment when all its partitions are served again.
 
     A partition is served again when a commit under a newer token has moved its position.
@@ -190,7 +235,7 @@ def handover(server: Server, number: signal.Signals, times: int) -> list[float]:
     return seconds
 
 
-def gaps(server: Server) -> tuple[float, float]:
+def gaps(server: Server | Broker) -> tuple[float, float]:
     """Return the longest pause of any partition without and with joins and leaves, in seconds.
 
     With joins and leaves, of the partitions whose owner stays.
@@ -256,20 +301,23 @@ def _calls_of(group: Workers, partition: int) -> list[float]:
     return [at for calls in group.calls.values() for at in calls.get(partition, ())]
 
 
-def rates(server: Server, records: int, rounds: int) -> dict[str, list[dict[str, float]]]:
-    """Return the rates of the three ways of `loops.py`, by turns."""
+def rates(
+    server: Server | Broker, ways: Sequence[str], records: int, rounds: int
+) -> dict[str, list[dict[str, float]]]:
+    """Return the rates of ways of `loops.py`, by turns."""
     stream = f"bench-{next(_numbers)}"
-    source = RedisStreams(server.url, stream, partitions=4)
+    source = server.source(stream, 4)
     with source.producer() as producer:
         for _ in range(records // 10_000):
             producer.send_many([b"x" * 100] * 10_000)
     keys = [f"bq:{{{stream}/{partition}}}:s" for partition in range(4)]
-    found: dict[str, list[dict[str, float]]] = {"worker": [], "bare": [], "group": []}
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
     for turn in range(rounds):
         for way, results in found.items():
             settings = {
                 "url": server.url,
                 "stream": stream,
+                "source": pickled(source),
                 "group": f"{way}-{turn}",
                 "records": records // 10_000 * 10_000,
                 "keys": keys,
@@ -296,20 +344,46 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         server = Server(Path(folder))
         try:
-            _measure(server, row, options)
+            _measure_redis(server, row, options)
         finally:
             server.kill()
+    for protocol in PROTOCOLS:
+        with tempfile.TemporaryDirectory() as folder:
+            broker = Broker(Path(folder), protocol)
+            try:
+                _measure_kafka(broker, f"Kafka, {protocol} protocol", row, options)
+            finally:
+                broker.kill()
     if options.page is not None:
         options.page.write_text(_page(rows))
 
 
-def _measure(
-    server: Server,
-    row: Callable[[str, str, Callable[[], str]], None],
-    options: argparse.Namespace,
-) -> None:
+Row = Callable[[str, str, Callable[[], str]], None]
+
+
+def _measure_kafka(broker: Broker, where: str, row: Row, options: argparse.Namespace) -> None:
     def by_turns() -> str:
-        found = rates(server, options.records, options.rounds)
+        found = rates(broker, ["worker", "bare-kafka"], options.records, options.rounds)
+        worker, bare = (statistics.median(r["per_s"] for r in each) for each in found.values())
+        return f"{worker / 1e3:.0f} k/s; {worker / bare:.2f} of the bare loop"
+
+    row(f"{where}: records through worker, handler and commit", "≥ 0.8", by_turns)
+    row(
+        f"{where}: takeover after SIGKILL, session {SESSION_MS / 1e3} s",
+        f"≤ {SESSION_MS / 1e3 + 1} s",
+        lambda: _seconds(handover(broker, signal.SIGKILL, 5)),
+    )
+    row(f"{where}: leave", "≤ 1 s", lambda: _seconds(handover(broker, signal.SIGTERM, 5)))
+    row(
+        f"{where}: longest pause of partitions that stay",
+        "≤ 150 ms more",
+        lambda: _longest_gaps(broker),
+    )
+
+
+def _measure_redis(server: Server, row: Row, options: argparse.Namespace) -> None:
+    def by_turns() -> str:
+        found = rates(server, ["worker", "bare", "group"], options.records, options.rounds)
         per_s = {way: statistics.median(r["per_s"] for r in each) for way, each in found.items()}
         cpu = {way: statistics.median(r["cpu_us"] for r in each) for way, each in found.items()}
         return (
@@ -318,10 +392,6 @@ def _measure(
             f"{cpu['worker']:.2f}, {cpu['bare']:.2f}, {cpu['group']:.2f} µs a record"
         )
 
-    def longest_gaps() -> str:
-        calm, busy = gaps(server)
-        return f"{calm * 1e3:.0f} ms without, {busy * 1e3:.0f} ms with"
-
     row("records through worker, handler and commit", "≥ 0.9, ≥ 2", by_turns)
     row(
         f"takeover after SIGKILL, lease {LEASE_MS / 1e3} s",
@@ -329,22 +399,33 @@ def _measure(
         lambda: _seconds(handover(server, signal.SIGKILL, 5)),
     )
     row("leave", "≤ 0.5 s", lambda: _seconds(handover(server, signal.SIGTERM, 5)))
-    row("longest pause of partitions that stay", "≤ 50 ms more", longest_gaps)
+    row("longest pause of partitions that stay", "≤ 50 ms more", lambda: _longest_gaps(server))
     row("moves of 64 partitions, 3 → 4 workers", "16", lambda: str(moves(server, 3, 4)))
     row("moves of 64 partitions, 8 → 7 workers", "8", lambda: str(moves(server, 8, 7)))
     row("served again after a restart of the server", "≤ 1 s", lambda: _seconds(back(server, 3)))
+
+
+def _longest_gaps(server: Server | Broker) -> str:
+    calm, busy = gaps(server)
+    return f"{calm * 1e3:.0f} ms without, {busy * 1e3:.0f} ms with"
 
 
 def _seconds(values: list[float]) -> str:
     return f"median {statistics.median(values):.2f} s, longest {max(values):.2f} s"
 
 
+def pickled(source: RedisStreams | KafkaStreams) -> str:
+    """Return a stream as text."""
+    return base64.b64encode(pickle.dumps(source)).decode()
+
+
 def _page(rows: list[tuple[str, str, str]]) -> str:
     cores = os.cpu_count()
     lines = [
-        "# Partition groups on Redis, measured",
+        "# Partition groups, measured",
         "",
-        f"Made by `make bench-groups` on {cores} cores, with a server on loopback and AOF on.",
+        f"Made by `make bench-groups` on {cores} cores, with servers on loopback: a Redis with AOF "
+        "on, and a Kafka broker. Rows without a name are on Redis.",
         "",
         "| what | wanted | measured |",
         "|---|---|---|",

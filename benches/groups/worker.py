@@ -1,19 +1,21 @@
 """A worker process: it notes when it handled records of which partition."""
 
+import base64
 import json
+import pickle
 import sys
 import time
 from collections import defaultdict
 from typing import Any
 
-from batchqueue.groups import Batch, RedisStreams, Worker
+from batchqueue.groups import Batch, Worker
 
 
 def main(settings: dict[str, Any]) -> None:
     """Run until SIGTERM, then print the summary and the calls."""
     worker = Worker(
         settings["group"],
-        RedisStreams(settings["url"], settings["stream"]),
+        pickle.loads(base64.b64decode(settings["source"])),
         name=settings["name"],
         lease_ms=settings["lease_ms"],
     )
