@@ -33,6 +33,7 @@ from batchqueue.pipeline.contract import (
 )
 from batchqueue.pipeline.file_sink import FileSink
 from batchqueue.pipeline.graph import Flow, StageConfig
+from batchqueue.pipeline.kafka_sink import KafkaSink
 from batchqueue.pipeline.pipeline import Pipeline
 from batchqueue.pipeline.prometheus import PipelineMetric
 from batchqueue.pipeline.runner import (
@@ -51,6 +52,7 @@ from batchqueue.pipeline.sources import (
     FileSource,
     IcebergSource,
     IterableSource,
+    KafkaSource,
     LanceSource,
     PushSource,
     SparkFrameSource,
@@ -71,6 +73,8 @@ __all__ = [
     "GraphError",
     "IcebergSource",
     "IterableSource",
+    "KafkaSink",
+    "KafkaSource",
     "Lag",
     "LanceSource",
     "Limit",
