@@ -12,11 +12,11 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from urllib.parse import urlsplit
 
 from batchqueue.base.checks import require
 from batchqueue.base.words import a_type
 from batchqueue.cli.command import whole_number
+from batchqueue.cli.groups_kafka import FORM, topic_of
 from batchqueue.exceptions import BatchQueueError, ConfigError
 from batchqueue.groups.backend import Administration, MemberInfo, StreamSource
 from batchqueue.groups.record import check_name
@@ -62,15 +62,23 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     target = parser.add_argument_group(
         "the group",
         "Either --worker, or --source with --stream and --group. A URL with a password can be read "
-        "by other users of the host, in the list of processes: use --worker then.",
+        "by other users of the host, in the list of processes: use --worker then, or on Kafka "
+        "--command-config.",
     )
     target.add_argument(
         "--worker",
         metavar="MODULE:ATTR",
         help="a Worker of your program, or a function that returns one: its stream and group",
     )
-    target.add_argument("--source", metavar="URL", help="the server: redis://HOST:PORT/DB")
-    target.add_argument("--stream", metavar="NAME", help="the name of the stream")
+    target.add_argument(
+        "--source", metavar="URL", help=f"the server: redis://HOST:PORT/DB, or {FORM}"
+    )
+    target.add_argument(
+        "--command-config",
+        metavar="FILE",
+        help="with kafka://, settings of librdkafka, such as sasl.password: lines name=value",
+    )
+    target.add_argument("--stream", metavar="NAME", help="the name of the stream or topic")
     target.add_argument("--group", metavar="NAME", help="the name of the group")
 
 
@@ -91,6 +99,8 @@ def target_of(arguments: argparse.Namespace) -> Target:
     named = {name: getattr(arguments, name) for name in ("source", "stream", "group")}
     given = [f"--{name}" for name, value in named.items() if value is not None]
     if arguments.worker is not None:
+        if arguments.command_config is not None:
+            given.append("--command-config")
         if given:
             raise ConfigError(
                 f"--worker and {', '.join(given)} given; give either --worker, or the others"
@@ -105,7 +115,8 @@ def target_of(arguments: argparse.Namespace) -> Target:
         )
     check_name("the stream", arguments.stream)
     group = check_name("the group", arguments.group)
-    return Target(group, source_of(arguments.source, arguments.stream))
+    source = source_of(arguments.source, arguments.stream, arguments.command_config)
+    return Target(group, source)
 
 
 def partitions_of(arguments: argparse.Namespace, administration: Administration) -> Sequence[int]:
@@ -133,21 +144,34 @@ def members_of(administration: Administration) -> dict[str, MemberInfo]:
 _REDIS_SCHEMES = ("redis", "rediss", "unix")
 
 
-def source_of(url: str, stream: str) -> "StreamSource":
+def source_of(url: str, stream: str, command_config: str | None = None) -> "StreamSource":
     """Return a stream of a server.
 
     Args:
-        url: The server: `redis://HOST:PORT/DB`, or `rediss://` or `unix://`.
+        url: The server: `redis://HOST:PORT/DB`, `rediss://` or `unix://`, or
+            `kafka://HOST:PORT,HOST:PORT`.
         stream: The name of the stream.
+        command_config: The path of a file with settings for Kafka. Default: None, no file.
 
     Raises:
-        ConfigError: The URL is invalid. The message omits it, because it may contain a password.
+        ConfigError: The URL or the file is invalid. The message omits the URL, because it may
+            contain a password.
         MissingPackageError: The package of the backend is missing.
     """
-    scheme = urlsplit(url).scheme
+    scheme = url.partition(":")[0].lower()
+    if scheme == "kafka" and "://" in url:
+        return topic_of(url, stream, command_config)
     if scheme not in _REDIS_SCHEMES:
-        given = f"begins with {scheme}://" if "://" in url else "is not a URL"
-        raise ConfigError(f"--source {given}; give redis://HOST:PORT/DB, rediss:// or unix://")
+        is_url = "://" in url and scheme.isalnum()
+        given = f"begins with {scheme}://" if is_url else "is not a URL"
+        raise ConfigError(
+            f"--source {given}; give redis://HOST:PORT/DB, rediss:// or unix://, or {FORM}"
+        )
+    if command_config is not None:
+        raise ConfigError(
+            "--command-config is for kafka:// only; leave it out, because the URL of a Redis "
+            "server has its settings"
+        )
     require("redis", "--source redis://", "redis")
     from batchqueue.groups.redis import RedisStreams
 

@@ -26,7 +26,7 @@ from batchqueue.groups.messages import Entry, Event, Incarnation, Member
 from batchqueue.groups.producer import Key, Producer
 from batchqueue.groups.record import check_name, partition_count
 
-_ELSEWHERE = {
+OURS = {
     **ELSEWHERE,
     "group.id": "use the group of the worker",
     "group.protocol": "use protocol",
@@ -99,7 +99,7 @@ class KafkaStreams:
         Raises:
             ConfigError: An argument is invalid.
         """
-        check_server("KafkaStreams", topic, bootstrap, config, _ELSEWHERE)
+        check_server("KafkaStreams", topic, bootstrap, config, OURS)
         check_choice("protocol", protocol, ("auto", "consumer", "classic"))
         if protocol == "consumer" and config and (wrong := sorted(set(OF_CLASSIC) & set(config))):
             raise ConfigError(

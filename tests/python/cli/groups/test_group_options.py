@@ -24,7 +24,7 @@ OPTIONS = {
     "trim": set(),
     "resize": {"--partitions", "--wait", "--timeout"},
 }
-TARGET = {"--worker", "--source", "--stream", "--group"}
+TARGET = {"--worker", "--source", "--command-config", "--stream", "--group"}
 
 
 def refused(capsys, *arguments):
@@ -80,8 +80,10 @@ def test_missing_command_is_rejected(capsys):
         ((), "--source, --stream, --group missing; give --worker MODULE:ATTR, or --source URL"),
         (("--source", "redis://h", "--stream", "s"), "--group missing"),
         (("--worker", "shop:worker", "--group", "g"), "--worker and --group given; give either"),
-        (("--source", "kafka://u:secret@h", "--stream", "s", "--group", "g"), "begins with kafka:"),
+        (("--source", "http://secret", "--stream", "s", "--group", "g"), "begins with http://;"),
         (("--source", "secret", "--stream", "s", "--group", "g"), "--source is not a URL"),
+        (("--source", "kafka:secret", "--stream", "s", "--group", "g"), "--source is not a URL"),
+        (("--worker", "shop:worker", "--command-config", "f"), "--worker and --command-config"),
         (("--source", "redis://h", "--stream", "a b", "--group", "g"), "the stream's name"),
         (("--source", "redis://h", "--stream", "s", "--group", "{g}"), "the group's name"),
     ],
@@ -91,6 +93,108 @@ def test_incomplete_or_invalid_group_is_rejected(capsys, arguments, message):
     assert err.startswith("batchqueue groups lag: ")
     assert message in err
     assert "secret" not in err
+
+
+@pytest.mark.parametrize(
+    ("brokers", "message"),
+    [
+        ("u:secret@h:9092", "has a user; leave it out, and set sasl.username and sasl.password in"),
+        ("h:9092/secret", "has a path; give kafka://HOST:PORT,HOST:PORT, and the topic as"),
+        ("h:9092?secret=1", "has a query; give kafka://HOST:PORT,HOST:PORT, and settings in the"),
+        ("h:9092#secret", "has a fragment; give kafka://HOST:PORT,HOST:PORT"),
+        ("", "broker 1 of --source is not HOST:PORT; give kafka://HOST:PORT,HOST:PORT"),
+        ("h:9092,u:secret", "broker 2 of --source is not HOST:PORT"),
+        ("h:0", "broker 1 of --source is not HOST:PORT"),
+        ("h:65536", "broker 1 of --source is not HOST:PORT"),
+        ("[::1]:9092,[::2", "broker 2 of --source is not HOST:PORT"),
+        ("h:9092, i:9092", "broker 2 of --source is not HOST:PORT"),
+    ],
+)
+def test_url_of_brokers_has_hosts_and_ports_only(capsys, brokers, message):
+    where = ("--source", f"kafka://{brokers}", "--stream", "s", "--group", "g")
+    err = refused(capsys, "lag", *where)
+    assert message in err
+    assert "secret" not in err
+
+
+@pytest.mark.parametrize("brokers", ["h", "h:9092", "a-1.b_c:1,10.0.0.1:65535", "[::1]:9092,h"])
+def test_url_of_brokers_names_the_topic(brokers):
+    found = source.source_of(f"KAFKA://{brokers}", "orders")
+    assert repr(found) == f"KafkaStreams('orders', bootstrap={brokers!r})"
+
+
+@pytest.fixture
+def command_config(tmp_path, capsys):
+    """Lets a command read a file of settings; returns the message with which it is refused."""
+
+    def read(content):
+        path = tmp_path / "client.properties"
+        path.write_bytes(content)
+        where = ("--source", "kafka://h", "--stream", "s", "--group", "g")
+        err = refused(capsys, "lag", *where, "--command-config", str(path))
+        return err.replace(str(path), "FILE").removeprefix("batchqueue groups lag: ")
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"# comment\n\nsecret\n", "FILE, line 3: give name=value, or # for a comment"),
+        (b"=secret", "FILE, line 1: give name=value"),
+        (b"sasl.password secret", "FILE, line 1: give name=value"),
+        (b"sasl.passwort=secret", "FILE, line 1: sasl.passwort: No such configuration property"),
+        (b"\r\nlinger.ms=5\r\nfoo=secret\r\n", "FILE, line 3: foo: No such configuration property"),
+        (b"linger.ms=soon", "FILE, line 1: linger.ms: Invalid value"),
+        (b"client.rack=a\nstats_cb=f", "FILE, line 2: stats_cb: expected stats_cb property as a"),
+        (
+            b"sasl.jaas.config=Module required password='secret';",
+            "FILE, line 1: sasl.jaas.config: Java JAAS configuration is not supported",
+        ),
+        (
+            b"security.protocol=sasl_ssl\nsasl.mechanism=PLAIN\nsasl.password=secret\n",
+            "FILE: sasl.username and sasl.password must be set; give settings of librdkafka",
+        ),
+        (
+            b"bootstrap.servers=h\n",
+            "FILE, line 1: bootstrap.servers is not for this file: the command sets it itself;",
+        ),
+        (b"\xff\xfesecret", "--command-config is FILE, which is not UTF-8; give a file of lines"),
+    ],
+)
+def test_invalid_setting_is_rejected_with_its_line_and_without_its_value(
+    command_config, content, message
+):
+    err = command_config(content)
+    assert err.startswith(message)
+    assert "secret" not in err
+
+
+def test_file_of_settings_that_cannot_be_read_is_rejected(tmp_path, capsys):
+    where = ("--source", "kafka://h", "--stream", "s", "--group", "g", "--command-config")
+    missing = tmp_path / "client.properties"
+    err = refused(capsys, "lag", *where, str(missing))
+    assert f"--command-config is {missing}: No such file or directory; give a file" in err
+    assert "Is a directory" in refused(capsys, "lag", *where, str(tmp_path))
+
+
+def test_settings_of_a_file_are_those_of_the_topic(tmp_path):
+    path = tmp_path / "client.properties"
+    path.write_text("\ufeff# login\n sasl.password = a=b#c\\ \u2028d\nlinger.ms=5\nlinger.ms=9")
+    made = source.source_of("kafka://h", "orders", str(path))
+    assert made._server.config == {"sasl.password": "a=b#c\\ \u2028d", "linger.ms": "9"}
+
+
+def test_file_of_settings_is_for_kafka_only(capsys):
+    where = ("--source", "redis://h", "--stream", "s", "--group", "g", "--command-config", "f")
+    err = refused(capsys, "lag", *where)
+    assert "--command-config is for kafka:// only; leave it out" in err
+
+
+def test_missing_kafka_package_is_named_with_its_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'batchqueue-rs\[kafka\]'"):
+        source.source_of("kafka://h", "orders")
 
 
 def test_missing_redis_package_is_named_with_its_remedy(capsys, monkeypatch):

@@ -44,6 +44,19 @@ def groups(capsys, worker):
     return run
 
 
+@pytest.fixture
+def by_url(capsys, worker, new_kafka_broker):
+    """Runs a command for the same group, named by the brokers, the topic and itself."""
+
+    def run(command, *arguments):
+        url, name = f"kafka://{new_kafka_broker.address}", worker.source.stream
+        where = ("--source", url, "--stream", name, "--group", name)
+        code = main(["groups", command, *where, *map(str, arguments)])
+        return code, *capsys.readouterr()
+
+    return run
+
+
 def again(worker, got):
     """Returns the values that the group gets now."""
     got.records.clear()
@@ -104,6 +117,26 @@ def test_metrics_have_no_values_that_brokers_do_not_know(worker):
         names = {each.value.name for each, _, _ in samples_of(monitor.metrics())}
     known = {"up", "members", "skew_ratio", "partition_owned", "partition_hot", "partition_lag"}
     assert names == {f"batchqueue_group_{each}" for each in known}
+
+
+def test_commands_find_a_group_by_its_brokers(by_url, worker, got):
+    code, out, err = by_url("lag")
+    assert (code, out.split()[-2:], "has no position yet" in err) == (0, ["total", "10"], True)
+    with running(worker):
+        owns(worker, 2)
+        eventually(lambda: by_url("lag", "--max", "0")[0] == 0, "all is done")
+        _, out, _ = by_url("top", "--once")
+        assert out.splitlines()[3].split()[0::2] == ["here", "0-1"]
+    code, out, _ = by_url("reset", "--to", "earliest", "--yes")
+    assert (code, "10 records will be handled again" in out) == (0, True)
+    assert again(worker, got) == list(range(10))
+    code, out, _ = by_url("resize", "--partitions", "3")
+    assert (code, "has 3 partitions, 2 before" in out) == (0, True)
+
+
+def test_topic_that_does_not_exist_is_rejected(by_url, worker):
+    code, _, err = by_url("lag", "--stream", "none")
+    assert (code, 'stream "none" does not exist' in err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from contextlib import suppress
 import pytest
 
 from batchqueue import RetryPolicy
+from batchqueue.cli import main
 from batchqueue.groups import (
     GroupMonitor,
     KafkaRefusedError,
@@ -149,6 +150,28 @@ def test_monitor_only_describes(rights):
         assert (metrics.lag, metrics.members) == (3, {})
         with pytest.raises(KafkaRefusedError, match="DELETE on the group"):
             monitor.delete()
+
+
+def test_commands_log_in_with_the_settings_of_a_file(rights, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("batchqueue.groups.kafka.streams.CALL_S", 2.0)
+    monkeypatch.setattr("batchqueue.groups.kafka.server.CALL_S", 2.0)
+    send(rights.open, 3, partition=0)
+    rights.give((TOPIC, "DESCRIBE"), (GROUP, "DESCRIBE"))
+    config = rights.streams()._server.config
+    path = tmp_path / "client.properties"
+    where = ("--source", f"kafka://{rights.streams()._server.bootstrap}", "--stream", rights.name)
+
+    def lag(password):
+        settings = {**config, "sasl.password": password}
+        path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        command = ["groups", "lag", *where, "--group", rights.name, "--command-config", str(path)]
+        return main(command), *capsys.readouterr()
+
+    code, out, _ = lag(PASSWORD)
+    assert (code, out.split()[-1]) == (0, "3")
+    code, out, err = lag("looking-glass")
+    assert (code, "Authentication failed" in err) == (1, True)
+    assert "looking-glass" not in out + err
 
 
 def test_topic_that_must_not_be_created_is_named(rights):
