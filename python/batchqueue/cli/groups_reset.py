@@ -21,13 +21,12 @@ from batchqueue.groups.backend import (
     Fetch,
     Fetched,
     PartitionInfo,
+    Redriven,
     StreamSource,
     Unreadable,
     lacking,
 )
-from batchqueue.groups.messages import Entry
 from batchqueue.groups.record import parse_id, undecoded
-from batchqueue.groups.worker.routes import PREFIX
 
 # `groups reset`: lets a group continue elsewhere.
 
@@ -268,14 +267,6 @@ def _count(connection: Connection, partition: int, after: int, end: int) -> int:
 # `groups redrive`: sends dead letters back.
 
 
-_BLOCK = 500
-"""Letters sent back per call to the server."""
-
-
-_REFUSALS = 5
-"""Consecutive calls that send nothing, because the letters have changed, before it ends."""
-
-
 def add_redrive_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.description = (
@@ -291,51 +282,18 @@ def add_redrive_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_redrive(arguments: argparse.Namespace) -> int:
     """Send them back."""
-    target = target_of(arguments)
-    sent = wanted = 0
+    target, redriven = target_of(arguments), Redriven()
     with target.administration() as administration:
         if "redrive" in administration.lacks:
             raise lacking(administration, "redrive")
-        partitions = partitions_of(arguments, administration)
-        infos = administration.infos(partitions)
+        partitions_of(arguments, administration)  # raises for one that does not exist
         try:
-            for partition, info in zip(partitions, infos, strict=True):
-                # No more than there are now, because letters that fail again would circulate
-                # forever.
-                left = info.dead
-                if arguments.limit is not None:
-                    left = min(left, arguments.limit - wanted)
-                wanted += left
-                refused = 0
-                while left > 0 and refused < _REFUSALS:
-                    returned = _send_back(administration, partition, min(left, _BLOCK))
-                    if returned is None:
-                        break
-                    refused = 0 if returned else refused + 1
-                    sent, left = sent + returned, left - returned
+            administration.redrive(arguments.partition, arguments.limit, redriven)
         finally:
-            print(f"{counted(sent, 'dead letter')} of {target} sent back")
-    if sent < wanted:
-        print(
-            f"{counted(wanted - sent, 'dead letter')} less than there were: another redrive or a "
-            "reset is under way; run it again",
-            file=sys.stderr,
-        )
-        return FAILED
-    return OK
-
-
-def _send_back(administration: Administration, partition: int, limit: int) -> int | None:
-    """Return how many were sent; None if there are no letters."""
-    letters = administration.dead_letters(partition, limit)
-    if not letters:
-        return None
-    return administration.send_back(partition, [_plain(letter) for letter in letters])
-
-
-def _plain(letter: Entry) -> Entry:
-    kept = tuple(pair for pair in letter.headers if not pair[0].startswith(PREFIX))
-    return letter._replace(headers=kept)
+            print(f"{counted(redriven.sent, 'dead letter')} of {target} sent back")
+    for note in redriven.notes:
+        print(note, file=sys.stderr)
+    return FAILED if redriven.left else OK
 
 
 REDRIVE = Command(

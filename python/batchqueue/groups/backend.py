@@ -7,9 +7,10 @@ raises `StreamUnavailableError`; whether the script ran is then unknown.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.control import Control
 from batchqueue.groups.messages import (
@@ -23,6 +24,7 @@ from batchqueue.groups.messages import (
     Member,
     Opened,
     Reply,
+    without_origin,
 )
 from batchqueue.groups.record import Entries, Start
 from batchqueue.groups.skew import partition_lag
@@ -313,6 +315,21 @@ class Writer(Protocol):
         ...
 
 
+@dataclass
+class Redriven:
+    """What a redrive has done so far.
+
+    Attributes:
+        sent: The number of letters that were sent back.
+        left: The number of letters that it could not send back.
+        notes: Sentences about what was left.
+    """
+
+    sent: int = 0
+    left: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
 class Administration(Protocol):
     """What monitors and commands do with a group. They do not contact its workers."""
 
@@ -365,12 +382,14 @@ class Administration(Protocol):
         """Forget the group. The caller has checked that the group has no members."""
         ...
 
-    def dead_letters(self, partition: int, limit: int) -> list[Entry]:
-        """Return the oldest dead letters of a partition."""
-        ...
+    def redrive(self, partition: int | None, limit: int | None, redriven: Redriven) -> None:
+        """Send dead letters back as new records, the oldest first, but none that comes meanwhile.
 
-    def send_back(self, partition: int, letters: Sequence[Entry]) -> int:
-        """Move the oldest dead letters back into the stream as new records; return how many."""
+        Args:
+            partition: The partition of the records; None for all.
+            limit: The most letters to send; None for all.
+            redriven: What is done, which is brought up to date even if an error is raised.
+        """
         ...
 
     def close(self) -> None:
@@ -413,3 +432,68 @@ class StreamSource(Protocol):
     def open_administration(self, group: str) -> Administration:
         """Connect a monitor, or a command."""
         ...
+
+
+# The redrive of backends that keep dead letters by partition, and remove them.
+
+
+_BLOCK = 500
+"""Letters sent back per call to the server."""
+
+_REFUSALS = 5
+"""Consecutive calls that send nothing, because the letters have changed, before it ends."""
+
+
+class LetterBoxes(Protocol):
+    """The dead letters of a group, by partition, where letters are removed as they are sent."""
+
+    def partitions(self) -> int:
+        """Return the number of partitions."""
+        ...
+
+    def infos(self, partitions: Sequence[int]) -> list[PartitionInfo]:
+        """Return how many letters there are, beside other facts."""
+        ...
+
+    def dead_letters(self, partition: int, limit: int) -> list[Entry]:
+        """Return the oldest dead letters of a partition."""
+        ...
+
+    def send_back(self, partition: int, letters: Sequence[Entry]) -> int:
+        """Move the oldest dead letters back into the stream as new records; return how many."""
+        ...
+
+
+def redrive(
+    boxes: LetterBoxes, partition: int | None, limit: int | None, redriven: Redriven
+) -> None:
+    """Send letters back; see `backend.Administration`."""
+    partitions = range(boxes.partitions()) if partition is None else [partition]
+    infos = boxes.infos(partitions)
+    wanted = 0
+    for each, info in zip(partitions, infos, strict=True):
+        # No more than there are now, because letters that fail again would circulate forever.
+        left = info.dead if limit is None else min(info.dead, limit - wanted)
+        wanted += left
+        refused = 0
+        while left > 0 and refused < _REFUSALS:
+            returned = _send_back(boxes, each, min(left, _BLOCK))
+            if returned is None:
+                break
+            refused = 0 if returned else refused + 1
+            redriven.sent, left = redriven.sent + returned, left - returned
+    redriven.left = wanted - redriven.sent
+    if redriven.left:
+        redriven.notes.append(
+            f"{counted(redriven.left, 'dead letter')} less than there were: another redrive or a "
+            "reset is under way; run it again"
+        )
+
+
+def _send_back(boxes: LetterBoxes, partition: int, limit: int) -> int | None:
+    """Return how many were sent; None if there are no letters."""
+    letters = boxes.dead_letters(partition, limit)
+    if not letters:
+        return None
+    plain = [each._replace(headers=without_origin(each.headers)) for each in letters]
+    return boxes.send_back(partition, plain)

@@ -23,8 +23,10 @@ from batchqueue.groups.backend import (
     NewRecord,
     Opening,
     PartitionInfo,
+    Redriven,
     SetAside,
     Unreadable,
+    redrive,
 )
 from batchqueue.groups.control import BEATS_PER_LEASE, Control, perform
 from batchqueue.groups.errors import StreamUnavailableError
@@ -956,6 +958,10 @@ class MemoryAdministration:
     def delete(self) -> None:
         """Forget the group."""
         self._streams.forget(self._group)
+
+    def redrive(self, partition: int | None, limit: int | None, redriven: Redriven) -> None:
+        """Send dead letters back as new records."""
+        redrive(self, partition, limit, redriven)
 
     def dead_letters(self, partition: int, limit: int) -> list[Entry]:
         """Return the oldest dead letters of a partition."""

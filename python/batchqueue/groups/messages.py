@@ -12,6 +12,8 @@ from typing import NamedTuple
 Command = Sequence[bytes | str | int]
 """A command that a commit runs."""
 
+Headers = tuple[tuple[str, bytes], ...]
+
 
 class Entry(NamedTuple):
     """A record as the stream holds it."""
@@ -19,7 +21,16 @@ class Entry(NamedTuple):
     offset: int
     value: bytes
     key: bytes | None = None
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: Headers = ()
+
+
+PREFIX = "dead-"
+"""The prefix of the headers that a dead letter adds."""
+
+
+def without_origin(headers: Headers) -> Headers:
+    """Return the headers of a dead letter that its record had."""
+    return tuple(pair for pair in headers if not pair[0].startswith(PREFIX))
 
 
 class Incarnation(NamedTuple):

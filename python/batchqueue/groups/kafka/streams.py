@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from batchqueue.base.checks import check_choice, check_finite, require
 from batchqueue.exceptions import ConfigError
-from batchqueue.groups.backend import GroupInfo, MemberInfo, PartitionInfo, lacking
+from batchqueue.groups.backend import GroupInfo, MemberInfo, PartitionInfo, Redriven, lacking
 from batchqueue.groups.kafka.connection import KafkaConnection
 from batchqueue.groups.kafka.ownership import token_in
 from batchqueue.groups.kafka.server import (
@@ -22,7 +22,7 @@ from batchqueue.groups.kafka.server import (
     refuse_max_len,
     session_times,
 )
-from batchqueue.groups.messages import Entry, Event, Incarnation, Member
+from batchqueue.groups.messages import Event, Incarnation, Member
 from batchqueue.groups.producer import Key, Producer
 from batchqueue.groups.record import check_name, partition_count
 
@@ -306,22 +306,13 @@ class KafkaAdministration:
         """Forget the group."""
         self._admin.delete(self._group)
 
-    def dead_letters(self, partition: int, limit: int) -> list[Entry]:
+    def redrive(self, partition: int | None, limit: int | None, redriven: Redriven) -> None:
         """Refuse.
 
         Raises:
             ConfigError: Always.
         """
-        del partition, limit
-        raise lacking(self, "redrive")
-
-    def send_back(self, partition: int, letters: Sequence[Entry]) -> int:
-        """Refuse.
-
-        Raises:
-            ConfigError: Always.
-        """
-        del partition, letters
+        del partition, limit, redriven
         raise lacking(self, "redrive")
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from batchqueue.base.checks import is_whole
 from batchqueue.base.words import a_type
 from batchqueue.exceptions import ConfigError
-from batchqueue.groups.backend import GroupInfo, NewRecord, PartitionInfo
+from batchqueue.groups.backend import GroupInfo, NewRecord, PartitionInfo, Redriven, redrive
 from batchqueue.groups.errors import StreamUnavailableError
 from batchqueue.groups.messages import Entry, Event, Refusal
 from batchqueue.groups.producer import Key, Producer
@@ -301,6 +301,10 @@ class RedisAdministration:
         self._link.run([("SREM", readers_key(self._stream), self._name)])
         self._group.delete()
         self._link.call([self._calls.forget(each) for each in range(partitions)])
+
+    def redrive(self, partition: int | None, limit: int | None, redriven: Redriven) -> None:
+        """Send dead letters back as new records."""
+        redrive(self, partition, limit, redriven)
 
     def dead_letters(self, partition: int, limit: int) -> list[Entry]:
         """Return the oldest dead letters of a partition."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, Self
 from batchqueue.base.words import counted
 from batchqueue.exceptions import BatchFailed, ConfigError
 from batchqueue.groups.errors import UnhandledRecordError, quoted_value, shortened
-from batchqueue.groups.messages import Command, Entry
+from batchqueue.groups.messages import PREFIX, Command, Entry, without_origin
 from batchqueue.groups.record import Assignment, Record
 from batchqueue.queues.callbacks import check_result
 from batchqueue.queues.handlers import HandlerMethods, HandlerOpening, blocking_methods
@@ -321,10 +321,6 @@ def instance(handler: Any) -> Any:
     return handler() if isinstance(handler, type) else handler
 
 
-PREFIX = "dead-"
-"""The prefix of the headers that a dead letter adds."""
-
-
 def described(error: BaseException) -> str:
     """Return the class and the text of an error, shortened."""
     try:
@@ -379,8 +375,7 @@ def dead_letter(entry: Entry, batch: Batch, error: str) -> Entry:
         "tries": batch.attempt,
         "error": error,
     }
-    kept = tuple(pair for pair in entry.headers if not pair[0].startswith(PREFIX))
     added = tuple(
         (PREFIX + name, str(value).encode("utf8", "replace")) for name, value in about.items()
     )
-    return entry._replace(headers=kept + added)
+    return entry._replace(headers=without_origin(entry.headers) + added)
