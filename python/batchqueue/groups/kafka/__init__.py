@@ -6,6 +6,7 @@
 | `connection.py` | a worker's connection |
 | `consumer.py` | the thread that owns the consumer |
 | `server.py` | the brokers and a topic: their settings and calls, and a producer |
+| `redrive.py` | sends dead letters back |
 | `ownership.py` | what the broker has assigned, and the rules of commits |
 """
 

@@ -98,7 +98,7 @@ class KafkaEntries:
             for message in self._messages:
                 data, offset = message.value(), message.offset()
                 value = data if data is None or len(data) <= most else decode(data, offset)
-                headers = _headers_of(message)
+                headers = headers_of(message)
                 fields = (value, message.key(), offset, message.timestamp()[1], headers)
                 records.append(new(Record, fields))
         except BatchQueueError as error:
@@ -109,7 +109,7 @@ class KafkaEntries:
         """Return the entry with this offset."""
         [found] = [each for each in self._messages if each.offset() == offset]
         try:
-            headers = _headers_of(found)
+            headers = headers_of(found)
         except CodecError:
             headers = ()
         return Entry(offset, found.value() or b"", found.key(), headers)
@@ -123,7 +123,7 @@ class KafkaEntries:
         return len(self._messages)
 
 
-def _headers_of(message: "Message") -> tuple[tuple[str, bytes], ...]:
+def headers_of(message: "Message") -> tuple[tuple[str, bytes], ...]:
     """Return the headers of a record; an empty value for null.
 
     Raises:

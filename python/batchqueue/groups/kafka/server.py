@@ -42,10 +42,10 @@ OF_CLASSIC = ("session.timeout.ms", "heartbeat.interval.ms")
 _SESSION_MS, _HEARTBEAT_MS = 45_000, 5_000
 """The defaults of the brokers: the session of a member, and the interval of its heartbeats."""
 
-_LARGEST_RECORD = 1_000_000_000
+LARGEST_RECORD = 1_000_000_000
 """The most bytes of a record that librdkafka can send."""
 
-_PERMANENT = ("MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "RECORD_LIST_TOO_LARGE", "POLICY_VIOLATION")
+PERMANENT = ("MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "RECORD_LIST_TOO_LARGE", "POLICY_VIOLATION")
 """Names of errors that sending the record again does not fix."""
 
 _REMEDIES = {
@@ -261,10 +261,21 @@ class KafkaServer:
         return [TopicPartition(self.topic, each) for each in partitions]
 
     def reader(self, group: str) -> "Consumer":
-        """Return a consumer that asks for offsets of a group, and never joins it."""
+        """Return a consumer that asks for offsets of a group, and never joins it.
+
+        If it is assigned partitions, it reads them to their ends.
+        """
         from confluent_kafka import Consumer
 
-        own = {"group.id": group, "group.protocol": "classic", "enable.auto.commit": False}
+        own = {
+            "group.id": group,
+            "group.protocol": "classic",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "fetch.queue.backoff.ms": 10,
+        }
         return client_of(Consumer, {**self.settings(), **own})
 
     def committed(
@@ -287,6 +298,19 @@ class KafkaServer:
             else (each.offset, each.metadata)
             for each in found
         }
+
+    def committed_of(
+        self, reader: "Consumer", partitions: Iterable[int]
+    ) -> dict[int, tuple[int, str | None] | BatchQueueError]:
+        """Return the same for the group of a `reader`, whose errors say what it lacks."""
+        try:
+            return self.committed(reader, partitions, CALL_S)
+        except StreamUnavailableError:
+            message = reader.poll(0)
+            error = None if message is None else message.error()
+            if error is not None:
+                raise self.error_of(error, "READ") from None
+            raise
 
     def refused(
         self, partition: int | None, error: "KafkaError", right: str = "READ"
@@ -313,7 +337,7 @@ class KafkaServer:
     def error_of(self, error: "KafkaError", right: str) -> BatchQueueError:
         """Return the error of a call that needs a right: refused, or to be tried again."""
         name = error.name()
-        if name.endswith("_AUTHORIZATION_FAILED") or name in _PERMANENT:
+        if name.endswith("_AUTHORIZATION_FAILED") or name in PERMANENT:
             return self.refused(None, error, right)
         return StreamUnavailableError(self.topic, f"{name} ({error.str().strip(' :')})")
 
@@ -801,7 +825,7 @@ class DeadLetterWriter:
         """
         dead, source = KafkaAdmin(server.of_dead_letters), KafkaAdmin(server)
         self._partitions = dead.known_partitions() or dead.create(source.partitions(None))
-        limit = {"message.max.bytes": _LARGEST_RECORD}
+        limit = {"message.max.bytes": LARGEST_RECORD}
         self._writer = KafkaWriter(server.of_dead_letters, **limit)
         self._about = (("dead-group", group.encode()),)
 

@@ -9,6 +9,7 @@ from batchqueue.exceptions import ConfigError
 from batchqueue.groups.backend import GroupInfo, MemberInfo, PartitionInfo, Redriven, lacking
 from batchqueue.groups.kafka.connection import KafkaConnection
 from batchqueue.groups.kafka.ownership import token_in
+from batchqueue.groups.kafka.redrive import KafkaRedrive
 from batchqueue.groups.kafka.server import (
     CALL_S,
     ELSEWHERE,
@@ -208,7 +209,6 @@ class KafkaAdministration:
             "log": "see the log of the broker that coordinates the group",
             "drain": "end the worker with SIGTERM",
             "trim": "set the retention of the topic",
-            "redrive": f"read the topic {server.of_dead_letters.topic}",
         }
 
     def partitions(self) -> int:
@@ -233,7 +233,7 @@ class KafkaAdministration:
     def infos(self, partitions: Sequence[int]) -> list[PartitionInfo]:
         """Return the positions in the partitions."""
         wanted = list(partitions)
-        committed = self._server.committed(self._reader, wanted, CALL_S)
+        committed = self._server.committed_of(self._reader, wanted)
         bounds = self._admin.bounds(wanted, CALL_S)
         infos = []
         for partition in wanted:
@@ -291,10 +291,9 @@ class KafkaAdministration:
         del done
         first, _ = known(self._admin.bounds([partition], CALL_S)[partition])
         # Its token stays, so that tokens keep growing.
-        _, metadata = known(self._server.committed(self._reader, [partition], CALL_S)[partition])
-        place = TopicPartition(
-            self._server.topic, partition, max(offset + 1, first), metadata or ""
-        )
+        _, metadata = known(self._server.committed_of(self._reader, [partition])[partition])
+        kept = metadata if metadata and token_in(metadata) else ""
+        place = TopicPartition(self._server.topic, partition, max(offset + 1, first), kept)
         try:
             [found] = self._reader.commit(offsets=[place], asynchronous=False)
         except KafkaException as error:
@@ -307,13 +306,8 @@ class KafkaAdministration:
         self._admin.delete(self._group)
 
     def redrive(self, partition: int | None, limit: int | None, redriven: Redriven) -> None:
-        """Refuse.
-
-        Raises:
-            ConfigError: Always.
-        """
-        del partition, limit, redriven
-        raise lacking(self, "redrive")
+        """Send dead letters back as new records, each once."""
+        KafkaRedrive(self._server, self._group, partition, limit, redriven).run()
 
     def close(self) -> None:
         """Close the connection."""

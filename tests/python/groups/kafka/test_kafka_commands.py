@@ -144,7 +144,6 @@ def test_topic_that_does_not_exist_is_rejected(by_url, worker):
     [
         ("log", "see the log of the broker"),
         ("trim", "set the retention of the topic"),
-        ("redrive", "read the topic orders-"),
     ],
 )
 def test_command_that_brokers_cannot_serve_says_what_to_do(groups, command, remedy):

@@ -1,7 +1,7 @@
 """What a user may do: each missing right is named, and the rights that the docs list are enough."""
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 
@@ -14,7 +14,9 @@ from batchqueue.groups import (
     StreamUnavailableError,
     Worker,
 )
-from core_support.kafka_rights import DEAD, GROUP, TOPIC, Rights
+from batchqueue.groups.backend import Redriven
+from core_support.kafka_broker import PASSWORD
+from core_support.kafka_rights import DEAD, GROUP, OF_REDRIVE, TOPIC, TRANSACTIONS, Rights
 from core_support.waits import WAIT_S, eventually
 from groups_support.workers import Collected, owns, running, send
 
@@ -28,6 +30,15 @@ OF_WORKERS = (
     (GROUP, "DESCRIBE_CONFIGS"),
 )
 OF_LETTERS = ((DEAD, "WRITE"), (DEAD, "DESCRIBE"), (DEAD, "CREATE"))
+TO_REDRIVE = (
+    (TOPIC, "WRITE"),
+    (TOPIC, "DESCRIBE"),
+    (DEAD, "READ"),
+    (DEAD, "WRITE"),
+    (DEAD, "DESCRIBE"),
+    (OF_REDRIVE, "READ"),
+    (TRANSACTIONS, "WRITE"),
+)
 
 
 @pytest.fixture
@@ -174,6 +185,50 @@ def test_commands_log_in_with_the_settings_of_a_file(rights, tmp_path, capsys, m
     assert "looking-glass" not in out + err
 
 
+@pytest.fixture
+def letter(rights):
+    """A dead letter of the group, while the user has the rights of redrives."""
+
+    def handler(batch):
+        raise ValueError("bad cents")
+
+    send(rights.open, 1, partition=0)
+    retry = RetryPolicy(attempts=1)
+    worker = worker_of(rights.open, handler, retry=retry, on_failure=OnFailure.DEAD_LETTER)
+    assert worker.run(until_idle=0.2).dead == 1
+    rights.give(*TO_REDRIVE)
+
+
+def redriven(rights):
+    found = Redriven()
+    with closing(rights.streams().open_administration(rights.name)) as administration:
+        administration.redrive(None, None, found)
+    return found
+
+
+def test_rights_of_the_docs_are_enough_to_redrive(rights, letter):
+    assert redriven(rights) == Redriven(1)
+
+
+@pytest.mark.parametrize(
+    ("missing", "named"),
+    [
+        ((TOPIC, "WRITE"), r"WRITE on the topic$"),
+        ((DEAD, "READ"), r"dead.*READ on the topic$"),
+        ((DEAD, "WRITE"), r"WRITE on the topic$"),
+        ((OF_REDRIVE, "READ"), r"READ on the group orders-.*\.redrive$"),
+        ((TRANSACTIONS, "WRITE"), r"WRITE on the transactional id orders-.*\.redrive$"),
+    ],
+    ids=["topic", "read dead", "write dead", "group", "transactional id"],
+)
+def test_missing_right_ends_a_redrive_and_is_named(rights, letter, missing, named):
+    rights.take(missing)
+    with pytest.raises(KafkaRefusedError, match=named):
+        redriven(rights)
+    rights.give(missing)
+    assert redriven(rights) == Redriven(1)
+
+
 def test_topic_that_must_not_be_created_is_named(rights):
     rights.give((TOPIC, "DESCRIBE"))
     with pytest.raises(KafkaRefusedError, match="CREATE on the topic"):
@@ -195,4 +250,9 @@ def test_producer_without_the_right_to_write_is_refused_and_writes_once_it_has_i
             with pytest.raises(KafkaRefusedError, match="give this user WRITE on the topic"):
                 producer.send("a")
         rights.give((TOPIC, "WRITE"))
-        producer.send("a")
+
+        def is_sent():
+            with suppress(KafkaRefusedError):  # of the client, which has not asked again yet
+                return producer.send("a") is not None
+
+        eventually(is_sent, "it is sent")

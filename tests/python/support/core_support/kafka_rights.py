@@ -16,6 +16,7 @@ from batchqueue.groups import KafkaStreams
 from core_support.kafka_broker import PASSWORD, USER
 
 TOPIC, GROUP, DEAD = "topic", "group", "dead"
+OF_REDRIVE, TRANSACTIONS = "group of its redrive", "transactional id of its redrive"
 
 
 class Rights:
@@ -51,10 +52,16 @@ class Rights:
             asked.result()
 
     def _rule(self, kind, on, right, permission):
-        resource = ResourceType.GROUP if on == GROUP else ResourceType.TOPIC
+        resource, suffix = {
+            TOPIC: (ResourceType.TOPIC, ""),
+            DEAD: (ResourceType.TOPIC, ".dead"),
+            GROUP: (ResourceType.GROUP, ""),
+            OF_REDRIVE: (ResourceType.GROUP, ".redrive"),
+            TRANSACTIONS: (ResourceType.TRANSACTIONAL_ID, ".redrive"),
+        }[on]
         return kind(
             resource,
-            f"{self.name}.dead" if on == DEAD else self.name,
+            self.name + suffix,
             ResourcePatternType.LITERAL,
             f"User:{USER}",
             "*",
