@@ -24,6 +24,7 @@ from batchqueue.groups.messages import (
     Member,
     Opened,
     Reply,
+    SentRecord,
     without_origin,
 )
 from batchqueue.groups.record import Entries, Start
@@ -49,6 +50,7 @@ class CommitRequest:
         offset: Everything up to here is done.
         done: The number of records up to there, counted from the beginning of the stream.
         commands: The commands passed to `Batch.commit_with`.
+        records: The records passed to `Batch.send`.
     """
 
     partition: int
@@ -57,6 +59,7 @@ class CommitRequest:
     offset: int
     done: int
     commands: tuple[Command, ...] = ()
+    records: tuple[SentRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +209,11 @@ class Connection(Protocol):
     @property
     def runs_commands(self) -> bool:
         """Whether commits run the commands of `Batch.commit_with`."""
+        ...
+
+    @property
+    def stores_records(self) -> bool:
+        """Whether commits store the records of `Batch.send`."""
         ...
 
     @property

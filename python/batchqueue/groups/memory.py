@@ -788,6 +788,7 @@ class MemoryConnection:
     """A worker's connection to a stream in memory; see `backend.Connection`."""
 
     runs_commands = True
+    stores_records = False
 
     def __init__(
         self,

@@ -33,6 +33,15 @@ def without_origin(headers: Headers) -> Headers:
     return tuple(pair for pair in headers if not pair[0].startswith(PREFIX))
 
 
+class SentRecord(NamedTuple):
+    """A record that a commit stores in another topic; see `Batch.send`."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
 class Incarnation(NamedTuple):
     """The order of the sessions of a name: the larger one is newer.
 

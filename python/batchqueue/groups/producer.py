@@ -166,7 +166,8 @@ class Producer:
                 "leave it out"
             )
         data = self._codec.encoded(value)
-        return NewRecord(partition, data, _key_bytes(key), _checked(headers) if headers else ())
+        about = checked_headers(headers) if headers else ()
+        return NewRecord(partition, data, key_bytes(key), about)
 
     def _partition_of(self, key: KeyValue | None) -> int:
         if self._writer.chooses_partition:
@@ -183,13 +184,19 @@ class Producer:
         return StreamFullError(self._stream, partition, self._max_len, accepted)
 
 
-def _key_bytes(key: KeyValue | None) -> bytes | None:
+def key_bytes(key: KeyValue | None) -> bytes | None:
+    """Return a key as it is stored."""
     if key is None or isinstance(key, bytes):
         return key
     return str(key).encode()
 
 
-def _checked(headers: Headers) -> tuple[tuple[str, bytes], ...]:
+def checked_headers(headers: Headers) -> tuple[tuple[str, bytes], ...]:
+    """Return headers as they are stored.
+
+    Raises:
+        ConfigError: A name is not a str, or a value is neither bytes nor a str.
+    """
     given: Any = headers.items() if isinstance(headers, Mapping) else headers
     checked: list[tuple[str, bytes]] = []
     for pair in given:

@@ -145,6 +145,7 @@ class KafkaConnection:
     """
 
     runs_commands = False
+    stores_records = False
     longest_wait_s = float("inf")
 
     def __init__(

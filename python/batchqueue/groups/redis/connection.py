@@ -63,6 +63,7 @@ class RedisConnection:
     """A worker's connection to a stream on Redis; see `backend.Connection`."""
 
     runs_commands = True
+    stores_records = False
     longest_wait_s = float("inf")
 
     def __init__(

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from batchqueue.groups.backend import CommitRequest
-from batchqueue.groups.messages import Command
+from batchqueue.groups.messages import Command, SentRecord
 from batchqueue.groups.record import Assignment
 from batchqueue.groups.worker.settings import Attempts
 from batchqueue.groups.worker.tracker import PartitionTracker, RecordCounts
@@ -138,6 +138,18 @@ class Effect(NamedTuple):
     command: Command
 
 
+class Sent(NamedTuple):
+    """Records that are stored with the commit of their batch.
+
+    Attributes:
+        last: The offset of the last record of the batch.
+        records: The records.
+    """
+
+    last: int
+    records: tuple[SentRecord, ...]
+
+
 @dataclass(slots=True, eq=False)
 class HeldPartition:
     """A partition under one token. All of it is used under the lock of the membership.
@@ -182,6 +194,7 @@ class HeldPartition:
     again: list[Callable[[], None]] = field(default_factory=list)
     _sent: int = 0
     _effects: list[Effect] = field(default_factory=list)
+    _records: list[Sent] = field(default_factory=list)
 
     def step(self, state: State) -> None:
         """Enter a state. Only the membership calls this.
@@ -222,6 +235,10 @@ class HeldPartition:
         """Run commands of a batch with the commit that covers the batch."""
         self._effects += [Effect(first, last, command) for command in commands]
 
+    def send_with_commit(self, last: int, records: tuple[SentRecord, ...]) -> None:
+        """Store records of a batch with the commit that covers the batch."""
+        self._records.append(Sent(last, records))
+
     def next_commit(self) -> CommitRequest | None:
         """Return what to commit now; None if the commit waits, or all done records are committed.
 
@@ -242,6 +259,12 @@ class HeldPartition:
                     mark.offset,
                     self.done_before + mark.records,
                     tuple(each.command for each in self._effects if each.last <= mark.offset),
+                    tuple(
+                        record
+                        for each in self._records
+                        if each.last <= mark.offset
+                        for record in each.records
+                    ),
                 )
         return self.commit
 
@@ -253,6 +276,7 @@ class HeldPartition:
         self.committed = self._sent
         self.tracker.acknowledge(offset)
         self._effects = [each for each in self._effects if each.last > offset]
+        self._records = [each for each in self._records if each.last > offset]
         self.commit = None
 
     def refuse(self, ran: int) -> tuple[int, int]:

@@ -184,6 +184,7 @@ class Run:
             attempt=piece.tries,
             kind=kind,
             runs_commands=member.connection.runs_commands,
+            stores_records=member.connection.stores_records,
         )
 
     def entry(self, piece: RunPiece) -> Entry:
@@ -299,6 +300,8 @@ class HandlerLane(Lane):
             elif failure is None:
                 if batch.commands:
                     run.held.run_with_commit(first, last, batch.commands)
+                if batch.sent:
+                    run.held.send_with_commit(last, batch.sent)
                 self._succeeded(run, piece)
             else:
                 self._failed(run, piece, batch, failure)

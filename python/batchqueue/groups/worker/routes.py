@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import MethodType
+from functools import lru_cache, partial
+from types import MethodType, NoneType
 from typing import Any, NamedTuple, Protocol, Self
 
 from batchqueue.base.words import counted
 from batchqueue.exceptions import BatchFailed, ConfigError
 from batchqueue.groups.errors import UnhandledRecordError, quoted_value, shortened
-from batchqueue.groups.messages import PREFIX, Command, Entry, without_origin
-from batchqueue.groups.record import Assignment, Record
+from batchqueue.groups.messages import PREFIX, Command, Entry, SentRecord, without_origin
+from batchqueue.groups.producer import Headers, KeyValue, checked_headers, key_bytes
+from batchqueue.groups.record import Assignment, Record, check_name
 from batchqueue.queues.callbacks import check_result
 from batchqueue.queues.handlers import HandlerMethods, HandlerOpening, blocking_methods
 
@@ -30,6 +32,7 @@ class Batch:
         kind: The first class or tag that its handler takes; empty for a handler of all records.
         attempt: The number of this attempt at the records, from 1.
         runs_commands: Whether `commit_with` is possible.
+        stores_records: Whether `send` is possible.
     """
 
     group: str
@@ -39,8 +42,10 @@ class Batch:
     attempt: int = field(default=1, kw_only=True)
     kind: str = field(default="", kw_only=True)
     runs_commands: bool = field(default=True, kw_only=True)
+    stores_records: bool = field(default=True, kw_only=True)
     _values: list[Any] | None = field(default=None, init=False)
     _commands: list[Command] = field(default_factory=list, init=False)
+    _sent: list[SentRecord] = field(default_factory=list, init=False)
 
     @property
     def partition(self) -> int:
@@ -106,6 +111,55 @@ class Batch:
                 )
         self._commands += [tuple(command) for command in commands]
 
+    @property
+    def sent(self) -> tuple[SentRecord, ...]:
+        """The records passed to `send`."""
+        return tuple(self._sent)
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | str | None,
+        *,
+        key: KeyValue | None = None,
+        headers: Headers = (),
+    ) -> None:
+        """Store a record in a topic of Kafka, in the transaction that commits this batch.
+
+        Needs `KafkaStreams(..., exactly_once=True)`. Consumers that read committed records only see
+        the record once if this attempt returns, and never otherwise. Records that the handlers of a
+        partition send are in the order of these calls. They are held in memory until the commit.
+
+        Args:
+            topic: A topic of the same brokers. If it is missing, or a broker refuses the record,
+                the partition waits, and the commit is repeated.
+            value: The value; a str becomes UTF-8, and None is a tombstone of a compacted topic.
+            key: The key, from which the partition follows as for Java's producers; an int is sent
+                as its digits. Default: None, any partition.
+            headers: Names and values, or pairs of both; a str becomes UTF-8. Default: none.
+
+        Raises:
+            ConfigError: The commit cannot store records, or an argument is invalid.
+        """
+        if not self.stores_records:
+            remedy = (
+                f'use commit_with(("XADD", batch.key({topic!r}), "*", "value", ...))'
+                if self.runs_commands
+                else "give KafkaStreams exactly_once=True"
+            )
+            raise ConfigError(
+                f"send to {topic!r} is not possible: only a commit on Kafka with exactly_once=True "
+                f"stores records: {remedy}"
+            )
+        if not isinstance(value, (bytes, str, NoneType)):
+            raise ConfigError(
+                f"send to {topic!r} got the value {quoted_value(value)}; give bytes, a str or None"
+            )
+        name = _topic(topic) if isinstance(topic, str) else check_name("the topic", topic)
+        data = value.encode() if isinstance(value, str) else value
+        checked = checked_headers(headers) if headers else ()
+        self._sent.append(SentRecord(name, data, key_bytes(key), checked))
+
     def key(self, name: str) -> str:
         """Return a key for `commit_with`, in the slot of the partition on a Redis cluster."""
         return f"bq:{{{self.stream}/{self.partition}}}:{name}"
@@ -128,6 +182,9 @@ class SupportsBatches(Protocol):
     def consume(self, batch: Batch, /) -> Any:
         """Handle one batch."""
 
+
+_topic = lru_cache(partial(check_name, "the topic"))
+"""Checks a name once, because a handler sends many records to few topics."""
 
 Factory = Callable[[Assignment], SupportsBatches | Callable[[Batch], Any]]
 

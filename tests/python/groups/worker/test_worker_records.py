@@ -10,9 +10,11 @@ from batchqueue import ConfigError, RetryPolicy
 from batchqueue.base.background_log import flush_log
 from batchqueue.groups import (
     Assignment,
+    Batch,
     Codec,
     Fence,
     OnFailure,
+    Record,
     Start,
     TruncatedError,
     Worker,
@@ -332,6 +334,47 @@ class TestCommands:
         send(streams, 1)
         worker_of(streams, handler).run(until_idle=0.05)
         assert len(seen) == 1
+
+
+class TestSentRecords:
+    @pytest.fixture
+    def batch(self):
+        record = Record(value="x", key=None, offset=0, timestamp_ms=0)
+        return Batch("g", "orders", Assignment(0, 1, -1, 0.0), [record])
+
+    def test_they_can_be_tested_without_a_worker(self, batch):
+        batch.send("out", "x", key="k", headers={"h": b"1"})
+        batch.send("out", None, key=7)
+        assert batch.sent == (("out", b"x", b"k", (("h", b"1"),)), ("out", None, b"7", ()))
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"topic": 5, "value": b"x"}, "the topic's name is 5"),
+            ({"topic": "", "value": b"x"}, "the topic's name is empty"),
+            ({"topic": "out", "value": 5}, "got the value 5; give bytes, a str or None"),
+            ({"topic": "out", "value": b"x", "headers": {"a": 5}}, r"the headers have \('a', 5\)"),
+        ],
+    )
+    def test_arguments(self, batch, arguments, message):
+        with pytest.raises(ConfigError, match=message):
+            batch.send(**arguments)
+
+    def test_only_a_commit_on_kafka_stores_them(self, streams):
+        errors = []
+
+        def handler(batch):
+            try:
+                batch.send("out", "x")
+            except ConfigError as error:
+                errors.append(str(error))
+
+        send(streams, 1)
+        worker_of(streams, handler).run(until_idle=0.05)
+        assert errors == [
+            "send to 'out' is not possible: only a commit on Kafka with exactly_once=True stores "
+            """records: use commit_with(("XADD", batch.key('out'), "*", "value", ...))"""
+        ]
 
 
 class TestStart:
