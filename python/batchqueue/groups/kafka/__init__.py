@@ -8,6 +8,7 @@
 | `server.py` | the brokers and a topic: their settings and calls, and a producer |
 | `redrive.py` | sends dead letters back |
 | `ownership.py` | what the broker has assigned, and the rules of commits |
+| `transactions.py` | offsets and records that are stored together |
 """
 
 from batchqueue.groups.kafka.streams import KafkaStreams

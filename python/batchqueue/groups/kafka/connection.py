@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from batchqueue.groups.kafka.server import (
     KafkaServer,
     known,
 )
+from batchqueue.groups.kafka.transactions import Transactions
 from batchqueue.groups.messages import (
     Beaten,
     Call,
@@ -145,7 +147,7 @@ class KafkaConnection:
     """
 
     runs_commands = False
-    stores_records = False
+    stores_records: bool
     longest_wait_s = float("inf")
 
     def __init__(
@@ -160,6 +162,7 @@ class KafkaConnection:
             name: The name of the worker.
         """
         self.lease_ms = membership.lease_ms
+        self.stores_records = server.exactly_once
         self._server = server
         self._topic = server.topic
         self._group = group
@@ -168,13 +171,18 @@ class KafkaConnection:
         self._name = name
         self._admin = KafkaAdmin(server)
         self._ownership = Ownership(1)
+        transactions = Transactions(server, group) if server.exactly_once else None
+        if transactions is not None:
+            transactions.connect()  # fails here if a right is missing
         self._consumer = ConsumerThread(
             server.consumer_settings(group, name, membership),
             self._topic,
             self._ownership,
             name=name,
             revoke_wait_s=membership.revoke_wait_s(server.revoke_wait_s),
+            transactions=transactions,
         )
+        self._reader = server.reader(group, "read_committed") if server.exactly_once else None
         self._is_closed = False
         self._dead: DeadLetterWriter | None = None
         self._began: int | None = None
@@ -219,6 +227,8 @@ class KafkaConnection:
         self._check_consumer()
         errors = self._consumer.do(self._consumer.confirm, self._call_s)
         for error in errors.values():
+            if isinstance(error, BatchQueueError):
+                raise error
             if error is not None and error.name() == GONE:
                 return Refusal.UNKNOWN
             if error is not None and error.name() == "GROUP_AUTHORIZATION_FAILED":
@@ -295,7 +305,15 @@ class KafkaConnection:
     ) -> dict[int, Opened | Fenced | Failed]:
         """Return where the group continues in each partition that may be opened."""
         partitions = [each.partition for each in openings]
-        committed = self._committed(partitions)
+        try:
+            committed = self._committed(partitions)
+        except StreamUnavailableError:
+            if self._reader is None:
+                raise
+            # Other partitions continue while the transaction of a worker that has crashed is open.
+            reason = "the committed offset is unknown: a transaction is open, or no broker answers"
+            failed = Failed(StreamUnavailableError(self._topic, reason))
+            return dict.fromkeys(partitions, failed)
         bounds = self._admin.bounds(partitions, min(_QUICK_S, self._call_s))
         replies: dict[int, Opened | Fenced | Failed] = {}
         for opening in openings:
@@ -338,7 +356,10 @@ class KafkaConnection:
     def _was_added(self, partition: int) -> bool:
         """Return whether a partition was added to the topic after the group had begun."""
         if self._began is None:
-            found = self._committed(range(self._ownership.partitions)).values()
+            # Without waiting for transactions, which other workers may have open all the time.
+            with closing(self._server.reader(self._group, "read_uncommitted")) as reader:
+                partitions = range(self._ownership.partitions)
+                found = self._server.committed(reader, partitions, self._call_s).values()
             began = [began_in(each[1]) for each in found if not isinstance(each, BatchQueueError)]
             self._began = min((each for each in began if each), default=self._ownership.partitions)
         return partition >= self._began
@@ -379,6 +400,9 @@ class KafkaConnection:
     def _committed(
         self, partitions: Iterable[int]
     ) -> dict[int, tuple[int, str | None] | BatchQueueError]:
+        """Return the committed offsets, once none of them is pending in a transaction (K9)."""
+        if self._reader is not None:  # the thread of the consumer has other things to do meanwhile
+            return self._server.committed(self._reader, partitions, _QUICK_S)
         ask = partial(self._server.committed, partitions=partitions, timeout_s=self._call_s)
         return self._consumer.do(ask, self._lease_s)
 
@@ -409,6 +433,10 @@ class KafkaConnection:
                     outcomes[each.partition] = Fenced(0)  # not owned any more
                 elif (error := errors[each.partition]) is None:
                     outcomes[each.partition] = Commit.STORED
+                elif isinstance(error, StreamUnavailableError):
+                    waiting.append(each)
+                elif isinstance(error, BatchQueueError):
+                    outcomes[each.partition] = Failed(error)
                 elif error.name() in _TRANSIENT:
                     waiting.append(each)
                 else:
@@ -416,6 +444,8 @@ class KafkaConnection:
             if waiting:
                 if time.monotonic() >= end:
                     last = errors[waiting[0].partition]
+                    if isinstance(last, BatchQueueError):
+                        raise last
                     reason = f"commits are refused: {last.str() if last else last}"
                     raise StreamUnavailableError(self._topic, reason)
                 time.sleep(_RETRY_S)
@@ -502,7 +532,7 @@ class KafkaConnection:
         self._is_closed = True
         self._consumer.close(1.0)
         self._admin.close()
-        self._dead = None
+        self._dead = self._reader = None
 
     def _send_dead(self, request: SetAside) -> int:
         if self._dead is None:

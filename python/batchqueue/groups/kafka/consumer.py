@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from itertools import groupby
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -19,6 +20,7 @@ from batchqueue.groups.backend import CommitRequest, Fetch
 from batchqueue.groups.errors import StreamUnavailableError
 from batchqueue.groups.kafka.ownership import Owned, Ownership, metadata_of
 from batchqueue.groups.kafka.server import MinuteLog, client_of
+from batchqueue.groups.kafka.transactions import CommitErrors, Transactions
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -202,6 +204,7 @@ class ConsumerThread:
         *,
         name: str,
         revoke_wait_s: float,
+        transactions: Transactions | None = None,
     ) -> None:
         """Prepare the thread.
 
@@ -211,6 +214,7 @@ class ConsumerThread:
             ownership: What the broker has assigned.
             name: The name of the worker, beside its offsets.
             revoke_wait_s: How long a revoke waits for what is in hand.
+            transactions: Store the offsets. Default: None, the consumer does.
         """
         self.ownership = ownership
         self.changed = threading.Condition()
@@ -221,6 +225,7 @@ class ConsumerThread:
         self._topic = topic
         self._name = name
         self._revoke_wait_s = revoke_wait_s
+        self._transactions = transactions
         self._waiting: dict[int, Waiting] = {}
         self._calls: deque[ConsumerCall] = deque()
         self._is_closing = self._is_member = self._is_revoking = False
@@ -314,11 +319,9 @@ class ConsumerThread:
 
     # Calls that the thread makes.
 
-    def commit(
-        self, consumer: "Consumer", requests: Sequence[CommitRequest]
-    ) -> dict[int, "KafkaError | None"]:
+    def commit(self, consumer: "Consumer", requests: Sequence[CommitRequest]) -> CommitErrors:
         """Commit what is owned now, and return the error of each; None if it is stored."""
-        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka import KafkaError, TopicPartition
 
         with self.changed:
             chosen = self.ownership.committable(requests)
@@ -333,24 +336,41 @@ class ConsumerThread:
             ]
         if not offsets:
             return {}
-        errors: dict[int, KafkaError | None]
-        try:
-            results = consumer.commit(offsets=offsets, asynchronous=False)
-            errors = {each.partition: each.error for each in results}
-        except KafkaException as error:
-            errors = {each.partition: error.args[0] for each in offsets}
+        errors = self._store(consumer, offsets, chosen)
         if any(error is None for error in errors.values()):
             self._is_member = True
-        elif any(error is not None and error.name() == GONE for error in errors.values()):
+        elif any(isinstance(e, KafkaError) and e.name() == GONE for e in errors.values()):
             self._is_member = False
         with self.changed:
+            unknown = [each.partition for each in chosen if each.partition not in errors]
+            if unknown:
+                self.ownership.reopen(unknown)
+                self.changed.notify_all()
             for place, request in zip(offsets, chosen, strict=True):
-                if errors.get(place.partition) is None:
+                if errors.get(place.partition, GONE) is None:
                     self.done[place.partition] = place.offset
                     owned = self.ownership.find(request.partition, request.token, request.session)
                     if owned is not None:
-                        owned.committed = request
+                        owned.committed = replace(request, records=())
         return errors
+
+    def _store(
+        self,
+        consumer: "Consumer",
+        offsets: list["TopicPartition"],
+        requests: Sequence[CommitRequest],
+    ) -> CommitErrors:
+        """Store offsets, by a transaction if there are any (K6)."""
+        from confluent_kafka import KafkaException
+
+        if self._transactions is not None:
+            generation = consumer.consumer_group_metadata()  # K7
+            return self._transactions.store(offsets, requests, generation)
+        try:
+            results = consumer.commit(offsets=offsets, asynchronous=False)
+            return {each.partition: each.error for each in results}
+        except KafkaException as error:
+            return dict.fromkeys((each.partition for each in offsets), error.args[0])
 
     def _next(self, request: CommitRequest) -> int:
         """Return the offset to commit. At the end it is behind the markers of transactions."""
@@ -359,7 +379,7 @@ class ConsumerThread:
             return request.offset + 1
         return max(waiting.end, request.offset + 1)
 
-    def confirm(self, consumer: "Consumer") -> dict[int, "KafkaError | None"]:
+    def confirm(self, consumer: "Consumer") -> CommitErrors:
         """Repeat the last commits: the broker takes them only from a member of the group."""
         with self.changed:
             requests = self.ownership.committed()
@@ -449,6 +469,8 @@ class ConsumerThread:
             raise
         finally:
             consumer.close()  # this revokes what is left
+            if self._transactions is not None:
+                self._transactions.close()
 
     def _poll(self, consumer: "Consumer", timeout_s: float) -> bool:
         """Serve callbacks, and keep a record if there is one: the next call may change the rest."""

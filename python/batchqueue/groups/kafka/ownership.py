@@ -100,6 +100,13 @@ class Ownership:
             self.owned.pop(partition, None)
         self.version += 1
 
+    def reopen(self, partitions: Iterable[int]) -> None:
+        """Take partitions from the session, so that it opens them anew under another token (K9)."""
+        for partition in partitions:
+            owned = self.owned[partition]
+            owned.token, owned.is_open, owned.committed = 0, False, None
+        self.version += 1
+
     # Called for `Control`; see `control.ControlScripts`.
 
     def join(self, session: str) -> None:

@@ -161,7 +161,7 @@ class KafkaRedrive:
                 return
             self._partitions = KafkaAdmin(self._server).known_partitions()
             self._connect()  # an earlier redrive can move the offsets no longer
-            self._reader = self._dead.reader(self._name)
+            self._reader = self._dead.reader(self._name, "read_committed")
             with closing(self._reader):
                 committed = self._dead.committed_of(self._reader, bounds)
                 for partition, found in bounds.items():

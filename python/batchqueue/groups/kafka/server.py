@@ -57,6 +57,8 @@ _REMEDIES = {
     "UNKNOWN_MEMBER_ID": "stop the workers of the group first",
     "NON_EMPTY_GROUP": "stop the workers of the group first",
     "UNKNOWN_TOPIC_OR_PART": "create the topic, or check its name",
+    "_UNKNOWN_TOPIC": "create the topic, or check its name",
+    "TOPIC_EXCEPTION": "give the topic a name of letters, digits, dots, hyphens and underscores",
     "GROUP_ID_NOT_FOUND": "let all workers of a group use the same protocol",
     "INCONSISTENT_GROUP_PROTOCOL": "let all workers of a group use the same protocol and assignor",
     "INVALID_SESSION_TIMEOUT": "set session.timeout.ms within the limits of the brokers",
@@ -180,6 +182,7 @@ class KafkaServer:
         config: Settings of librdkafka.
         protocol: How members share partitions.
         revoke_wait_s: How long a revoke waits for what is in hand.
+        exactly_once: Whether offsets are stored by transactions.
     """
 
     bootstrap: str
@@ -187,6 +190,7 @@ class KafkaServer:
     config: Mapping[str, Any] = field(hash=False, repr=False)
     protocol: GroupProtocol = "auto"
     revoke_wait_s: float = 30
+    exactly_once: bool = False
 
     @property
     def of_dead_letters(self) -> "KafkaServer":
@@ -254,16 +258,40 @@ class KafkaServer:
             **self.settings(),
         }
 
+    def transaction_settings(self) -> dict[str, Any]:
+        """Return the settings of the producer of a worker's transactions.
+
+        It reports only the records that have failed, and they fail before the transaction does.
+        """
+        limit_ms = milliseconds(self.config, "delivery.timeout.ms", int(CALL_S * 1_000))
+        limit_ms = milliseconds(self.config, "transaction.timeout.ms", limit_ms)
+        return {
+            **self.producer_settings(),
+            "transaction.timeout.ms": limit_ms,
+            "delivery.timeout.ms": limit_ms,
+            "socket.timeout.ms": limit_ms,  # at most
+            "topic.metadata.propagation.max.ms": 1_000,  # then a topic is missing
+            **self.config,
+            "delivery.report.only.error": True,
+        }
+
     def places(self, partitions: Iterable[int]) -> list[Any]:
         """Return the partitions as the client names them."""
         from confluent_kafka import TopicPartition
 
         return [TopicPartition(self.topic, each) for each in partitions]
 
-    def reader(self, group: str) -> "Consumer":
+    def reader(
+        self, group: str, isolation: Literal["read_committed", "read_uncommitted"]
+    ) -> "Consumer":
         """Return a consumer that asks for offsets of a group, and never joins it.
 
         If it is assigned partitions, it reads them to their ends.
+
+        Args:
+            group: The group.
+            isolation: If an offset is pending in a transaction, "read_committed" waits for its end,
+                and "read_uncommitted" gets the one before.
         """
         from confluent_kafka import Consumer
 
@@ -273,7 +301,7 @@ class KafkaServer:
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
             "fetch.queue.backoff.ms": 10,
         }
         return client_of(Consumer, {**self.settings(), **own})
@@ -418,20 +446,27 @@ def session_times(config: Mapping[str, Any]) -> tuple[int, int]:
     Raises:
         ConfigError: One is not a whole number, or the session is not longer.
     """
-    times: list[int] = []
-    for name in OF_CLASSIC:
-        default = _SESSION_MS if not times else min(1_000, times[0] // 6)
-        value = config.get(name, default)
-        if not str(value).isdecimal() or int(value) == 0:
-            raise ConfigError(f"KafkaStreams: {name} is {value!r}; give milliseconds, such as 6000")
-        times.append(int(value))
-    session_ms, heartbeat_ms = times
+    session, heartbeat = OF_CLASSIC
+    session_ms = milliseconds(config, session, _SESSION_MS)
+    heartbeat_ms = milliseconds(config, heartbeat, min(1_000, session_ms // 6))
     if heartbeat_ms >= session_ms:
         raise ConfigError(
             f"KafkaStreams: heartbeat.interval.ms is {heartbeat_ms}, and session.timeout.ms is "
             f"{session_ms}; give a third of the session or less"
         )
     return session_ms, heartbeat_ms
+
+
+def milliseconds(config: Mapping[str, Any], name: str, default: int) -> int:
+    """Return a setting of librdkafka in milliseconds.
+
+    Raises:
+        ConfigError: It is not a whole number.
+    """
+    value = config.get(name, default)
+    if not str(value).isdecimal() or int(value) == 0:
+        raise ConfigError(f"KafkaStreams: {name} is {value!r}; give milliseconds, such as 6000")
+    return int(value)
 
 
 def known(reply: T | BatchQueueError) -> T:
@@ -489,9 +524,12 @@ class KafkaAdmin:
             )
             return KafkaMembership("consumer", session, interval)
         if server.protocol == "consumer":
+            what, instead = "", "protocol='classic', or "
+            if server.exactly_once:
+                what, instead = ", which exactly_once needs", ""
             raise KafkaRefusedError(
-                f"{server.topic}: the brokers do not have the group protocol 'consumer': use "
-                "protocol='classic', or brokers from 4.0 on"
+                f"{server.topic}: the brokers do not have the group protocol 'consumer'{what}: use "
+                f"{instead}brokers from 4.0 on"
             )
         _log.info("The brokers of %s have the classic group protocol only; using it", server.topic)
         return classic

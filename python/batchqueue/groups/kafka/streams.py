@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from batchqueue.base.checks import check_choice, check_finite, require
+from batchqueue.base.checks import check_choice, check_finite, check_switch, require
 from batchqueue.exceptions import ConfigError
 from batchqueue.groups.backend import GroupInfo, MemberInfo, PartitionInfo, Redriven, lacking
 from batchqueue.groups.kafka.connection import KafkaConnection
@@ -38,6 +38,7 @@ OURS = {
     "partition.assignment.strategy": "leave it out: it is cooperative",
     "max.poll.interval.ms": "use revoke_wait, which it follows",
     "enable.partition.eof": "leave it out: the worker needs it",
+    "transactional.id": "use exactly_once; each worker then has its own",
     "isolation.level": "leave it out: records of open transactions are not read",
     "on_commit": "leave it out: the worker commits",
 }
@@ -76,6 +77,7 @@ class KafkaStreams:
         partitions: int | None = None,
         protocol: GroupProtocol = "auto",
         revoke_wait: float = 30,
+        exactly_once: bool = False,
         config: Mapping[str, Any] | None = None,
     ) -> None:
         """Describe the topic, without connecting.
@@ -94,6 +96,9 @@ class KafkaStreams:
                 most 3,600, and with the classic protocol at most half of the session, because all
                 workers wait. Meanwhile the worker fetches nothing. Then the new owner gets the
                 unfinished records again. Default: 30.
+            exactly_once: Whether handlers may send records to other topics with `Batch.send`, each
+                stored once, in the transaction that commits their batch. Needs brokers from 4.0 on,
+                and the protocol "consumer". Default: False.
             config: Settings of librdkafka, for instance `security.protocol` or `sasl.username`.
                 Default: none.
 
@@ -102,11 +107,18 @@ class KafkaStreams:
         """
         check_server("KafkaStreams", topic, bootstrap, config, OURS)
         check_choice("protocol", protocol, ("auto", "consumer", "classic"))
+        check_switch("exactly_once", exactly_once)
+        if exactly_once and protocol == "classic":
+            raise ConfigError(
+                'exactly_once is True, and protocol is "classic", with which brokers do not check '
+                'transactions per partition; use protocol="consumer"'
+            )
+        protocol = "consumer" if exactly_once else protocol
         if protocol == "consumer" and config and (wrong := sorted(set(OF_CLASSIC) & set(config))):
+            instead = "" if exactly_once else 'use protocol="classic", or '
             raise ConfigError(
                 f"KafkaStreams: config has {wrong[0]!r}, which only the classic protocol has; "
-                'use protocol="classic", or set consumer.session.timeout.ms of the group on the '
-                "broker"
+                f"{instead}set consumer.session.timeout.ms of the group on the broker"
             )
         check_finite("revoke_wait", revoke_wait, 0, ", for instance 30")
         if revoke_wait > _LONGEST_REVOKE_S:
@@ -116,7 +128,8 @@ class KafkaStreams:
         count = None if partitions is None else partition_count(partitions)
         setting(self, "stream", topic)
         setting(self, "partition_count", count)
-        server = KafkaServer(bootstrap, topic, dict(config or {}), protocol, revoke_wait)
+        settings = dict(config or {})
+        server = KafkaServer(bootstrap, topic, settings, protocol, revoke_wait, exactly_once)
         setting(self, "_server", server)
 
     def producer(
@@ -176,6 +189,7 @@ class KafkaStreams:
     def __repr__(self) -> str:
         """Return where the topic is, without secrets."""
         given = "" if self.partition_count is None else f", partitions={self.partition_count}"
+        given += ", exactly_once=True" if self._server.exactly_once else ""
         return f"KafkaStreams({self.stream!r}, bootstrap={self._server.bootstrap!r}{given})"
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -202,7 +216,7 @@ class KafkaAdministration:
         self._server = server
         self._group = group
         self._admin = KafkaAdmin(server)
-        self._reader = server.reader(group)
+        self._reader = server.reader(group, "read_uncommitted")
         self._session_ms = 0
         self.lacks = {
             "metrics": "read worker.metrics() in the process",

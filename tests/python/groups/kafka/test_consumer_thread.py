@@ -67,6 +67,9 @@ class Consumer:
     def in_consume(self):
         pass
 
+    def consumer_group_metadata(self):
+        pass
+
     def commit(self, *, offsets, asynchronous):
         self.committed = offsets
         if self.error is not None:
@@ -221,6 +224,33 @@ def test_commit_includes_what_a_consumer_does_not_see_at_the_end(thread):
     assert thread.done == {0: 9}
     assert thread.confirm(consumer) == {0: None}
     assert consumer.committed[0].offset == 9
+
+
+class Unknown:
+    """Transactions whose ends are unknown."""
+
+    def __init__(self):
+        self.stored = []
+
+    def store(self, places, requests, generation):
+        self.stored += requests
+        return {}
+
+
+def test_nothing_of_a_commit_whose_end_is_unknown_is_repeated():
+    """A heartbeat would set the offset back, if the commit has been stored."""
+    transactions, consumer = Unknown(), Consumer({})
+    thread = ConsumerThread(
+        {}, "orders", Ownership(1), name="here", revoke_wait_s=WAIT_S, transactions=transactions
+    )
+    owned = granted(thread, consumer, 0)[0]
+    owned.committed = CommitRequest(0, owned.token, "s", 3, 4)
+    request = CommitRequest(0, owned.token, "s", 4, 5)
+    assert thread.commit(consumer, [request]) == {}
+    thread.confirm(consumer)
+    thread.commit(consumer, [request])
+    assert transactions.stored == [request]
+    assert thread.ownership.sync("s", 0, {0: request.token}, 2_000).grants == {0: 2_000}
 
 
 def test_revoke_does_not_wait_for_handlers_once_the_group_has_continued_without_it():

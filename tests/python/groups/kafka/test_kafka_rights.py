@@ -10,13 +10,23 @@ from batchqueue.cli import main
 from batchqueue.groups import (
     GroupMonitor,
     KafkaRefusedError,
+    KafkaStreams,
     OnFailure,
     StreamUnavailableError,
     Worker,
 )
 from batchqueue.groups.backend import Redriven
 from core_support.kafka_broker import PASSWORD
-from core_support.kafka_rights import DEAD, GROUP, OF_REDRIVE, TOPIC, TRANSACTIONS, Rights
+from core_support.kafka_rights import (
+    DEAD,
+    GROUP,
+    OF_REDRIVE,
+    OUT,
+    REDRIVES,
+    TOPIC,
+    TRANSACTIONS,
+    Rights,
+)
 from core_support.waits import WAIT_S, eventually
 from groups_support.workers import Collected, owns, running, send
 
@@ -29,6 +39,12 @@ OF_WORKERS = (
     (GROUP, "DESCRIBE"),
     (GROUP, "DESCRIBE_CONFIGS"),
 )
+OF_TRANSACTIONS = (
+    (OUT, "WRITE"),
+    (OUT, "DESCRIBE"),
+    (TRANSACTIONS, "WRITE"),
+    (TRANSACTIONS, "DESCRIBE"),
+)
 OF_LETTERS = ((DEAD, "WRITE"), (DEAD, "DESCRIBE"), (DEAD, "CREATE"))
 TO_REDRIVE = (
     (TOPIC, "WRITE"),
@@ -37,7 +53,7 @@ TO_REDRIVE = (
     (DEAD, "WRITE"),
     (DEAD, "DESCRIBE"),
     (OF_REDRIVE, "READ"),
-    (TRANSACTIONS, "WRITE"),
+    (REDRIVES, "WRITE"),
 )
 
 
@@ -140,6 +156,44 @@ def test_dead_letter_that_must_not_be_written_waits(rights, caplog):
         eventually(lambda: worker.metrics().dead == 1, "it is set aside")
 
 
+@pytest.fixture
+def forward(rights, new_kafka_broker):
+    """Returns a handler that sends records to another topic."""
+    out = f"{rights.name}.out"
+    KafkaStreams(out, bootstrap=new_kafka_broker.address, partitions=1).producer().close()
+    send(rights.open, 3, partition=0)
+
+    def handler(batch):
+        for value in batch.values:
+            batch.send(out, value)
+
+    return handler
+
+
+def test_rights_of_transactions_are_enough(rights, forward):
+    rights.give(*OF_WORKERS, *OF_TRANSACTIONS)
+    worker_of(rights.streams(exactly_once=True), forward).run(until_idle=0.5)
+    with GroupMonitor(rights.name, rights.streams()) as monitor:
+        assert monitor.metrics().lag == 0
+
+
+def test_missing_right_on_transactions_stops_the_worker(rights, forward):
+    rights.give(*OF_WORKERS, *OF_TRANSACTIONS[:2])
+    with pytest.raises(KafkaRefusedError, match="WRITE on the transactional id"):
+        worker_of(rights.streams(exactly_once=True), forward).run(max_seconds=WAIT_S)
+
+
+def test_records_that_must_not_be_written_wait(rights, forward, caplog):
+    rights.give(*OF_WORKERS, *OF_TRANSACTIONS[1:])
+    retry = RetryPolicy(attempts=1, backoff_ms=1, max_backoff_ms=50)
+    worker = worker_of(rights.streams(exactly_once=True), forward, retry=retry)
+    with running(worker), GroupMonitor(rights.name, rights.open) as monitor:
+        eventually(lambda: "WRITE on the topic" in caplog.text, "the log names the right")
+        assert monitor.metrics().lag == 3
+        rights.give(*OF_TRANSACTIONS[:1])
+        eventually(lambda: monitor.metrics().lag == 0, "they are stored")
+
+
 def test_producer_names_its_right(rights):
     send(rights.open, 1)
     rights.give((TOPIC, "DESCRIBE"))
@@ -217,7 +271,7 @@ def test_rights_of_the_docs_are_enough_to_redrive(rights, letter):
         ((DEAD, "READ"), r"dead.*READ on the topic$"),
         ((DEAD, "WRITE"), r"WRITE on the topic$"),
         ((OF_REDRIVE, "READ"), r"READ on the group orders-.*\.redrive$"),
-        ((TRANSACTIONS, "WRITE"), r"WRITE on the transactional id orders-.*\.redrive$"),
+        ((REDRIVES, "WRITE"), r"WRITE on the transactional id orders-.*\.redrive$"),
     ],
     ids=["topic", "read dead", "write dead", "group", "transactional id"],
 )

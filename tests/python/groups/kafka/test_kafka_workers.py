@@ -507,13 +507,19 @@ def test_revoke_waits_at_most_for_half_of_a_session_for_which_all_members_wait()
     assert KafkaMembership("consumer", 6_000, 1_000).revoke_wait_s(30) == 30
 
 
-def test_forked_child_with_clients_of_its_parent_exits(new_kafka_broker):
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_forked_child_with_clients_of_its_parent_exits(new_kafka_broker, exactly_once):
     """librdkafka waits for the threads of a client that is deleted, and the child has none."""
     program = f"""
 import os, sys
 from batchqueue.groups import GroupMonitor, KafkaStreams, Worker
 
-orders = KafkaStreams("orders-{uuid4()}", bootstrap="{new_kafka_broker.address}", partitions=1)
+orders = KafkaStreams(
+    "orders-{uuid4()}",
+    bootstrap="{new_kafka_broker.address}",
+    partitions=1,
+    exactly_once={exactly_once},
+)
 producer = orders.producer()
 producer.send(b"x")
 monitor = GroupMonitor("billing", orders)

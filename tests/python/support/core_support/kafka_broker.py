@@ -47,6 +47,7 @@ offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
+transaction.abort.timed.out.transaction.cleanup.interval.ms=200
 auto.create.topics.enable=false
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
@@ -57,7 +58,8 @@ group.consumer.heartbeat.interval.ms=500
 broker.session.timeout.ms=1000
 broker.heartbeat.interval.ms=200
 """
-"""Short sessions; and a broker that was killed starts again without waiting for its own."""
+"""Short sessions, and transactions that end soon after their timeout; and a broker that was killed
+starts again without waiting for its own session."""
 
 
 USER, PASSWORD = "alice", "wonderland"

@@ -15,8 +15,8 @@ from confluent_kafka.admin import (
 from batchqueue.groups import KafkaStreams
 from core_support.kafka_broker import PASSWORD, USER
 
-TOPIC, GROUP, DEAD = "topic", "group", "dead"
-OF_REDRIVE, TRANSACTIONS = "group of its redrive", "transactional id of its redrive"
+TOPIC, GROUP, DEAD, OUT, TRANSACTIONS = "topic", "group", "dead", "out", "transactions"
+OF_REDRIVE, REDRIVES = "group of its redrive", "transactional id of its redrive"
 
 
 class Rights:
@@ -55,14 +55,17 @@ class Rights:
         resource, suffix = {
             TOPIC: (ResourceType.TOPIC, ""),
             DEAD: (ResourceType.TOPIC, ".dead"),
+            OUT: (ResourceType.TOPIC, ".out"),
             GROUP: (ResourceType.GROUP, ""),
+            TRANSACTIONS: (ResourceType.TRANSACTIONAL_ID, ""),
             OF_REDRIVE: (ResourceType.GROUP, ".redrive"),
-            TRANSACTIONS: (ResourceType.TRANSACTIONAL_ID, ".redrive"),
+            REDRIVES: (ResourceType.TRANSACTIONAL_ID, ".redrive"),
         }[on]
+        is_prefix = on == TRANSACTIONS
         return kind(
             resource,
             self.name + suffix,
-            ResourcePatternType.LITERAL,
+            ResourcePatternType.PREFIXED if is_prefix else ResourcePatternType.LITERAL,
             f"User:{USER}",
             "*",
             getattr(AclOperation, right),

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections import defaultdict
 from contextlib import closing, suppress
 from pathlib import Path
 from uuid import uuid4
@@ -85,6 +86,7 @@ class Group:
             "lease": lease,
             "handler_s": handler_s,
             "sink": self.sink,
+            "topic": f"{source.stream}.out",
         }
         self.make_database()
         self.producer = self.source.producer(codec="utf8", key=lambda value: value)
@@ -189,16 +191,78 @@ class KafkaGroup(Group):
     It is named by its topic: on Kafka, groups of all topics have one set of names.
     """
 
+    transaction_ms = None
+
     def __init__(self, broker, folder, *, protocol, session_ms=6_000, partitions=4, handler_s=0.0):
+        config = {"transaction.timeout.ms": self.transaction_ms} if self.transaction_ms else {}
+        if protocol == "classic":
+            config["session.timeout.ms"] = session_ms
         source = KafkaStreams(
             f"orders-{uuid4()}",
             bootstrap=broker.address,
             partitions=partitions,
             protocol=protocol,
-            config={"session.timeout.ms": session_ms} if protocol == "classic" else None,
+            exactly_once=self.transaction_ms is not None,
+            config=config,
         )
         set_session(source, session_ms)
         self._prepare(source.stream, source, source, folder, {}, partitions, handler_s)
+
+
+class KafkaTransactionsGroup(KafkaGroup):
+    """A group whose sink is another topic, which has what its transactions store."""
+
+    sink = "topic"
+
+    def __init__(self, broker, folder, *, transaction_ms=3_000, **settings):
+        self.transaction_ms = transaction_ms
+        super().__init__(broker, folder, protocol="consumer", **settings)
+
+    def make_database(self):
+        self.out = KafkaStreams(
+            self._settings["topic"], bootstrap=self.source._server.bootstrap, partitions=2
+        )
+        self.out.producer().close()
+
+    def stored(self):
+        found = []
+        for run in read_committed(self.out).values():
+            for each in run:
+                offset, value = each.value().decode().split()
+                found.append((int(each.key()), int(offset), value, None, None))
+        return found
+
+    def count(self):
+        """Returns how many offsets the topic has, with those of markers."""
+        with closing(self.out.open_administration("none")) as administration:
+            infos = administration.infos(range(administration.partitions()))
+        return sum(info.added for info in infos)
+
+
+def read_committed(streams):
+    """Returns what consumers of committed records see of a topic, by partition."""
+    from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+    found = defaultdict(list)
+    settings = {
+        "bootstrap.servers": streams._server.bootstrap,
+        "group.id": "none",
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",
+    }
+    with closing(Consumer(settings)) as consumer:
+        topic = streams.stream
+        rest = set(consumer.list_topics(topic, WAIT_S).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, each, 0) for each in rest])
+        while rest:
+            message = consumer.poll(WAIT_S)
+            assert message is not None, "the partitions end"
+            if message.error() is None:
+                found[message.partition()].append(message)
+            elif message.error().code() == KafkaError._PARTITION_EOF:
+                rest.discard(message.partition())
+    return found
 
 
 class MetricsGroup(Group):

@@ -1,8 +1,9 @@
-"""A worker process, whose sink is an SQLite file with a fence, or a store of metrics in one."""
+"""A worker process, whose sink is an SQLite file with a fence, a store of metrics, or a topic."""
 
 import faulthandler
 import json
 import logging
+import os
 import pickle
 import resource
 import signal
@@ -73,14 +74,50 @@ def with_metrics(settings):
     return lambda assignment: store
 
 
-STORES = {"fence": with_fence, "metrics": with_metrics}
+def with_topic(settings):
+    """Sends records to another topic, in the transaction that commits them."""
+    import confluent_kafka
+
+    class Interrupted(confluent_kafka.Producer):
+        """Sends a signal to its process before a call."""
+
+        def send_offsets_to_transaction(self, *arguments):
+            interrupt("offsets")
+            return super().send_offsets_to_transaction(*arguments)
+
+        def commit_transaction(self, *arguments):
+            interrupt("commit")
+            return super().commit_transaction(*arguments)
+
+    confluent_kafka.Producer = Interrupted
+
+    def send(batch):
+        for each in batch.records:
+            batch.send(settings["topic"], f"{each.offset} {each.value}", key=batch.partition)
+        time.sleep(settings["handler_s"])
+
+    return lambda assignment: send
+
+
+SIGNALS = {}
+"""The signals to send before calls of a transaction, each once."""
+
+
+def interrupt(call):
+    number = SIGNALS.pop(call, None)
+    if number is not None:
+        os.kill(os.getpid(), number)
+
+
+STORES = {"fence": with_fence, "metrics": with_metrics, "topic": with_topic}
 
 
 def listen(worker):
     """Obey lines of the standard input.
 
     `gil SECONDS` holds the interpreter for this long; `disk BYTES` lets no file grow beyond them,
-    as a full disk would, and `disk -1` makes room again.
+    as a full disk would, and `disk -1` makes room again. `offsets SIGNAL` and `commit SIGNAL` send
+    a signal to this process in its next transaction, before that call.
     """
     for line in sys.stdin:
         command, value = line.split()
@@ -89,6 +126,8 @@ def listen(worker):
         elif command == "disk":
             _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (int(value), hard))
+        else:
+            SIGNALS[command] = int(value)
 
 
 def hold_interpreter(seconds):

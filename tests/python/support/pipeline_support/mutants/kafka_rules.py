@@ -5,6 +5,8 @@ from pipeline_support.mutants.mutant import Mutant
 OWNERSHIP = "groups/kafka/test_ownership.py"
 WORKERS = "groups/kafka/test_kafka_workers.py"
 CONSUMER = "groups/kafka/test_consumer_thread.py"
+TRANSACTIONS = "groups/kafka/test_kafka_transactions.py"
+CHAOS = "groups/kafka/test_kafka_transactions_chaos.py"
 
 KAFKA_MUTANTS = (
     Mutant(
@@ -101,8 +103,8 @@ KAFKA_MUTANTS = (
     Mutant(
         "EarlierGenerationIsOfAMember",
         "groups/kafka/consumer.py",
-        "error.name() == GONE",
-        "error.name() in (GONE, 'ILLEGAL_GENERATION')",
+        "e.name() == GONE",
+        "e.name() in (GONE, 'ILLEGAL_GENERATION')",
         (f"{CONSUMER} -k generation_before",),
     ),
     Mutant(
@@ -118,5 +120,107 @@ KAFKA_MUTANTS = (
         "if left and not self._is_revoking:",
         "if False:",
         (f"{WORKERS} -k overtakes_a_running_worker",),
+    ),
+    Mutant(
+        "OffsetsInTransactionsOnly",
+        "groups/kafka/consumer.py",
+        "if self._transactions is not None:\n            generation",
+        "if self._transactions is not None and requests[0].records:\n            generation",
+        (f"{TRANSACTIONS} -k without_a_transaction",),
+    ),
+    Mutant(
+        "GenerationOfTheOwner",
+        "groups/kafka/consumer.py",
+        "generation = consumer.consumer_group_metadata()",
+        # That of a consumer which never joined: the broker then checks nothing.
+        "plain = {each: self._settings[each] for each in ('bootstrap.servers', 'group.id')}\n"
+        "            kept = self.__dict__.setdefault('kept', []) or [type(consumer)(plain)]\n"
+        "            self.__dict__['kept'] = kept\n"
+        "            generation = kept[0].consumer_group_metadata()",
+        (f"{CHAOS} -k 'stopped_in_a_transaction and offsets-60000'",),
+    ),
+    Mutant(
+        "HeartbeatSendsNoRecords",
+        "groups/kafka/consumer.py",
+        "replace(request, records=())",
+        "request",
+        (f"{TRANSACTIONS} -k without_a_transaction",),
+    ),
+    Mutant(
+        "UnknownEndBeginsAnew",
+        "groups/kafka/transactions.py",
+        "            return {}\n",
+        "            return self._errors(requests, reason)\n",
+        (f"{TRANSACTIONS} -k unknown",),
+    ),
+    Mutant(
+        "UnknownEndEndsTheToken",
+        "groups/kafka/consumer.py",
+        "                self.ownership.reopen(unknown)\n",
+        "                pass\n",
+        (f"{CONSUMER} -k end_is_unknown",),
+    ),
+    Mutant(
+        "PendingOffsetIsAwaited",
+        "groups/kafka/connection.py",
+        'self._reader = server.reader(group, "read_committed")',
+        'self._reader = server.reader(group, "read_uncommitted")',
+        (f"{TRANSACTIONS} -k holds_its_offset",),
+    ),
+    Mutant(
+        "PendingOffsetHoldsUpItsPartitionOnly",
+        "groups/kafka/connection.py",
+        "            if self._reader is None:\n                raise\n",
+        "            raise\n",
+        (f"{TRANSACTIONS} -k holds_its_offset",),
+    ),
+    Mutant(
+        "MonitorReadsWhatIsStored",
+        "groups/kafka/streams.py",
+        'server.reader(group, "read_uncommitted")',
+        'server.reader(group, "read_committed")',
+        (f"{TRANSACTIONS} -k monitor",),
+    ),
+    Mutant(
+        "FailedRecordAborts",
+        "groups/kafka/transactions.py",
+        "raise _RecordError(failure) from None",
+        "break",
+        (f"{TRANSACTIONS} -k 'is_too_large and not topic'",),
+    ),
+    Mutant(
+        "FailedRecordHoldsUpItsPartitionOnly",
+        "groups/kafka/transactions.py",
+        "refused if each.partition in blamed else again",
+        "refused",
+        (f"{TRANSACTIONS} -k missing_topic",),
+    ),
+    Mutant(
+        "FailedProducerIsReplaced",
+        "groups/kafka/transactions.py",
+        "        except KafkaException:\n            self._producer = None\n",
+        "        except KafkaException:\n            pass\n",
+        (f"{TRANSACTIONS} -k fenced",),
+    ),
+    Mutant(
+        "RetriableCallsAreRepeated",
+        "groups/kafka/transactions.py",
+        "if not error.args[0].retriable() or",
+        "if True or",
+        (f"{TRANSACTIONS} -k repeated",),
+    ),
+    Mutant(
+        "RecordsOfTheMark",
+        "groups/worker/held.py",
+        "if each.last <= mark.offset\n                        for record",
+        "if True\n                        for record",
+        (f"{TRANSACTIONS} -k of_the_mark",),
+    ),
+    Mutant(
+        "RecordsOfTheAttemptThatReturned",
+        "groups/worker/lanes.py",
+        "if batch.sent:",
+        "if False:",
+        (f"{TRANSACTIONS} -k stored_with",),
     ),
 )
