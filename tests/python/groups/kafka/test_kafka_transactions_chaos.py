@@ -6,7 +6,7 @@ import time
 import pytest
 
 from core_support.waits import HANG_S, eventually
-from groups_support.chaos import KafkaTransactionsGroup
+from groups_support.chaos import KafkaTransactionsGroup, once_there
 
 pytestmark = [pytest.mark.timeout(2 * HANG_S), pytest.mark.matrix(4, name="Kafka transactions")]
 
@@ -28,7 +28,7 @@ def at_work(group):
     """Starts workers a and b, and waits until both are at work."""
     group.start("a", "b")
     group.send(8_000)
-    eventually(lambda: group.count() > 500, "both are at work")
+    eventually(once_there(lambda: group.count() > 500), "both are at work")
     return group
 
 

@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from uuid import uuid4
 
-from batchqueue.groups import GroupMonitor, KafkaStreams, RedisStreams
+from batchqueue.groups import GroupMonitor, KafkaStreams, RedisStreams, StreamUnavailableError
 from batchqueue.outputs import SqliteStore
 from core_support.waits import WAIT_S, eventually
 from groups_support import chaos_worker
@@ -124,7 +124,7 @@ class Group:
             is_there = self.monitor.metrics().members.keys() == names
             return is_there and owners <= names and len(owners) == most
 
-        eventually(is_settled, f"{sorted(names)} share the partitions: {self.owners()}")
+        eventually(once_there(is_settled), f"{sorted(names)} share the partitions")
 
     def stored(self):
         with closing(sqlite3.connect(self.database, timeout=60)) as db:
@@ -136,8 +136,10 @@ class Group:
 
     def is_done(self):
         """Waits until everything that was sent is stored and committed."""
-        eventually(lambda: self.count() >= self.sent, "all records are stored")
-        eventually(lambda: self.monitor.metrics().lag == 0, "all records are committed")
+        is_stored = once_there(lambda: self.count() >= self.sent)
+        eventually(is_stored, "all records are stored")
+        is_committed = once_there(lambda: self.monitor.metrics().lag == 0)
+        eventually(is_committed, "all records are committed")
 
     def check(self):
         """Nothing lost, nothing doubled, and the order of each partition."""
@@ -168,6 +170,18 @@ class Group:
         with suppress(Exception):
             self.producer.close()
             self.monitor.close()
+
+
+def once_there(condition):
+    """Returns a condition that is false while the server of the group is away."""
+
+    def is_true():
+        try:
+            return condition()
+        except StreamUnavailableError:
+            return False
+
+    return is_true
 
 
 def set_session(streams, milliseconds):
