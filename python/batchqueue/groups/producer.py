@@ -1,7 +1,7 @@
 """`Producer`: adds values to a stream."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,15 +11,20 @@ from batchqueue.base.words import counted
 from batchqueue.exceptions import ConfigError, QueueClosedError
 from batchqueue.groups.backend import NewRecord
 from batchqueue.groups.errors import StreamFullError
-from batchqueue.groups.record import Codec, codec_of
+from batchqueue.groups.record import (
+    Codec,
+    Headers,
+    KeyValue,
+    checked_headers,
+    codec_of,
+    key_bytes,
+)
 
 if TYPE_CHECKING:
     from batchqueue.groups.backend import StreamSource
 
 
-KeyValue = str | bytes | int
 Key = Callable[[Any], KeyValue | None]
-Headers = Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]]
 
 _RUN = 100
 """Records without a key that go to one partition before it is the next one's turn."""
@@ -182,31 +187,3 @@ class Producer:
     def _full(self, partition: int, accepted: int) -> StreamFullError:
         assert self._max_len is not None
         return StreamFullError(self._stream, partition, self._max_len, accepted)
-
-
-def key_bytes(key: KeyValue | None) -> bytes | None:
-    """Return a key as it is stored."""
-    if key is None or isinstance(key, bytes):
-        return key
-    return str(key).encode()
-
-
-def checked_headers(headers: Headers) -> tuple[tuple[str, bytes], ...]:
-    """Return headers as they are stored.
-
-    Raises:
-        ConfigError: A name is not a str, or a value is neither bytes nor a str.
-    """
-    given: Any = headers.items() if isinstance(headers, Mapping) else headers
-    checked: list[tuple[str, bytes]] = []
-    for pair in given:
-        match pair:
-            case (str(name), bytes(value)):
-                checked.append((name, value))
-            case (str(name), str(text)):
-                checked.append((name, text.encode()))
-            case _:
-                raise ConfigError(
-                    f"the headers have {pair!r}; give names as str with values as bytes or str"
-                )
-    return tuple(checked)

@@ -5,7 +5,7 @@
 
 import enum
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -263,6 +263,38 @@ def group_id(job: str, stage: str) -> str:
         'billing_store'
     """
     return f"{check_name('the job', job)}_{check_name('the stage', stage)}"
+
+
+KeyValue = str | bytes | int
+Headers = Mapping[str, bytes | str] | Iterable[tuple[str, bytes | str]]
+
+
+def key_bytes(key: KeyValue | None) -> bytes | None:
+    """Return a key as it is stored."""
+    if key is None or isinstance(key, bytes):
+        return key
+    return str(key).encode()
+
+
+def checked_headers(headers: Headers) -> tuple[tuple[str, bytes], ...]:
+    """Return headers as they are stored.
+
+    Raises:
+        ConfigError: A name is not a str, or a value is neither bytes nor a str.
+    """
+    given: Any = headers.items() if isinstance(headers, Mapping) else headers
+    checked: list[tuple[str, bytes]] = []
+    for pair in given:
+        match pair:
+            case (str(name), bytes(value)):
+                checked.append((name, value))
+            case (str(name), str(text)):
+                checked.append((name, text.encode()))
+            case _:
+                raise ConfigError(
+                    f"the headers have {pair!r}; give names as str with values as bytes or str"
+                )
+    return tuple(checked)
 
 
 def check_name(owner: str, name: object) -> str:

@@ -10,8 +10,15 @@ from batchqueue.base.words import counted
 from batchqueue.exceptions import BatchFailed, ConfigError
 from batchqueue.groups.errors import UnhandledRecordError, quoted_value, shortened
 from batchqueue.groups.messages import PREFIX, Command, Entry, SentRecord, without_origin
-from batchqueue.groups.producer import Headers, KeyValue, checked_headers, key_bytes
-from batchqueue.groups.record import Assignment, Record, check_name
+from batchqueue.groups.record import (
+    Assignment,
+    Headers,
+    KeyValue,
+    Record,
+    check_name,
+    checked_headers,
+    key_bytes,
+)
 from batchqueue.queues.callbacks import check_result
 from batchqueue.queues.handlers import HandlerMethods, HandlerOpening, blocking_methods
 
