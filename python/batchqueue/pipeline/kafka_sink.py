@@ -45,8 +45,9 @@ class KafkaSink:
     Except on Spark, the header `batchqueue-origin` says where a row came from: the name of the
     pipeline, a digest of the chunk's origin, and the number of the row in it. A row that is sent
     again has the same one if the splits of the source are fixed, as those of files and tables are,
-    and the operators are deterministic and hold nothing back. The splits of a `KafkaSource` are
-    not; let its rows have the columns `partition` and `offset` instead.
+    the operators are deterministic and hold nothing back, and graph and `chunk_rows` stay the same.
+    The splits of a `KafkaSource` are not fixed; let its rows have the columns `partition` and
+    `offset` instead. Another sink of the pipeline may send the same origins to its topic.
 
     Attributes:
         batch_rows: The preferred number of rows per write, if available.

@@ -20,9 +20,6 @@ _MOST_BYTES = 16 << 20
 """With more records waiting, only partitions are fetched that are read soon; with twice as many,
 only the one that is read. Each pause empties librdkafka's own buffer of the partition."""
 
-_FETCH_BYTES, _LEAST_FETCH, _MOST_FETCH = 8 << 20, 64 << 10, 1 << 20
-"""The bytes of a fetch, before decompression, of which each partition has a share."""
-
 _RECORD_BYTES = 200
 """What a record takes in memory beside its key and value."""
 
@@ -57,13 +54,7 @@ class TopicReader:
         from confluent_kafka import Consumer
 
         self._log = MinuteLog(f"consumer of {server.topic}")
-        share = min(max(_LEAST_FETCH, _FETCH_BYTES // max(1, partitions)), _MOST_FETCH)
-        settings = {
-            "fetch.message.max.bytes": share,
-            "fetch.max.bytes": _FETCH_BYTES,
-            **server.reader_settings(),
-            "error_cb": self._note_error,
-        }
+        settings = {**server.reader_settings(max(1, partitions)), "error_cb": self._note_error}
         self._consumer: Consumer = client_of(Consumer, settings)
         self._server = server
         self._waiting: dict[int, Waiting] = {}

@@ -158,9 +158,6 @@ def check_server(
             raise ConfigError(f"{what}: config has {name!r}; {elsewhere[name]}")
 
 
-_READ_AHEAD = 4 << 20
-"""The most bytes that librdkafka holds for a consumer that reads partitions without a group."""
-
 _OF_READING = {
     "enable.auto.commit": False,
     "auto.offset.reset": "error",  # readers say where they begin
@@ -236,12 +233,19 @@ class KafkaServer:
         settings["heartbeat.interval.ms"] = membership.heartbeat_ms
         return settings
 
-    def reader_settings(self) -> dict[str, Any]:
-        """Return the settings of a consumer that reads partitions without a group."""
+    def reader_settings(self, partitions: int) -> dict[str, Any]:
+        """Return the settings of a consumer that reads partitions without a group.
+
+        It fetches little ahead: sizes count before decompression, and each record takes a few
+        hundred bytes besides.
+        """
         return {
             **_OF_READING,
             "client.id": "batchqueue",
-            "queued.max.messages.kbytes": _READ_AHEAD >> 10,
+            "queued.max.messages.kbytes": 4 << 10,
+            "queued.min.messages": max(200, 4_000 // partitions),  # of each partition
+            "fetch.max.bytes": 4 << 20,
+            "fetch.message.max.bytes": min(max(16 << 10, (4 << 20) // partitions), 1 << 20),
             "fetch.wait.max.ms": 100,  # a partition that is added waits as long
             **self.settings(),
             "group.id": "none",  # librdkafka requires one

@@ -448,7 +448,7 @@ def _checked_schema(schema: Any) -> pa.Schema | None:
 def _parsed(values: list[bytes], schema: pa.Schema) -> pa.RecordBatch:
     """Return values of JSON as rows.
 
-    Each is in an object of its own: two of them in one value, or halves of one in two, are errors,
+    Each is wrapped in its own object: two in one value, or halves of one in two, are errors,
     and pyarrow crashes if the text begins with `null`.
     """
     from pyarrow import json as arrow_json
@@ -558,7 +558,7 @@ class _Topic:
         self._admin = KafkaAdmin(server)
         self._server = server
         self._source = source
-        self._interval_s = int(server.reader_settings()[_REFRESH]) / 1_000
+        self._interval_s = int(server.reader_settings(1)[_REFRESH]) / 1_000
         self.partitions = 0
         self.bounds: dict[int, Bounds] = {}
         self._described_s = self._asked_s = float("-inf")

@@ -5,6 +5,7 @@ import os
 import pickle
 import signal
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain, pairwise
 
@@ -12,7 +13,9 @@ import pyarrow as pa
 import pytest
 
 from batchqueue import ConfigError
+from batchqueue.base.background_log import flush_log
 from batchqueue.groups import KafkaRefusedError
+from batchqueue.groups.kafka import reader
 from batchqueue.outputs import SqliteStore
 from batchqueue.pipeline import (
     FunctionSink,
@@ -22,6 +25,7 @@ from batchqueue.pipeline import (
     PositionError,
     SourceChangedError,
     SourceDataError,
+    StageFailedError,
 )
 from batchqueue.pipeline.testing import check_source
 from core_support.kafka_rights import TOPIC, Rights
@@ -29,7 +33,7 @@ from core_support.waits import eventually
 from groups_support.workers import send
 from pipeline_support.kafka_topic import COUNTS, TOTALS, KafkaTopic, metrics_of
 from pipeline_support.processes import killed_again_and_again, paused
-from pipeline_support.tables import ALL, read_on, restarted_before_every_split, rows_of
+from pipeline_support.tables import ALL, ids, read_on, restarted_before_every_split, rows_of
 
 pytestmark = pytest.mark.matrix(2, name="pipelines on Kafka")
 
@@ -99,10 +103,12 @@ def test_partitions_take_turns_and_a_long_one_keeps_none_waiting(topic):
     topic.send(orders(0, 10_000), 0)
     topic.send(orders(0, 10), 1)
     source = topic.source()
-    first = source.plan(source.initial(), ALL)
-    second = source.plan(first.end, ALL)
-    assert [plan.splits[0].partition for plan in (first, second)] == ["0", "1"]
-    assert len(rows_of(source, second.splits[0])) == 10
+    at, turns = source.initial(), []
+    for _ in range(6):
+        plan = source.plan(at, ALL)
+        turns.append((plan.splits[0].partition, len(rows_of(source, plan.splits[0]))))
+        at = plan.end
+    assert turns == [*[("0", 1_000)] * 4, ("1", 10), ("0", 1_000)]
 
 
 def test_records_that_come_later_are_read_and_a_bounded_source_ends_before_them(topic):
@@ -191,8 +197,9 @@ def test_lag_counts_down_to_0(topic):
 
 
 def test_json_fields_are_null_where_the_object_lacks_them(topic):
-    topic.send(['{"id": 1}', '{\n"city": "Oslo",\n"more": [1]}', None])
+    topic.send(["null", '{"id": 1}', '{\n"city": "Oslo",\n"more": [1]}', None])
     assert all_rows(topic.source(schema=ORDERS)) == [
+        {"id": None, "city": None},
         {"id": 1, "city": None},
         {"id": None, "city": "Oslo"},
         {"id": None, "city": None},
@@ -200,10 +207,22 @@ def test_json_fields_are_null_where_the_object_lacks_them(topic):
 
 
 @pytest.mark.parametrize(
-    "value", ["{", "", '{"id": "x"}', '{"id": 1.5}', '{"id": 1}{"id": 2}', "[1]", b"\xff\xfe"]
+    "values",
+    [
+        ["{"],
+        [""],
+        ['{"id": "x"}'],
+        ['{"id": 1.5}'],
+        ["[1]"],
+        [b"\xff\xfe"],
+        ['{"id": 1}{"id": 2}', ""],
+        ['{"id": 1} {"id": 2}', '{"id":', "4}"],
+        ['{"id": 1}}\n{"v": {"id": 2}', "{"],
+    ],
+    ids=str,
 )
-def test_bad_json_is_named_by_its_offset_and_the_rows_before_its_split_stand(topic, value):
-    topic.send([*orders(0, 3), value, *orders(3, 6)], 1)
+def test_bad_json_is_named_by_its_offset(topic, values):
+    topic.send([*orders(0, 3), *values, *orders(3, 6)], 1)
     source = topic.source(schema=ORDERS)
     with pytest.raises(SourceDataError, match=rf"{topic.name}/1 at offset 3 .*without schema"):
         all_rows(source)
@@ -237,11 +256,11 @@ def test_removed_records_end_the_run_or_are_skipped(topic, watch, caplog):
     topic.send(orders(5_000, 5_010), 1)
     at = topic.source(watch=watch).initial()
     topic.remove_before(0, 1_500)
-    with pytest.raises(SourceChangedError, match=r"/0: the 1,?500 offsets from 0 on .*on_gap"):
+    with pytest.raises(SourceChangedError, match=r"/0: the 1,500 offsets from 0 on .*on_gap"):
         read_on(topic.source(watch=watch), at)
     rows, _ = read_on(topic.source(watch=watch, on_gap="skip", schema=ORDERS), at)
     assert sorted(row["id"] for row in rows) == [*range(1_500, 2_000), *range(5_000, 5_010)]
-    assert "offsets from 0 on were removed" in caplog.text
+    eventually(lambda: "1,500 offsets from 0 on were removed" in caplog.text, "it is logged")
 
 
 def test_records_that_are_removed_between_plan_and_read(topic):
@@ -254,25 +273,27 @@ def test_records_that_are_removed_between_plan_and_read(topic):
         rows_of(topic.source(), split)
 
 
-def test_topic_that_was_created_again_is_another_one(topic):
-    topic.send([b"a", b"b"])
-    source = topic.source()
-    _, at = read_on(source, source.initial())
+@pytest.mark.parametrize("watch", [True, False])
+def test_topic_that_was_created_again_is_another_one(topic, watch):
+    topic.send(orders(0, 20))
+    source = topic.source(schema=ORDERS, watch=watch)
+    begin = source.initial()
+    assert ids(rows_of(source, source.plan(begin, ALL).splits[0])) == list(range(20))
     topic.delete()
     eventually(lambda: topic.name not in topic.admin.list_topics(timeout=10).topics, "it is gone")
     topic.create(2)
-    topic.send([b"c", b"d", b"e"])
-    for reader in (source, topic.source()):
-
-        def is_refused(reader=reader):
-            try:
-                return bool(reader.plan(at, ALL).splits)
-            except SourceChangedError as error:
-                return "deleted and created again" in str(error)
-
-        eventually(is_refused, "the new topic is found")
+    topic.send(orders(100, 130))
+    fresh = topic.source(schema=ORDERS, watch=watch)
+    eventually(lambda: fresh.initial()["topic"] != begin["topic"], "the new topic is known")
+    for refuse in (
+        lambda: fresh.plan(begin, ALL),
+        lambda: rows_of(topic.source(), fresh.between(begin, begin | {"offsets": [9, 0]})[0]),
+    ):
         with pytest.raises(SourceChangedError, match="deleted and created again"):
-            topic.source().plan(at, ALL)
+            refuse()
+    # The source of before holds records of the former topic.
+    found, _ = read_on(source, source.initial())
+    assert ids(found) == list(range(100, 130))
 
 
 def test_position_beyond_the_end_is_not_read_on(topic):
@@ -283,6 +304,18 @@ def test_position_beyond_the_end_is_not_read_on(topic):
     forged = source.between(at, at | {"offsets": [7, 0]})[0]
     with pytest.raises(SourceChangedError, match="ends at offset 1, and was to be read from 5"):
         rows_of(source, forged)
+
+
+def test_split_whose_end_is_gone_is_an_error_and_not_awaited_forever(topic, monkeypatch):
+    monkeypatch.setattr(reader, "_SILENCE_S", 1)
+    topic.send([b"a"])
+    source = topic.source()
+    begin = source.initial()
+    [split] = source.between(begin, begin | {"offsets": [7, 0]})
+    with pytest.raises(
+        SourceChangedError, match="ends at offset 1, and was to be read from 1 to 7"
+    ):
+        rows_of(source, split)
 
 
 @pytest.mark.parametrize(
@@ -315,6 +348,7 @@ def test_end_before_the_start_is_refused(topic):
         ({"config": "x"}, "config is a str"),
         ({"start": "first"}, "start is 'first'; give 'earliest' or 'latest'"),
         ({"start": datetime(2020, 1, 1)}, "give it a time zone"),
+        ({"start": datetime(1960, 1, 1, tzinfo=UTC)}, "give a time from 1970 on"),
         ({"start": "latest", "watch": False}, "no record follows"),
         ({"watch": 1}, "watch is 1"),
         ({"on_gap": "error"}, "give 'fail' or 'skip'"),
@@ -322,6 +356,7 @@ def test_end_before_the_start_is_refused(topic):
         ({"columns": []}, r"columns is \[\]"),
         ({"schema": pa.schema([])}, "at least one column"),
         ({"schema": {"id": int}}, "give a pyarrow.Schema"),
+        ({"schema": pa.schema([("n", pa.float16())])}, "does not read from JSON"),
         ({"schema": pa.schema([("key", pa.int8())]), "columns": ["key"]}, r"both have \['key'\]"),
     ],
     ids=str,
@@ -425,12 +460,78 @@ def test_run_stops_while_the_broker_hangs(topic, new_kafka_broker, tmp_path):
         new_kafka_broker.signal(signal.SIGCONT)
 
 
-def test_paused_source_holds_little(topic, tmp_path):
-    """Of 200 MB it takes no more than 64 MB above a split."""
-    for partition in range(2):
-        topic.send([os.urandom(10_000) for _ in range(10_000)], partition)
+def large_values():
+    return ({"value": os.urandom(10_000)} for _ in range(20_000))
+
+
+def compressed_values():
+    return ({"value": f"{number:8}" * 100 + os.urandom(50).hex()} for number in range(200_000))
+
+
+def large_keys():
+    return ({"value": None, "key": os.urandom(2_500).hex()} for _ in range(40_000))
+
+
+@pytest.mark.parametrize(
+    ("records", "partitions"),
+    [(large_values, 2), (compressed_values, 64), (large_keys, 2)],
+)
+def test_paused_source_holds_at_most_64_mb_above_a_split(
+    new_kafka_broker, tmp_path, records, partitions
+):
+    topic = KafkaTopic(new_kafka_broker, partitions)
+    producer = topic.producer(**{"compression.type": "zstd"})
+    for number, record in enumerate(records()):
+        while True:
+            try:
+                producer.produce(topic.name, partition=number % partitions, **record)
+                break
+            except BufferError:
+                producer.poll(1)
+    assert producer.flush(120) == 0
     memory = paused(topic.source(columns=["value"]), tmp_path)
     assert memory["paused"] - memory["before"] <= memory["split"] + (64 << 20)
+
+
+def test_source_is_read_again_after_a_run_that_failed(new_kafka_broker, tmp_path):
+    topic = KafkaTopic(new_kafka_broker, 12)
+    value = orders(0, 1)[0].replace("Rome", "R" * 2_000)
+    for partition in range(12):
+        topic.send([value] * 3_000, partition)
+    source = topic.source(watch=False, columns=["partition", "offset"])
+    seen = []
+
+    def sink(chunks):
+        seen.extend(row for chunk in chunks for row in chunk.to_pylist())
+        if len(seen) == 20_000:
+            raise OSError("the disk is full")
+
+    for _ in range(2):
+        pipeline = Pipeline("orders", checkpoint=tmp_path, cut_interval_s=0.1)
+        pipeline.source(source).to(FunctionSink(sink))
+        with suppress(StageFailedError):
+            pipeline.run()
+    found = {(row["partition"], row["offset"]) for row in seen}
+    assert found == {(partition, offset) for partition in range(12) for offset in range(3_000)}
+
+
+def test_run_stops_in_the_middle_of_a_split_while_the_broker_hangs(topic, new_kafka_broker):
+    topic.send([os.urandom(100_000) for _ in range(1_000)])
+    seen = []
+
+    def slowly(chunks):
+        seen.extend(chunks)
+        time.sleep(0.05)
+
+    pipeline = Pipeline("orders")
+    pipeline.source(topic.source(columns=["value"])).to(FunctionSink(slowly))
+    run = pipeline.start()
+    eventually(lambda: len(seen) > 3, "it reads")
+    new_kafka_broker.signal(signal.SIGSTOP)
+    try:
+        assert not run.stop(1).complete
+    finally:
+        new_kafka_broker.signal(signal.SIGCONT)
 
 
 def test_reading_needs_two_rights_on_the_topic_and_names_what_is_missing(new_kafka_broker, caplog):
@@ -447,4 +548,5 @@ def test_reading_needs_two_rights_on_the_topic_and_names_what_is_missing(new_kaf
         rows()
     rights.give((TOPIC, "READ"))
     assert len(rows()) == 3
+    flush_log()
     assert "authorization failed" not in caplog.text
