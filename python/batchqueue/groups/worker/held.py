@@ -142,10 +142,12 @@ class Sent(NamedTuple):
     """Records that are stored with the commit of their batch.
 
     Attributes:
+        first: The offset of the first record of the batch.
         last: The offset of the last record of the batch.
         records: The records.
     """
 
+    first: int
     last: int
     records: tuple[SentRecord, ...]
 
@@ -235,14 +237,16 @@ class HeldPartition:
         """Run commands of a batch with the commit that covers the batch."""
         self._effects += [Effect(first, last, command) for command in commands]
 
-    def send_with_commit(self, last: int, records: tuple[SentRecord, ...]) -> None:
+    def send_with_commit(self, first: int, last: int, records: tuple[SentRecord, ...]) -> None:
         """Store records of a batch with the commit that covers the batch."""
-        self._records.append(Sent(last, records))
+        self._records.append(Sent(first, last, records))
 
     def next_commit(self) -> CommitRequest | None:
         """Return what to commit now; None if the commit waits, or all done records are committed.
 
-        A commit without a reply is returned unchanged until `acknowledge` (R17).
+        A commit without a reply is returned unchanged until `acknowledge` (R17). No commit ends
+        between two records of a batch with effects: after a crash, only the later ones would come
+        again, and the effects of the earlier ones would be lost.
         """
         if (
             self.commit is None
@@ -250,7 +254,7 @@ class HeldPartition:
             and self.committing is not Committing.REFUSED
         ):
             mark = self.tracker.to_commit()
-            if mark is not None:
+            if mark is not None and not self._is_inside_batch(mark.offset):
                 self._sent = mark.records
                 self.commit = CommitRequest(
                     self.partition,
@@ -267,6 +271,11 @@ class HeldPartition:
                     ),
                 )
         return self.commit
+
+    def _is_inside_batch(self, offset: int) -> bool:
+        """Return whether a batch with effects has records on both sides of an offset's end."""
+        batches: list[Effect | Sent] = [*self._effects, *self._records]
+        return any(each.first <= offset < each.last for each in batches)
 
     def acknowledge(self) -> None:
         """Handle the reply to the commit that was sent."""

@@ -225,6 +225,7 @@ class HandlerLane(Lane):
         self._run: Run | None = None
         self._due_ms = 0.0
         self._waits_for_lease = False
+        self._has_effects = False
 
     def put(self, part: Part) -> None:
         """Add records. Under the lock."""
@@ -301,7 +302,8 @@ class HandlerLane(Lane):
                 if batch.commands:
                     run.held.run_with_commit(first, last, batch.commands)
                 if batch.sent:
-                    run.held.send_with_commit(last, batch.sent)
+                    run.held.send_with_commit(first, last, batch.sent)
+                self._has_effects |= bool(batch.commands or batch.sent)
                 self._succeeded(run, piece)
             else:
                 self._failed(run, piece, batch, failure)
@@ -338,7 +340,11 @@ class HandlerLane(Lane):
         return run if self._may_work(run.held) else None
 
     def _claim(self) -> Run | None:
-        """Claim waiting parts of one assignment, up to the most records of a batch."""
+        """Claim waiting parts of one assignment, up to the most records of a batch.
+
+        Once the handler has had effects, a batch is of one chunk, where commits end: if batches of
+        several handlers overlapped, a commit might find no place to end.
+        """
         member = self.membership
         parts: list[Part] = []
         count = 0
@@ -346,7 +352,9 @@ class HandlerLane(Lane):
             part = self._parts[0]
             held, size = part.held, len(part.records)
             if parts and (
-                held is not parts[0].held or count + size > member.settings.max_batch_items
+                self._has_effects
+                or held is not parts[0].held
+                or count + size > member.settings.max_batch_items
             ):
                 break
             if not held.is_over and (self.membership.is_held_up(held) or not self._may_work(held)):

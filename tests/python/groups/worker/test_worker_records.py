@@ -21,7 +21,7 @@ from batchqueue.groups import (
 )
 from core_support.waits import WAIT_S, eventually
 from groups_support.backends import committed, on_memory
-from groups_support.workers import Blocker, Collected, owns, running, send, worker_of
+from groups_support.workers import LEASE_MS, Blocker, Collected, owns, running, send, worker_of
 
 QUICK = RetryPolicy(attempts=1, backoff_ms=1, max_backoff_ms=2)
 
@@ -320,6 +320,37 @@ class TestCommands:
             until_idle=0.05
         )
         assert backend.pushed(streams, 0, "attempts") == ["2"]
+
+    def test_no_commit_comes_between_the_records_of_a_batch_with_commands(self, streams, backend):
+        """Else commands are lost if the worker ends before the commit that has them."""
+        first, other, rest = Blocker(), Blocker(), Collected()
+
+        def numbers(batch):
+            if batch.values == [0]:
+                first()
+            else:
+                batch.commit_with(("RPUSH", batch.key("got"), *map(str, batch.values)))
+
+        def worker_with(texts):
+            worker = Worker("g", streams, codec="json", lease_ms=LEASE_MS)
+            worker.add_handler(int, numbers)
+            worker.add_handler(str, texts)
+            worker.add_handler(float, rest)
+            return worker
+
+        worker = worker_with(other)
+        with running(worker), streams.producer(codec="json") as producer:
+            for count, value in enumerate((0, 1, "x", 2, 0.5), 1):  # each is a chunk
+                producer.send(value, partition=0)
+                eventually(lambda count=count: worker.metrics().fetched == count, "it is read")
+            eventually(lambda: rest.count == 1, "2 waits for the handler of 0")
+            assert other.entered.wait(WAIT_S)
+            first.release()
+            eventually(lambda: worker.metrics().handled == 4, "1 and 2 are a batch")
+        other.release()  # the worker has left, with a last commit
+        worker_with(Collected()).run(until_idle=0.05)
+        pushed = backend.pushed(streams, 0, "got")
+        assert [each for each in pushed if each != "0"] == ["1", "2"]  # 0 may have come again
 
     @on_memory
     @pytest.mark.parametrize("command", ["SET a 1", (), (None,), ("SET", 1.5)])

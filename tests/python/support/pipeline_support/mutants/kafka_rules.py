@@ -10,6 +10,13 @@ CHAOS = "groups/kafka/test_kafka_transactions_chaos.py"
 
 KAFKA_MUTANTS = (
     Mutant(
+        "NoCommitInsideABatch",
+        "groups/worker/held.py",
+        "if mark is not None and not self._is_inside_batch(mark.offset):",
+        "if mark is not None:",
+        ("groups/worker/test_worker_records.py -k between_the_records",),
+    ),
+    Mutant(
         "CommitUnderItsToken",
         "groups/kafka/ownership.py",
         "return owned if owned and (owned.token, owned.session) == (token, session) else None",
