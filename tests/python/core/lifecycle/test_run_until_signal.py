@@ -140,6 +140,7 @@ def test_second_signal_gives_up_what_is_in_hand():
     out, err = service(
         """
 import logging
+from batchqueue.base.background_log import flush_log
 logging.basicConfig(level=logging.INFO)
 held = threading.Event()
 queue = BatchQueue("orders", config(max_batch_items=1))
@@ -148,6 +149,7 @@ queue.produce_many([1, 2, 3])
 signal_when(handled_now)
 signal_when(lambda: not queue.running, signal.SIGINT)
 say(run_until_signal(queue, timeout=None))
+flush_log()  # another thread writes the log
 os._exit(0)
 """
     )
