@@ -12,7 +12,7 @@ one that begins aborts the transaction of the one before, which can send nothing
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -340,10 +340,12 @@ class KafkaRedrive:
             members = self._reader.consumer_group_metadata()
             producer.send_offsets_to_transaction([place], members, CALL_S)
             producer.commit_transaction(CALL_S)
-        except BaseException:
-            # An open one would hide later records from workers until it times out.
-            with suppress(KafkaException):
+        except BaseException as error:
+            try:  # an open one would hide later records from workers until it times out
                 producer.abort_transaction(CALL_S)
+            except KafkaException as cause:
+                if isinstance(error, KafkaException) and error.args[0].name() == "_FATAL":
+                    raise cause from None  # which `produce` does not say
             raise
 
     def _produce(

@@ -7,7 +7,7 @@ from contextlib import closing
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -332,6 +332,24 @@ def test_second_redrive_ends_the_first_one_while_the_topic_refuses_a_letter(shop
     assert "another redrive of this group has begun, and ended this one" in err
     assert second == Redriven(100)
     assert is_complete(shop, 600)
+
+
+def test_redrive_that_learns_between_two_records_that_another_has_begun(shop, redrive, at_call):
+    shop.create_dead(1)
+    shop.letters(20, partition=0)
+
+    def begin(first):
+        with closing(shop.streams.open_administration("g")) as administration:
+            administration.redrive(None, None, Redriven())
+        first._producer.produce(shop.name, b"too late")
+        with pytest.raises(KafkaException, match="fenced"):
+            first._producer.flush()
+
+    at_call("_produce", 10, begin)
+    code, _, err = redrive()
+    assert code == 1
+    assert "another redrive of this group has begun, and ended this one" in err
+    assert is_complete(shop, 20)
 
 
 def test_redrive_that_is_killed_sends_nothing_twice(shop, redrive):
