@@ -46,19 +46,20 @@ def test_every_metric_has_a_value_in_some_run(tmp_path):
     numbers = flow.source(Behind(30_000))
     numbers.to(gated)
     numbers.to(Ledger(tmp_path / "ledger.db"))
-    seen = set()
+    found = []
+
+    def is_every_metric_seen():  # a reading that comes late is unknown, and not in every sample
+        found.extend(samples_of_run(run))
+        return {metric for _, (metric, _, _) in found} == set(PipelineMetric)
+
     with flow.start() as run:
         eventually(lambda: run.metrics("numbers").paused_seconds, "a pause by the signal")
         gated.gate.set()
-        eventually(lambda: run.stats().cuts_total, "a cut")
         run.pause("numbers", "maintenance")
-        eventually(lambda: "0" in run.get_partition_metrics("numbers"), "a check that reads it")
-        found = list(samples_of_run(run))
-        seen.update(metric for _, (metric, _, _) in found)
+        eventually(is_every_metric_seen, "every metric has had a value")
         run.resume("numbers", "maintenance")
     causes = {labels for _, (metric, labels, _) in found if metric is PipelineMetric.PAUSED_SECONDS}
     assert {("Gated",), ("maintenance",)} <= causes
-    assert seen == set(PipelineMetric)
     for _, (metric, labels, _) in found:
         assert len(labels) == len(metric.value.labels), metric
 
