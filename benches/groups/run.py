@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import redis
+from confluent_kafka import Producer
 
 from batchqueue.groups import GroupMonitor, KafkaStreams, RedisStreams
 from core_support.kafka_broker import GROUPS, NEW_JARS, KafkaBroker
@@ -79,6 +80,11 @@ class Server:
         """Return a stream."""
         return RedisStreams(self.url, stream, partitions=partitions)
 
+    def sender(self, source: RedisStreams) -> Callable[[int], object]:
+        """Return a function that sends a record to a partition."""
+        producer = source.producer()
+        return lambda partition: producer.send(b"x" * 100, partition=partition)
+
     def lease_ms(self, wanted: int) -> int:
         """Return the lease of workers."""
         return wanted
@@ -109,6 +115,17 @@ class Broker:
             config=config,
         )
 
+    def sender(self, source: KafkaStreams) -> Callable[[int], object]:
+        """Return a function that sends a record to a partition, without waiting for the broker."""
+        source.producer().close()  # creates the topic
+        producer = Producer({"bootstrap.servers": self.url, "linger.ms": 1})
+
+        def send(partition: int) -> None:
+            producer.produce(source.stream, b"x" * 100, partition=partition)
+            producer.poll(0)
+
+        return send
+
     def lease_ms(self, wanted: int) -> int:
         """Return the lease of workers, which is the default: the broker has the session."""
         del wanted
@@ -121,7 +138,8 @@ class Workers:
     def __init__(
         self, server: Server | Broker, partitions: int, *, lease_ms: int = LEASE_MS
     ) -> None:
-        self.source = server.source(f"bench-{next(_numbers)}", partitions)
+        self.source: Any = server.source(f"bench-{next(_numbers)}", partitions)
+        self._send = server.sender(self.source)
         self.partitions = partitions
         self.monitor = GroupMonitor("g", self.source)
         self._settings = {
@@ -191,11 +209,10 @@ class Workers:
             self.calls[name] = {int(each): [at for at, _ in calls[each]] for each in calls}
 
     def _produce(self) -> None:
-        producer = self.source.producer()
         while not self._stop.wait(PACE_S):
             with suppress(Exception):  # the server is restarted
                 for partition in range(self.partitions):
-                    producer.send(b"x" * 100, partition=partition)
+                    self._send(partition)
 
 
 @contextmanager
