@@ -327,7 +327,11 @@ class HeldPartition:
         """Whether it can be released."""
         if self.tracker is None or self.commit is not None:
             return self.tracker is None
-        return self.tracker.drained or (self.committing is Committing.GIVEN_UP and self.is_idle)
+        if self.tracker.drained:
+            return True
+        # Once nothing is in hand, a mark that is inside a batch stays there.
+        is_stuck = self._is_inside_batch(self.tracker.mark.offset)
+        return self.is_idle and (is_stuck or self.committing is Committing.GIVEN_UP)
 
 
 _REPEATED_LOG_MS = 60_000.0

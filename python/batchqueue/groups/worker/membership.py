@@ -352,7 +352,7 @@ class Membership:
             held.step(Revocation.REVOKING)
             self.handover.put(Task.REVOKE, held)
         elif held.revocation is Revocation.HANDED_OVER and held.is_drained:
-            if held.committing is Committing.GIVEN_UP and self.control.is_leaving:
+            if held.unfinished and self.control.is_leaving:
                 self.notes.unfinished[held.partition] = held.unfinished
             self.release(held)
 

@@ -19,6 +19,7 @@ from batchqueue.groups import (
     TruncatedError,
     Worker,
 )
+from batchqueue.groups.control import Phase
 from core_support.waits import WAIT_S, eventually
 from groups_support.backends import committed, on_memory
 from groups_support.workers import LEASE_MS, Blocker, Collected, owns, running, send, worker_of
@@ -351,6 +352,41 @@ class TestCommands:
         worker_with(Collected()).run(until_idle=0.05)
         pushed = backend.pushed(streams, 0, "got")
         assert [each for each in pushed if each != "0"] == ["1", "2"]  # 0 may have come again
+
+    @on_memory
+    def test_worker_leaves_although_a_batch_with_commands_cannot_be_committed(self, streams):
+        first, other = Blocker(), Blocker()
+
+        def numbers(batch):
+            if batch.values == [0]:
+                first()
+            else:
+                batch.commit_with(("RPUSH", batch.key("got"), *map(str, batch.values)))
+
+        def texts(batch):
+            other(batch)
+            raise ValueError("not now")
+
+        rest = Collected()
+        worker = Worker("g", streams, codec="json", lease_ms=LEASE_MS)
+        for kind, handler in ((int, numbers), (str, texts), (float, rest)):
+            worker.add_handler(kind, handler)
+        with running(worker), streams.producer(codec="json") as producer:
+            for count, value in enumerate((0, 1, "x", 2, 0.5), 1):
+                producer.send(value, partition=0)
+                eventually(lambda count=count: worker.metrics().fetched == count, "it is read")
+            eventually(lambda: rest.count == 1, "2 waits for the handler of 0")
+            assert other.entered.wait(WAIT_S)
+            first.release()
+            eventually(lambda: worker.metrics().handled == 4, "1 and 2 are a batch")
+            leaving = threading.Thread(target=worker.leave, args=(10 * WAIT_S,), daemon=True)
+            leaving.start()
+            eventually(
+                lambda: worker.metrics().partitions[0].phase is Phase.DRAINING, "it gives it back"
+            )
+            other.release()
+            leaving.join(WAIT_S)
+            assert not leaving.is_alive()
 
     @on_memory
     @pytest.mark.parametrize("command", ["SET a 1", (), (None,), ("SET", 1.5)])

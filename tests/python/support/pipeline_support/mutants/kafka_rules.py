@@ -10,6 +10,13 @@ CHAOS = "groups/kafka/test_kafka_transactions_chaos.py"
 
 KAFKA_MUTANTS = (
     Mutant(
+        "MarkInsideABatchHoldsUpNoRelease",
+        "groups/worker/held.py",
+        "self.is_idle and (is_stuck or ",
+        "self.is_idle and (",
+        ("groups/worker/test_worker_records.py -k although_a_batch",),
+    ),
+    Mutant(
         "NoCommitInsideABatch",
         "groups/worker/held.py",
         "if mark is not None and not self._is_inside_batch(mark.offset):",
