@@ -179,12 +179,13 @@ class KafkaSource:
         self._topic: _Topic | None = None
         self._topic_of_lag: _Topic | None = None
         self._reader: TopicReader | None = None
-        self._reads: tuple[str, int] | None = None  # the topic and the process of the reader
+        self._reads = ""  # the id of the topic
+        self._process = os.getpid()
         self._plans_here = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out connections, which belong to the process that reads."""
-        opened = ("_log", "_topic", "_topic_of_lag", "_reader", "_reads", "_plans_here")
+        opened = ("_log", "_topic", "_topic_of_lag", "_reader", "_reads", "_process", "_plans_here")
         return {name: value for name, value in self.__dict__.items() if name not in opened}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -234,14 +235,16 @@ class KafkaSource:
         """
         del limit  # the number of rows is unknown: compaction and transactions leave gaps
         place = self._place(start)
-        self._plans_here = True
         topic = self._opened_topic()
+        self._plans_here = True
         is_fresh = topic.refresh(place, _FRESH_S)
-        split = self._next(place, topic.ends(place), topic.bounds)
+        place = self._behind_gaps(place, topic.bounds)
+        split = self._next(place, topic.ends(place))
         if split is None and not is_fresh and place.until is None:
             topic.refresh(place, 0)
-            split = self._next(place, topic.ends(place), topic.bounds)
-        return Plan((), start) if split is None else Plan((split,), split.end)
+            place = self._behind_gaps(place, topic.bounds)
+            split = self._next(place, topic.ends(place))
+        return Plan((), place.as_position()) if split is None else Plan((split,), split.end)
 
     def between(self, start: Position, end: Position) -> list[Split]:
         """Return the splits between two positions."""
@@ -257,13 +260,11 @@ class KafkaSource:
         # Where the turn of the last split has not ended, only `end` says so.
         return [*splits[:-1], splits[-1]._replace(end=end)] if splits else []
 
-    def _next(
-        self, place: "_Place", ends: Sequence[int], bounds: Mapping[int, Bounds] | None = None
-    ) -> Split | None:
+    def _next(self, place: "_Place", ends: Sequence[int]) -> Split | None:
         """Return the split of the next partition that has any, up to the ends."""
         for step in range(len(ends)):
             number = (place.turn + step) % len(ends)
-            at = self._behind_gap(number, place.offset(number), bounds or {})
+            at = place.offset(number)
             end = min(at - at % _SPLIT + _SPLIT, ends[number])
             if end > at:
                 has_turn = end % _TURN and end < ends[number]
@@ -274,9 +275,16 @@ class KafkaSource:
                 return Split(str(number), start, behind.as_position(), None, None, what)
         return None
 
-    def _behind_gap(self, partition: int, at: int, bounds: Mapping[int, Bounds]) -> int:
+    def _behind_gaps(self, place: "_Place", bounds: Mapping[int, Bounds]) -> "_Place":
+        """Return the position behind the records that were removed."""
+        removed = [each for each, found in bounds.items() if found.first > place.offset(each)]
+        for number in removed:
+            at = self._behind_gap(number, place.offset(number), bounds[number].first)
+            place = place.after(number, at, place.turn)
+        return place
+
+    def _behind_gap(self, partition: int, at: int, first: int) -> int:
         """Return an offset, or the first one of the partition if that is larger."""
-        first = bounds[partition].first if partition in bounds else at
         if at >= first:
             return at
         where = f"{self._server.topic}/{partition}"
@@ -316,14 +324,15 @@ class KafkaSource:
             raise
 
     def _opened_topic(self) -> "_Topic":
+        if self._process != os.getpid():
+            self._close()  # a forked child has no threads of the clients
         self._topic = self._topic or _Topic(self._server, self.name, self._log)
         return self._topic
 
     def _opened_reader(self, place: "_Place") -> TopicReader:
-        reads = place.topic, os.getpid()
         count = len(place.offsets) if self._plans_here else 1
-        if self._reader is None or self._reads != reads:
-            self._reader, self._reads = TopicReader(self._server, count), reads
+        if self._reader is None or self._reads != place.topic:
+            self._reader, self._reads = TopicReader(self._server, count), place.topic
         if self._plans_here:
             self._reader.begin({each: place.offset(each) for each in range(count)})
         return self._reader
@@ -331,12 +340,13 @@ class KafkaSource:
     def _soon(self, place: "_Place", partition: int) -> list[int]:
         """Return the next partitions that have records, beginning with the one to be read."""
         soon = [partition]
-        if self._plans_here:
-            ends = self._opened_topic().ends(place)
-            for step in range(1, len(ends)):
-                number = (partition + step) % len(ends)
-                if len(soon) < _SOON and ends[number] > place.offset(number):
-                    soon.append(number)
+        ends = self._opened_topic().ends(place) if self._plans_here else []
+        for step in range(1, len(ends)):
+            number = (partition + step) % len(ends)
+            if ends[number] > place.offset(number):
+                soon.append(number)
+            if len(soon) == _SOON:
+                break
         return soon
 
     def _readable(self, partition: int, at: int, end: int, error: UnreadableError) -> int:
@@ -364,7 +374,7 @@ class KafkaSource:
             ) from None
         if error.is_silence:
             self._log.warn("silent", f"{self._server.topic}/{partition} sends nothing from {at} on")
-        return self._behind_gap(partition, at, {partition: found})
+        return self._behind_gap(partition, at, found.first)
 
     def lag(self, at: Position) -> dict[str, Lag]:
         """Return how many offsets follow, by partition; None while its leader is away."""
@@ -562,7 +572,7 @@ class _Topic:
         self.partitions = 0
         self.bounds: dict[int, Bounds] = {}
         self._described_s = self._asked_s = float("-inf")
-        self._since: dict[str, float] = {}
+        self._since: dict[int | str, float] = {}
         self._log = log
         # The partitions without a leader are asked for apart, so that the others do not wait.
         self._away: set[int] = set()
@@ -601,7 +611,7 @@ class _Topic:
         for number in range(self.partitions):
             at = place.offset(number)
             end = self.bounds[number].end if number in self.bounds else at
-            if self._lasts(f"{number} is shorter", end < at):
+            if self._lasts(number, end < at):
                 raise SourceChangedError(
                     f"source {self._source!r}: {self._server.topic}/{number} ends at offset {end}, "
                     f"and has been read up to {at}: it lost records, and new ones with the same "
@@ -661,8 +671,8 @@ class _Topic:
             else:
                 raise each
 
-    def _lasts(self, what: str, holds: bool) -> bool:
-        """Return whether something has been so for a minute."""
+    def _lasts(self, what: int | str, holds: bool) -> bool:
+        """Return whether something has been so for a minute; a partition is shorter."""
         if not holds:
             self._since.pop(what, None)
             return False

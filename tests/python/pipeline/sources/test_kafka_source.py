@@ -263,6 +263,21 @@ def test_removed_records_end_the_run_or_are_skipped(topic, watch, caplog):
     eventually(lambda: "1,500 offsets from 0 on were removed" in caplog.text, "it is logged")
 
 
+def test_partition_that_was_emptied_is_skipped_once(topic, caplog):
+    topic.send(orders(0, 700))
+    source = topic.source(on_gap="skip")
+    begin = source.initial()
+    topic.remove_before(0, 700)
+    plan = topic.source(on_gap="skip").plan(begin, ALL)
+    assert (plan.splits, plan.end["offsets"]) == ((), [700, 0])
+    eventually(lambda: "700 offsets from 0 on were removed" in caplog.text, "it is logged")
+    caplog.clear()
+    assert source.plan(plan.end, ALL) == ((), plan.end)
+    assert {each.records for each in source.lag(plan.end).values()} == {0}
+    flush_log()
+    assert "removed" not in caplog.text
+
+
 def test_records_that_are_removed_between_plan_and_read(topic):
     topic.send(orders(0, 900))
     skipping = topic.source(on_gap="skip", schema=ORDERS)

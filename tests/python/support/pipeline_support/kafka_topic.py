@@ -5,12 +5,13 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from batchqueue.aggregation import CountMetrics, Metrics, SumMetrics, metric_type
 from batchqueue.pipeline import KafkaSource
 from core_support.kafka_broker import KafkaBroker
+from core_support.waits import eventually
 
 QUICK = {"topic.metadata.refresh.interval.ms": 200}
 """Finds added partitions soon."""
@@ -26,7 +27,17 @@ class KafkaTopic:
         self.create(partitions, **config)
 
     def create(self, partitions: int, **config: str) -> None:
-        self.done(self.admin.create_topics([NewTopic(self.name, partitions, 1, config=config)]))
+        new = NewTopic(self.name, partitions, 1, config=config)
+
+        def is_there() -> bool:  # a broker that was stopped may not be registered again yet
+            [asked] = self.admin.create_topics([new], request_timeout=5).values()
+            try:
+                asked.result(10)
+            except KafkaException as error:
+                return bool(error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS)
+            return True
+
+        eventually(is_there, "the topic is created")
 
     def delete(self) -> None:
         self.done(self.admin.delete_topics([self.name]))
