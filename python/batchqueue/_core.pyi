@@ -28,6 +28,7 @@ __all__ = [
     "close_all",
     "close_to_outside",
     "end",
+    "fill_statics",
     "flush_until",
     "forget_parent",
     "histograms_of",
@@ -1060,6 +1061,13 @@ def end(queue: Queue, timeout: SupportsFloat | SupportsIndex | timedelta | None)
     abandoned items.
     """
 
+def fill_statics() -> None:
+    """
+    Fill the lazy statics of the bindings that every part of the package reaches, as soon as the
+    core is loaded. A fork during an initialization would leave the child waiting for a thread that
+    does not exist there.
+    """
+
 def flush_until(
     queue: Queue, timeout: SupportsFloat | SupportsIndex | timedelta | None, stop: Any
 ) -> bool:
@@ -1115,8 +1123,8 @@ def partition_of_key(key: Any, partitions: SupportsIndex) -> int:
 
 def prepare_for_forks(config: Any, options: Any) -> None:
     """
-    Fill all lazy statics of the bindings before they have threads. A fork during an initialization
-    would leave the child waiting for a thread that does not exist there.
+    Fill the lazy statics of the bindings that need classes of the package, before the first queue.
+    The others are filled by `fill_statics`.
 
     Args:
         config: A `BatchQueueConfig` with a retry policy and a balancer. Reading it fills the

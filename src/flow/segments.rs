@@ -4,8 +4,8 @@ use smallvec::SmallVec;
 
 use crate::sync::{Arc, Duration, Instant, OnceLock, QuickMutex, now};
 
-/// The origin of put times. Set when the first queue is created: a child forked while a producer
-/// sets it would wait for that forever.
+/// The origin of put times. Set when the bindings are loaded, otherwise when the first queue is
+/// created: a child forked while another thread sets it would wait for that forever.
 static START: OnceLock<Instant> = OnceLock::new();
 
 /// A point in time in eight bytes: nanoseconds since the origin.

@@ -117,10 +117,9 @@ import_exception!(batchqueue.exceptions, ReentrantProduceError);
 import_exception!(concurrent.futures, CancelledError);
 import_exception!(concurrent.futures, InvalidStateError);
 
-/// Imports all exceptions; otherwise each is imported when it is first raised.
-pub(crate) fn import_all(py: Python<'_>) -> PyResult<()> {
+/// Imports the package's exceptions; otherwise each is imported when it is first raised.
+pub(crate) fn import_own(py: Python<'_>) -> PyResult<()> {
     py.import("batchqueue.exceptions")?;
-    py.import("concurrent.futures")?;
     BatchFailed::type_object(py);
     BatchQueueError::type_object(py);
     ConfigError::type_object(py);
@@ -128,6 +127,12 @@ pub(crate) fn import_all(py: Python<'_>) -> PyResult<()> {
     QueueClosedError::type_object(py);
     QueueForkedError::type_object(py);
     ReentrantProduceError::type_object(py);
+    Ok(())
+}
+
+/// Imports the exceptions of futures, likewise.
+pub(crate) fn import_futures(py: Python<'_>) -> PyResult<()> {
+    py.import("concurrent.futures")?;
     CancelledError::type_object(py);
     InvalidStateError::type_object(py);
     Ok(())

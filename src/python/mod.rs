@@ -55,7 +55,7 @@ mod _core {
             PyPendingItem, RoomNotifier, flush_until, produce_arrow_until, remove_handler_soon,
             room, shutdown_until, try_produce, try_produce_many, try_submit,
         },
-        queue::life::{close_all, forget_parent, is_exiting, prepare_for_forks},
+        queue::life::{close_all, fill_statics, forget_parent, is_exiting, prepare_for_forks},
         queue::snapshot::{histograms_of, stats_of, unhandled_types},
         queue::{Queue, add_handlers, close_to_outside, end, wait_logged},
         stages::{GateTicket, PyCounter, PyTimeMeter, StageGate},

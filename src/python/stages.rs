@@ -54,6 +54,7 @@ impl StageGate {
     #[new]
     fn new(py: Python<'_>, workers: usize, max_bytes: u64, worker_rows: u64) -> Self {
         // Fills lazy statics that another thread might otherwise be filling when the process forks.
+        // The package makes a first gate when it is imported.
         RunEnded::type_object(py);
         release_name(py);
         let gate = Gate::new(workers, max_bytes, worker_rows);

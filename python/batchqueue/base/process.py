@@ -62,6 +62,7 @@ def _exit() -> None:
         call()
 
 
+_core.fill_statics()
 _core.watch_forks()
 os.register_at_fork(after_in_child=_enter_child)
 atexit.register(_exit)

@@ -78,7 +78,7 @@ pub(super) fn kept_fields(
                 vec![field("value", of.clone()), field("by", by.clone())]
             }
             (Measure::QuantileBuckets { .. }, _, None) => {
-                vec![list("buckets", DataType::Struct(sketches::FIELDS.clone()))]
+                vec![list("buckets", DataType::Struct(sketches::bucket_fields()))]
             }
             (Measure::Distinct { .. } | Measure::Quantiles { .. }, Some(_), None) => {
                 vec![field("sketch", DataType::Binary)]

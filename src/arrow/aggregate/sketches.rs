@@ -1,7 +1,7 @@
 //! Quantiles by `DDSketch`: Masson, Rim and Lee, `DDSketch`: a fast and fully-mergeable quantile
 //! sketch with relative-error guarantees, PVLDB 12(12), 2019.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Decimal128Type, Float32Type, Float64Type, Int64Type};
@@ -133,12 +133,15 @@ impl State for Quantiles {
 // distribution, since the counts of any two can be added. See
 // [`quantiles`](crate::arrow::aggregate::sketches) for the source.
 
-/// The fields of a bucket: its number, and its count of values.
-pub(super) static FIELDS: LazyLock<Fields> = LazyLock::new(|| {
+/// Returns the fields of a bucket: its number, and its count of values.
+///
+/// A static would be filled on the first use, detached from the interpreter: a child forked
+/// meanwhile would wait for that forever.
+pub(super) fn bucket_fields() -> Fields {
     [Field::new("bucket", DataType::Int64, false), Field::new("count", DataType::Int64, false)]
         .into_iter()
         .collect()
-});
+}
 
 /// Values closer to 0 than this are in bucket 0.
 const LEAST: f64 = 1e-9;
@@ -210,9 +213,10 @@ impl State for QuantileBuckets {
         }
         let columns: Vec<ArrayRef> =
             vec![Arc::new(Int64Array::from(buckets)), Arc::new(Int64Array::from(counts))];
-        let values: ArrayRef = Arc::new(StructArray::try_new(FIELDS.clone(), columns, None)?);
+        let fields = bucket_fields();
+        let values: ArrayRef = Arc::new(StructArray::try_new(fields.clone(), columns, None)?);
         let offsets = OffsetBuffer::from_lengths(self.groups.iter().map(FxHashMap::len));
-        let field = Field::new_list_field(DataType::Struct(FIELDS.clone()), true).into();
+        let field = Field::new_list_field(DataType::Struct(fields), true).into();
         Ok(Arc::new(ListArray::try_new(field, offsets, values, None)?))
     }
 }

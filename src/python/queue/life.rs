@@ -22,6 +22,7 @@ use crate::arrow::Buffers;
 use crate::config::Selector;
 use crate::control::log_helper::PATIENCE;
 use crate::control::rebalancer;
+use crate::flow::segments::PutTime;
 use crate::python::config::{CoreSettings, PyAssign, Settings};
 use crate::python::errors;
 use crate::python::errors::{forked, too_late};
@@ -618,8 +619,27 @@ fn wait_for_threads(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Fill all lazy statics of the bindings before they have threads. A fork during an initialization
-/// would leave the child waiting for a thread that does not exist there.
+/// Fill the lazy statics of the bindings that every part of the package reaches, as soon as the
+/// core is loaded. A fork during an initialization would leave the child waiting for a thread that
+/// does not exist there.
+#[pyfunction]
+pub(crate) fn fill_statics(py: Python<'_>) -> PyResult<()> {
+    errors::import_own(py)?;
+    has_gil(py);
+    prepare_arrow_data(py)?;
+    PutTime::start();
+    // The statics of PyO3 itself that producers, drain threads and aggregators reach.
+    let class = py.get_type::<PyString>();
+    class.fully_qualified_name()?;
+    class.mro();
+    PyList::empty(py).try_iter()?.size_hint();
+    // A thread that is already attached would not check that the interpreter is initialized.
+    py.detach(|| Python::try_attach(|_| ()));
+    Ok(())
+}
+
+/// Fill the lazy statics of the bindings that need classes of the package, before the first queue.
+/// The others are filled by `fill_statics`.
 ///
 /// Args:
 ///     config: A `BatchQueueConfig` with a retry policy and a balancer. Reading it fills the
@@ -633,19 +653,12 @@ pub(crate) fn prepare_for_forks(
 ) -> PyResult<()> {
     config.extract::<Settings<'_>>()?;
     options.extract::<HandlerOptions<'_>>()?;
-    errors::import_all(py)?;
+    errors::import_futures(py)?;
     coroutine_type(py)?;
-    has_gil(py);
     future_class(py)?;
     prepare_threads(py);
     QueueExit::type_object(py);
     EndedQueues::type_object(py);
-    prepare_arrow_data(py)?;
-    // The statics of PyO3 itself that drain threads and producers reach.
-    let class = py.get_type::<PyString>();
-    class.fully_qualified_name()?;
-    class.mro();
-    PyList::empty(py).try_iter()?.size_hint();
     Ok(())
 }
 

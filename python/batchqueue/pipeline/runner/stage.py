@@ -738,3 +738,7 @@ def _groups(chunks: list[StageChunk], batch_rows: int) -> Iterator[list[StageChu
         rows += chunk.batch.num_rows
     if group:
         yield group
+
+
+# The first gate fills lazy statics of the core: a child forked meanwhile would wait forever.
+StageGate(1, 1, 1)
