@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
+
 from batchqueue.pipeline.contract import Limit
 
 PAUSE_S = 3.0
@@ -24,6 +26,7 @@ def main(file: str) -> None:
     source = pickle.loads(Path(file).read_bytes())
     source.schema()
     plan = source.plan(source.initial(), Limit(1, 1))
+    pa.array([b""])  # pyarrow imports pandas for it, which takes 40 MB
     before = resident_bytes()
     batches = source.read(plan.splits[0])
     batch = next(batches)
