@@ -236,16 +236,19 @@ class KafkaServer:
     def reader_settings(self, partitions: int) -> dict[str, Any]:
         """Return the settings of a consumer that reads partitions without a group.
 
-        It fetches little ahead: sizes count before decompression, and each record takes a few
-        hundred bytes besides.
+        It fetches little ahead: the size of a fetch counts before decompression, and each record
+        takes a few hundred bytes besides. The next fetch begins when few records are left, so a
+        full queue is checked often.
         """
         return {
             **_OF_READING,
             "client.id": "batchqueue",
+            # All partitions share one queue.
             "queued.max.messages.kbytes": 4 << 10,
-            "queued.min.messages": max(200, 4_000 // partitions),  # of each partition
-            "fetch.max.bytes": 4 << 20,
-            "fetch.message.max.bytes": min(max(16 << 10, (4 << 20) // partitions), 1 << 20),
+            "queued.min.messages": max(200, 4_000 // partitions),
+            "fetch.queue.backoff.ms": 2,
+            "fetch.max.bytes": 1 << 20,
+            "fetch.message.max.bytes": max(16 << 10, (1 << 20) // partitions),
             "fetch.wait.max.ms": 100,  # a partition that is added waits as long
             **self.settings(),
             "group.id": "none",  # librdkafka requires one

@@ -487,15 +487,27 @@ def large_keys():
     return ({"value": None, "key": os.urandom(2_500).hex()} for _ in range(40_000))
 
 
+def small_values():
+    return ({"value": f"{number:16}" + os.urandom(5).hex()} for number in range(200_000))
+
+
+# A fetch has most records if batches are just below the share of a partition, and the size of the
+# batches of a producer that lingers does not depend on the speed of the machine.
 @pytest.mark.parametrize(
-    ("records", "partitions"),
-    [(large_values, 2), (compressed_values, 64), (large_keys, 2)],
+    ("records", "partitions", "batch_bytes"),
+    [
+        (large_values, 2, 1_000_000),
+        (compressed_values, 64, 180_000),
+        (small_values, 64, 40_000),
+        (large_keys, 2, 1_000_000),
+    ],
 )
 def test_paused_source_holds_at_most_64_mb_above_a_split(
-    new_kafka_broker, tmp_path, records, partitions
+    new_kafka_broker, tmp_path, records, partitions, batch_bytes
 ):
     topic = KafkaTopic(new_kafka_broker, partitions)
-    producer = topic.producer(**{"compression.type": "zstd"})
+    settings = {"compression.type": "zstd", "batch.size": batch_bytes, "linger.ms": 10_000}
+    producer = topic.producer(**settings)
     for number, record in enumerate(records()):
         while True:
             try:
