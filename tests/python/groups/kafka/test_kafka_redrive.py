@@ -414,8 +414,12 @@ def test_broker_that_is_away_ends_the_redrive(
     shop.create_dead(1)
     shop.letters(1_200, partition=0)
     broker = new_kafka_broker
-    at_call("_commit", 2, lambda _: broker.signal(signal.SIGSTOP))
-    monkeypatch.setattr("batchqueue.groups.kafka.redrive.CALL_S", 1.0)
+
+    def hang(_):
+        broker.signal(signal.SIGSTOP)
+        monkeypatch.setattr("batchqueue.groups.kafka.redrive.CALL_S", 1.0)
+
+    at_call("_commit", 2, hang)
     try:
         code, out, err = redrive()
     finally:

@@ -218,8 +218,6 @@ def test_monitor_only_describes(rights):
 
 
 def test_commands_log_in_with_the_settings_of_a_file(rights, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("batchqueue.groups.kafka.streams.CALL_S", 2.0)
-    monkeypatch.setattr("batchqueue.groups.kafka.server.CALL_S", 2.0)
     send(rights.open, 3, partition=0)
     rights.give((TOPIC, "DESCRIBE"), (GROUP, "DESCRIBE"))
     config = rights.streams()._server.config
@@ -234,6 +232,8 @@ def test_commands_log_in_with_the_settings_of_a_file(rights, tmp_path, capsys, m
 
     code, out, _ = lag(PASSWORD)
     assert (code, out.split()[-1]) == (0, "3")
+    monkeypatch.setattr("batchqueue.groups.kafka.streams.CALL_S", 2.0)
+    monkeypatch.setattr("batchqueue.groups.kafka.server.CALL_S", 2.0)
     code, out, err = lag("looking-glass")
     assert (code, "Authentication failed" in err) == (1, True)
     assert "looking-glass" not in out + err
