@@ -16,6 +16,7 @@ from batchqueue.groups import GroupMonitor, KafkaStreams, RedisStreams, StreamUn
 from batchqueue.outputs import SqliteStore
 from core_support.waits import WAIT_S, eventually
 from groups_support import chaos_worker
+from groups_support.committed import check_commits
 from groups_support.metrics import tallied
 
 PROGRAM = Path(chaos_worker.__file__)
@@ -142,8 +143,12 @@ class Group:
         eventually(is_committed, "all records are committed")
 
     def check(self):
-        """Nothing lost, nothing doubled, and the order of each partition."""
+        """Waits until everything is done, and checks what is stored."""
         self.is_done()
+        self.check_stored()
+
+    def check_stored(self):
+        """Nothing lost, nothing doubled, and the order of each partition."""
         rows = self.stored()
         values = sorted(int(value) for _, _, value, _, _ in rows)
         assert values == list(range(self.sent))
@@ -222,6 +227,12 @@ class KafkaGroup(Group):
         set_session(source, session_ms)
         self._prepare(source.stream, source, source, folder, {}, partitions, handler_s)
 
+    def check(self):
+        """The same, and no commit has taken an offset or a token back."""
+        super().check()
+        count = check_commits(self.source._server.bootstrap, self.source.stream)
+        assert count >= self.partitions
+
 
 class KafkaTransactionsGroup(KafkaGroup):
     """A group whose sink is another topic, which has what its transactions store."""
@@ -295,9 +306,8 @@ class MetricsGroup(Group):
     def count(self):
         return sum(self.stored().values())
 
-    def check(self):
+    def check_stored(self):
         """Each record counted once."""
-        self.is_done()
         assert self.stored() == {str(number): 1 for number in range(self.sent)}
 
 
