@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
+from core_support.proxy import Proxy
 from core_support.waits import HANG_S, eventually
 from groups_support.chaos import LEASE_MS, Group, MetricsGroup
-from groups_support.proxy import Proxy
 
 pytestmark = pytest.mark.timeout(2 * HANG_S)
 

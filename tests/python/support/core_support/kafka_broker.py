@@ -12,6 +12,7 @@ import pyspark
 import pytest
 
 from batchqueue.spark import find_java_home
+from core_support.proxy import Proxy
 
 ROOT = Path(__file__).parents[4]
 _TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
@@ -29,9 +30,12 @@ process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},\
-SECURED://127.0.0.1:{secured}
+SECURED://127.0.0.1:{secured},PROXIED://127.0.0.1:{behind}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SECURED://127.0.0.1:{secured},\
+PROXIED://127.0.0.1:{proxy}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURED:SASL_PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURED:SASL_PLAINTEXT,\
+PROXIED:PLAINTEXT
 listener.name.secured.sasl.enabled.mechanisms=PLAIN
 listener.name.secured.plain.sasl.jaas.config=\
 org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
@@ -67,10 +71,15 @@ USER, PASSWORD = "alice", "wonderland"
 
 
 class KafkaBroker:
-    """A broker of one node, which keeps its data in a folder."""
+    """A broker of one node, which keeps its data in a folder.
+
+    Attributes:
+        proxy: The network of clients that connect to `proxied_address`.
+    """
 
     def __init__(self, folder: Path, jars_of: Path = JARS, properties: str = "") -> None:
-        self.port, controller, self._secured = _free_ports(3)
+        self.port, controller, self._secured, behind = _free_ports(4)
+        self.proxy = Proxy(behind)
         self._folder = folder
         self._properties = folder / "server.properties"
         self._properties.write_text(
@@ -78,6 +87,8 @@ class KafkaBroker:
                 port=self.port,
                 controller=controller,
                 secured=self._secured,
+                behind=behind,
+                proxy=self.proxy.port,
                 user=USER,
                 password=PASSWORD,
                 folder=folder,
@@ -104,6 +115,11 @@ class KafkaBroker:
     def secured_address(self) -> str:
         """Host and port for users who log in with SASL."""
         return f"127.0.0.1:{self._secured}"
+
+    @property
+    def proxied_address(self) -> str:
+        """Host and port for clients whose network is `proxy`."""
+        return f"127.0.0.1:{self.proxy.port}"
 
     @property
     def submit_arguments(self) -> str:
@@ -175,6 +191,7 @@ def kafka_broker() -> Iterator[KafkaBroker]:
         broker.start()
         yield broker
         broker.stop()
+        broker.proxy.close()
 
 
 @pytest.fixture(scope="session")
@@ -187,6 +204,7 @@ def new_kafka_broker() -> Iterator[KafkaBroker]:
         broker.wait_for_groups()
         yield broker
         broker.stop()
+        broker.proxy.close()
 
 
 def _need(jars: Path) -> None:

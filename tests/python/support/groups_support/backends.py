@@ -6,8 +6,8 @@ from itertools import count
 import pytest
 
 from batchqueue.groups import RedisStreams
+from core_support.proxy import Proxy
 from groups_support.damaged import DamagedStreams
-from groups_support.proxy import Proxy
 
 _numbers = count(1)
 
