@@ -5,7 +5,7 @@ import pytest
 from batchqueue import ConfigError
 from batchqueue.groups import GroupBalancer, GroupMonitor, Worker, group_id, partition_count
 from core_support.waits import WAIT_S, eventually
-from groups_support.backends import committed, lag
+from groups_support.backends import committed, lag, on_kafka_too
 from groups_support.workers import Blocker, Collected, owns, running, send, worker_of
 
 
@@ -22,6 +22,7 @@ class TestPartitionCount:
     def test_count_4_for_max_workers_4(self):
         assert partition_count(max_workers=4) == 4
 
+    @on_kafka_too
     def test_count_8_for_max_workers_8_and_2_running(self, backend):
         streams, got = backend.streams(partition_count(max_workers=8)), Collected()
         workers = [worker_of(streams, got) for _ in range(2)]
@@ -30,6 +31,7 @@ class TestPartitionCount:
                 owns(worker, 4)
 
 
+@on_kafka_too
 class TestTopic:
     def test_topic_is_created_with_the_count(self, backend):
         streams = backend.streams(partition_count(max_workers=4))
@@ -58,6 +60,7 @@ class TestTopic:
 
 
 class TestConsumerGroup:
+    @on_kafka_too
     def test_group_id_is_job_and_stage(self, backend):
         streams, group = backend.streams(2), group_id("billing", "store")
         worker = Worker(group, streams, lease_ms=1_000)
@@ -66,6 +69,7 @@ class TestConsumerGroup:
             owns(worker, 2)
             assert list(monitor.metrics().members) == [worker.name]
 
+    @on_kafka_too
     def test_subscribes_with_group_id(self, backend):
         """Workers of one group share the partitions, those of another one have all of them."""
         streams = backend.streams(4)
@@ -95,6 +99,7 @@ class TestConsumerGroup:
 
 
 class TestRebalance:
+    @on_kafka_too
     def test_join_rebalances(self, backend):
         streams = backend.streams(4)
         with running(first := worker_of(streams, Collected(), name="a")):
@@ -104,6 +109,7 @@ class TestRebalance:
                 owns(second, 2)
                 assert not first.assigned().keys() & second.assigned().keys()
 
+    @on_kafka_too
     def test_leave_rebalances(self, backend):
         streams = backend.streams(4)
         first, second = (worker_of(streams, Collected(), name=name) for name in "ab")
@@ -137,6 +143,7 @@ class TestRebalance:
         assert got.values == [str(number) for number in range(5)]
 
 
+@on_kafka_too
 class TestStress:
     def test_multi_partition_parallel_consumption(self, backend):
         streams, got = backend.streams(4), Collected()

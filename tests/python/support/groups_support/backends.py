@@ -2,11 +2,13 @@
 
 from contextlib import closing
 from itertools import count
+from uuid import uuid4
 
 import pytest
 
-from batchqueue.groups import RedisStreams
+from batchqueue.groups import KafkaStreams, RedisStreams
 from core_support.proxy import Proxy
+from groups_support.chaos import set_session
 from groups_support.damaged import DamagedStreams
 
 _numbers = count(1)
@@ -131,16 +133,77 @@ class ProxiedStreams:
         return RedisStreams(f"redis://127.0.0.1:{port}", stream, partitions=partitions)
 
 
+class KafkaBackend:
+    """Topics on a Kafka broker."""
+
+    name = "kafka"
+
+    def __init__(self, broker, protocol):
+        self._broker = broker
+        self._protocol = protocol
+
+    def streams(self, partitions):
+        return KafkaTopic(self._broker.address, partitions, self._protocol)
+
+
+class KafkaTopic:
+    """A topic whose groups have its name in theirs, because all topics share the names of groups.
+
+    The time of a lease has no effect. Unless a session is to end, it outlasts a busy machine.
+    """
+
+    def __init__(self, bootstrap, partitions, protocol, *, topic=None, session_ms=30_000):
+        self._session_ms = session_ms
+        self._direct = KafkaStreams(
+            topic or f"orders-{uuid4()}",
+            bootstrap=bootstrap,
+            partitions=partitions,
+            protocol=protocol,
+            config={"session.timeout.ms": session_ms} if protocol == "classic" else {},
+        )
+
+    def __getattr__(self, name):
+        return getattr(self._direct, name)
+
+    def connect(self, group, *, lease_ms, name):
+        del lease_ms
+        set_session(self._direct, self._session_ms, self._full(group))
+        return self._direct.connect(self._full(group), lease_ms=5_000, name=name)
+
+    def open_administration(self, group):
+        return self._direct.open_administration(self._full(group))
+
+    def _full(self, group):
+        return f"{self.stream}.{group}"
+
+
 @pytest.fixture(params=["memory", "redis"])
 def backend(request):
     """Each backend in turn; that on Redis with a server that holds nothing else."""
     if request.param == MemoryBackend.name:
         yield MemoryBackend()
         return
+    if request.param.startswith(KafkaBackend.name):
+        broker = request.getfixturevalue("new_kafka_broker")
+        yield KafkaBackend(broker, request.param.removeprefix("kafka-"))
+        return
     backend = RedisBackend(request.getfixturevalue("redis_server"))
     yield backend
     backend.close()
 
+
+_in_turn = pytest.mark.matrix(8, name="groups on Kafka like those on Redis")
+
+on_kafka_too = pytest.mark.parametrize(
+    "backend",
+    [
+        *("memory", "redis"),
+        pytest.param("kafka-consumer", marks=_in_turn),
+        pytest.param("kafka-classic", marks=_in_turn),
+    ],
+    indirect=True,
+)
+"""For tests of what holds on Kafka as well, where the broker assigns."""
 
 on_memory = pytest.mark.parametrize("backend", ["memory"], indirect=True)
 """For tests of what no backend takes part in: on Redis they would only take longer."""

@@ -189,8 +189,8 @@ def once_there(condition):
     return is_true
 
 
-def set_session(streams, milliseconds):
-    """Sets the session of the group that is named by its topic, for the new protocol."""
+def set_session(streams, milliseconds, group=None):
+    """Sets the session of a group for the new protocol; by default that of the topic's name."""
     from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
     admin = AdminClient({"bootstrap.servers": streams._server.bootstrap})
@@ -199,8 +199,9 @@ def set_session(streams, milliseconds):
         str(milliseconds),
         incremental_operation=AlterConfigOpType.SET,
     )
-    group = ConfigResource(ConfigResource.Type.GROUP, streams.stream, incremental_configs=[entry])
-    [asked] = admin.incremental_alter_configs([group]).values()
+    group = group or streams.stream
+    changed = ConfigResource(ConfigResource.Type.GROUP, group, incremental_configs=[entry])
+    [asked] = admin.incremental_alter_configs([changed]).values()
     asked.result()
 
 
