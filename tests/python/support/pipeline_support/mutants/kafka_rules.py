@@ -6,6 +6,7 @@ OWNERSHIP = "groups/kafka/test_ownership.py"
 WORKERS = "groups/kafka/test_kafka_workers.py"
 CONSUMER = "groups/kafka/test_consumer_thread.py"
 TRANSACTIONS = "groups/kafka/test_kafka_transactions.py"
+PROCESSES = "groups/kafka/test_kafka_chaos.py"
 CHAOS = "groups/kafka/test_kafka_transactions_chaos.py"
 
 KAFKA_MUTANTS = (
@@ -35,7 +36,11 @@ KAFKA_MUTANTS = (
         "groups/kafka/ownership.py",
         "self.owned.pop(partition, None)",
         "self.owned.get(partition)",
-        (f"{OWNERSHIP} -k until_it_is_gone", f"{OWNERSHIP} -k goes_back"),
+        (
+            f"{OWNERSHIP} -k until_it_is_gone",
+            f"{OWNERSHIP} -k goes_back",
+            f"{PROCESSES} -k 'stopped_worker and consumer'",
+        ),
     ),
     Mutant(
         "OpenBeforeCommits",
