@@ -451,7 +451,7 @@ class Membership:
             self.paused.discard(held.partition)
         was_inside, was_known = self.is_inside(held), held.is_known
         self._end(held)
-        if loss is not Loss.GIVEN_UP:
+        if loss is not Loss.GIVEN_UP and held.tracker is not None:  # else it was never open
             self.notes.lost += 1
         if was_known:
             self.handover.put(Task.LOST, held)

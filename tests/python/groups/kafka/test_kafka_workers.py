@@ -28,6 +28,7 @@ from batchqueue.groups import (
     Worker,
 )
 from batchqueue.groups.control import Phase
+from batchqueue.groups.kafka.connection import KafkaConnection
 from batchqueue.groups.kafka.ownership import Owned, metadata_of
 from batchqueue.groups.kafka.server import KafkaAdmin, KafkaMembership
 from batchqueue.groups.messages import Beaten
@@ -217,6 +218,29 @@ def test_calm_joins_and_leaves_of_busy_workers_repeat_nothing(new_kafka_broker, 
         assert [worker.metrics().lost for worker in workers[:2]] == [0, 0]
     assert set(handled) == set(sent)
     assert max(handled.values()) == 1
+
+
+def test_partition_that_moves_before_it_is_open_is_not_lost(streams, monkeypatch):
+    """The first of several workers that start together gets what the others will have."""
+    look_up, may_open = KafkaConnection._look_up, threading.Event()
+
+    def look_up_later(connection, openings, start):
+        assert may_open.wait(WAIT_S)
+        return look_up(connection, openings, start)
+
+    monkeypatch.setattr(KafkaConnection, "_look_up", look_up_later)
+    got = Collected()
+    first, second = worker_of(streams, got), worker_of(streams, got)
+    with running(first):
+        eventually(lambda: phases(first) == {Phase.OPENING}, "it is opening its partitions")
+        with running(second):
+            owned = first._member.connection._ownership.owned
+            is_moving = "the broker takes one of them back"
+            eventually(lambda: any(each.is_revoked for each in list(owned.values())), is_moving)
+            may_open.set()
+            owns(first, 1)
+            owns(second, 1)
+            assert (first.metrics().lost, second.metrics().lost) == (0, 0)
 
 
 def test_handler_that_does_not_end_gives_its_partition_up_after_revoke_wait(new_kafka_broker):
