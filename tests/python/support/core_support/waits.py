@@ -11,10 +11,10 @@ HANG_S = 150
 """The limit of a test, or of one example of a long one, before the run ends with all stacks."""
 
 
-def eventually(condition, what="the condition"):
-    """Polls until `condition()` is true; fails after WAIT_S."""
-    deadline = time.monotonic() + WAIT_S
+def eventually(condition, what="the condition", limit_s=WAIT_S):
+    """Polls until `condition()` is true; fails after `limit_s`."""
+    deadline = time.monotonic() + limit_s
     pause = threading.Event()
     while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come true within {WAIT_S} s"
+        assert time.monotonic() < deadline, f"{what} did not come true within {limit_s} s"
         pause.wait(0.002)

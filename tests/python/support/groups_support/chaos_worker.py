@@ -29,13 +29,16 @@ def main(settings):
     worker = Worker(
         settings["group"],
         pickle.loads(bytes.fromhex(settings["source"])),
-        codec="utf8",
         name=settings["name"],
-        **settings["lease"],
-        grace=20,
-        max_batch_items=200,
         retry=RetryPolicy(attempts=3, backoff_ms=20, max_backoff_ms=200),
         on_gap=OnGap.FAIL,
+        **{
+            "codec": "utf8",
+            "grace": 20,
+            "max_batch_items": 200,
+            **settings["lease"],
+            **settings.get("worker", {}),
+        },
     )
 
     worker.handler_factory(STORES[settings["sink"]](settings))
@@ -48,19 +51,34 @@ def with_fence(settings):
 
     def handler_of(assignment):
         # A connection for each partition, used by one thread at a time.
-        db = sqlite3.connect(settings["database"], check_same_thread=False, timeout=60)
+        db, transaction, place = connected(settings)
+        insert = f"INSERT INTO stored VALUES ({', '.join([place] * 6)})"
 
         def store(batch):
-            with db:
+            interrupt("before")
+            with transaction():
                 new = FENCE.new(db, batch)
                 about = settings["name"], batch.token, time.time()
                 rows = [(batch.partition, each.offset, each.value, *about) for each in new]
-                db.executemany("INSERT INTO stored VALUES (?, ?, ?, ?, ?, ?)", rows)
+                db.cursor().executemany(insert, rows)
+                interrupt("inside")
+            interrupt("after")
             time.sleep(settings["handler_s"])
 
         return store
 
     return handler_of
+
+
+def connected(settings):
+    """Returns a connection to the database, its transactions, and how it marks a value."""
+    if "postgres" in settings:
+        import psycopg
+
+        db = psycopg.connect(settings["postgres"])
+        return db, db.transaction, "%s"
+    db = sqlite3.connect(settings["database"], check_same_thread=False, timeout=60)
+    return db, lambda: db, "?"
 
 
 def with_metrics(settings):
@@ -69,6 +87,20 @@ def with_metrics(settings):
 
     def store(batch):
         sink.consume(batch)
+        time.sleep(settings["handler_s"])
+
+    return lambda assignment: store
+
+
+def with_flights(settings):
+    """Adds flights to metrics."""
+    from groups_support.flights import sink_of
+
+    sink = sink_of(SqliteStore(settings["database"], busy_timeout_s=60), settings["worker"])
+
+    def store(batch):
+        sink.consume(batch)
+        interrupt("after")
         time.sleep(settings["handler_s"])
 
     return lambda assignment: store
@@ -100,7 +132,7 @@ def with_topic(settings):
 
 
 SIGNALS = {}
-"""The signals to send before calls of a transaction, each once."""
+"""The signals to send at moments of a handler or of a transaction, each once."""
 
 
 def interrupt(call):
@@ -109,7 +141,12 @@ def interrupt(call):
         os.kill(os.getpid(), number)
 
 
-STORES = {"fence": with_fence, "metrics": with_metrics, "topic": with_topic}
+STORES = {
+    "fence": with_fence,
+    "metrics": with_metrics,
+    "flights": with_flights,
+    "topic": with_topic,
+}
 
 
 def listen(worker):
@@ -117,7 +154,8 @@ def listen(worker):
 
     `gil SECONDS` holds the interpreter for this long; `disk BYTES` lets no file grow beyond them,
     as a full disk would, and `disk -1` makes room again. `offsets SIGNAL` and `commit SIGNAL` send
-    a signal to this process in its next transaction, before that call.
+    a signal to this process in its next transaction, before that call; `before SIGNAL`,
+    `inside SIGNAL` and `after SIGNAL` do so at that moment of the next transaction behind a fence.
     """
     for line in sys.stdin:
         command, value = line.split()
