@@ -5,6 +5,7 @@
 | worker | `Worker`: reads, decodes, calls a handler, commits each batch at the fence |
 | bare | reads raw replies of XREAD, or the messages of `consume`, and does nothing else |
 | group | XREADGROUP and XACK with redis-py as it comes, in batches |
+| quixstreams | the same as the worker with quixstreams, which calls a function with each record |
 """
 
 import base64
@@ -24,7 +25,13 @@ COUNT = 10_000
 def main(way: str, settings: dict[str, Any]) -> None:
     """Measure from the first read to the end of the last record."""
     started, cpu = time.perf_counter(), time.process_time()
-    ways = {"worker": worker, "bare": bare, "group": group, "bare-kafka": bare_kafka}
+    ways = {
+        "worker": worker,
+        "bare": bare,
+        "group": group,
+        "bare-kafka": bare_kafka,
+        "quixstreams": quixstreams,
+    }
     ways[way](settings)
     seconds = time.perf_counter() - started
     used = time.process_time() - cpu
@@ -75,6 +82,29 @@ def bare_kafka(settings: dict[str, Any]) -> None:
                 message.value(), message.partition(), message.offset()
                 done += 1
     consumer.close()
+
+
+def quixstreams(settings: dict[str, Any]) -> None:
+    """Go through the records with quixstreams."""
+    from quixstreams import Application
+
+    application = Application(
+        broker_address=settings["url"],
+        consumer_group=settings["group"],
+        auto_offset_reset="earliest",
+        loglevel="ERROR",
+        consumer_extra_config={"fetch.queue.backoff.ms": 10},
+    )
+    done = 0
+
+    def handler(value: bytes) -> None:
+        nonlocal done
+        done += 1
+
+    topic = application.topic(settings["stream"], value_deserializer="bytes")
+    application.dataframe(topic).update(handler)
+    application.run(count=settings["records"])
+    assert done >= settings["records"]
 
 
 def group(settings: dict[str, Any]) -> None:

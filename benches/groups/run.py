@@ -4,7 +4,7 @@
     python benches/groups/run.py --page docs/figures/groups.md
 
 It starts its own servers on loopback. Each row is measured in this run; ratios are between
-processes that ran by turns.
+processes that ran by turns. If quixstreams is installed, it runs beside the workers on Kafka.
 """
 
 import argparse
@@ -24,14 +24,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import redis
 from confluent_kafka import Producer
 
-from batchqueue.groups import GroupMonitor, KafkaStreams, RedisStreams
+from batchqueue.groups import GroupMonitor, KafkaStreams, RedisStreams, StreamUnavailableError
 from core_support.kafka_broker import GROUPS, NEW_JARS, KafkaBroker
+
+T = TypeVar("T")
 
 HERE = Path(__file__).parent
 LEASE_MS = 1_500
@@ -103,6 +107,7 @@ class Broker:
     def kill(self) -> None:
         """Kill it."""
         self._broker.stop()
+        self._broker.proxy.close()
 
     def source(self, stream: str, partitions: int) -> KafkaStreams:
         """Return a topic."""
@@ -118,7 +123,7 @@ class Broker:
     def sender(self, source: KafkaStreams) -> Callable[[int], object]:
         """Return a function that sends a record to a partition, without waiting for the broker."""
         source.producer().close()  # creates the topic
-        producer = Producer({"bootstrap.servers": self.url, "linger.ms": 1})
+        producer = Producer({"bootstrap.servers": self.url, "linger.ms": 1, "log_level": 2})
 
         def send(partition: int) -> None:
             producer.produce(source.stream, b"x" * 100, partition=partition)
@@ -149,6 +154,7 @@ class Workers:
         }
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self.calls: dict[str, dict[int, list[float]]] = {}
+        self._ended: list[threading.Thread] = []
         self._stop = threading.Event()
         self._producing = threading.Thread(target=self._produce)
         self._producing.start()
@@ -178,14 +184,16 @@ class Workers:
 
     def owners(self) -> dict[int, str | None]:
         """Return the owners of the partitions."""
-        return {each: it.owner for each, it in self.monitor.metrics().partitions.items()}
+        partitions = answered(self.monitor.metrics).partitions
+        return {each: it.owner for each, it in partitions.items()}
 
     def end(self, name: str, number: signal.Signals) -> float:
         """Send a signal to a worker, and return when."""
         process = self._processes.pop(name)
         at = time.monotonic()
         process.send_signal(number)
-        threading.Thread(target=self._collect, args=(name, process)).start()
+        self._ended.append(threading.Thread(target=self._collect, args=(name, process)))
+        self._ended[-1].start()
         return at
 
     @property
@@ -197,8 +205,8 @@ class Workers:
         """End all, and wait for what they noted."""
         for name in self.names:
             self.end(name, signal.SIGTERM)
-        while threading.active_count() > 2:
-            time.sleep(0.01)
+        for thread in self._ended:
+            thread.join()
         self._stop.set()
         self._producing.join()
 
@@ -213,6 +221,15 @@ class Workers:
             with suppress(Exception):  # the server is restarted
                 for partition in range(self.partitions):
                     self._send(partition)
+
+
+def answered(ask: Callable[[], T]) -> T:
+    """Return what a server says, as soon as it can: a broker may not know its new topics yet."""
+    while True:
+        try:
+            return ask()
+        except StreamUnavailableError:
+            time.sleep(0.05)
 
 
 @contextmanager
@@ -238,10 +255,11 @@ def handover(server: Server | Broker, number: signal.Signals, times: int) -> lis
             owners = group.settle()
             name = group.names[0]
             partitions = [each for each, owner in owners.items() if owner == name]
-            before = administration.infos(partitions)
+            ask = partial(administration.infos, partitions)
+            before = answered(ask)
             at = group.end(name, number)
             while True:
-                now = administration.infos(partitions)
+                now = answered(ask)
                 pairs = list(zip(before, now, strict=True))
                 if all(b.token > a.token and b.done > a.done for a, b in pairs):
                     break
@@ -379,10 +397,14 @@ Row = Callable[[str, str, Callable[[], str]], None]
 
 
 def _measure_kafka(broker: Broker, where: str, row: Row, options: argparse.Namespace) -> None:
+    peers = ["quixstreams"] if find_spec("quixstreams") else []
+
     def by_turns() -> str:
-        found = rates(broker, ["worker", "bare-kafka"], options.records, options.rounds)
-        worker, bare = (statistics.median(r["per_s"] for r in each) for each in found.values())
-        return f"{worker / 1e3:.0f} k/s; {worker / bare:.2f} of the bare loop"
+        found = rates(broker, ["worker", "bare-kafka", *peers], options.records, options.rounds)
+        per_s = {way: statistics.median(r["per_s"] for r in each) for way, each in found.items()}
+        worker, bare = per_s["worker"], per_s["bare-kafka"]
+        beside = "".join(f"; {worker / per_s[peer]:.1f} times {peer}" for peer in peers)
+        return f"{worker / 1e3:.0f} k/s; {worker / bare:.2f} of the bare loop{beside}"
 
     row(f"{where}: records through worker, handler and commit", "≥ 0.8", by_turns)
     row(
