@@ -98,10 +98,14 @@ class Group:
 
     def start(self, *names):
         """Starts workers, and waits until they and all others own partitions."""
+        self.launch(*names)
+        self.settles()
+
+    def launch(self, *names, **settings):
+        """Starts workers, with other settings than the group has."""
         for name in names:
             log = self._folder / f"{name}-{len(self.processes)}.log"
-            self.processes[name] = Process(name, self._settings, log)
-        self.settles()
+            self.processes[name] = Process(name, {**self._settings, **settings}, log)
 
     def send(self, count):
         self.producer.send_many(str(self.sent + number) for number in range(count))
@@ -170,8 +174,11 @@ class Group:
         return [process.end() for process in ending.values()]
 
     def close(self):
+        """Kills the workers, and prints their logs, which pytest shows after a failure."""
         for process in self.processes.values():
             process.kill()
+        for log in sorted(self._folder.glob("*.log")):
+            print(f"{log.name}:\n{log.read_text()[-4_000:]}")
         with suppress(Exception):
             self.producer.close()
             self.monitor.close()
@@ -217,16 +224,25 @@ class KafkaGroup(Group):
         config = {"transaction.timeout.ms": self.transaction_ms} if self.transaction_ms else {}
         if protocol == "classic":
             config["session.timeout.ms"] = session_ms
-        source = KafkaStreams(
-            f"orders-{uuid4()}",
-            bootstrap=broker.address,
-            partitions=partitions,
-            protocol=protocol,
-            exactly_once=self.transaction_ms is not None,
-            config=config,
+        topic = f"orders-{uuid4()}"
+        source, self._proxied = (
+            KafkaStreams(
+                topic,
+                bootstrap=address,
+                partitions=partitions,
+                protocol=protocol,
+                exactly_once=self.transaction_ms is not None,
+                config=config,
+            )
+            for address in (broker.address, broker.proxied_address)
         )
         set_session(source, session_ms)
         self._prepare(source.stream, source, source, folder, {}, partitions, handler_s)
+
+    def start_behind_proxy(self, *names):
+        """Starts workers whose network is the proxy of the broker, as `start` does."""
+        self.launch(*names, source=pickle.dumps(self._proxied).hex())
+        self.settles()
 
     def check(self):
         """The same, and no commit has taken an offset or a token back."""
