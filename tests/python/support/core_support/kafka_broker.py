@@ -6,7 +6,9 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
@@ -65,6 +67,9 @@ broker.heartbeat.interval.ms=200
 """Short sessions, and transactions that end soon after their timeout; and a broker that was killed
 starts again without waiting for its own session."""
 
+_STEADY = "broker.session.timeout.ms=60000\n"
+"""A broker that does not get enough of the cores to send its heartbeats remains the leader."""
+
 
 USER, PASSWORD = "alice", "wonderland"
 """The user of the secured listener, who has no rights. Users of the other one have all."""
@@ -77,7 +82,9 @@ class KafkaBroker:
         proxy: The network of clients that connect to `proxied_address`.
     """
 
-    def __init__(self, folder: Path, jars_of: Path = JARS, properties: str = "") -> None:
+    def __init__(
+        self, folder: Path, jars_of: Path = JARS, properties: str = "", heap: str = "256m"
+    ) -> None:
         self.port, controller, self._secured, behind = _free_ports(4)
         self.proxy = Proxy(behind)
         self._folder = folder
@@ -102,7 +109,7 @@ class KafkaBroker:
         ]
         self._java = [
             str(find_java_home() / "bin" / "java"),
-            *("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+            *(f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
             *("-cp", ":".join(map(str, jars))),
         ]
 
@@ -197,14 +204,31 @@ def kafka_broker() -> Iterator[KafkaBroker]:
 @pytest.fixture(scope="session")
 def new_kafka_broker() -> Iterator[KafkaBroker]:
     """A broker of a version whose new protocol for groups is complete, with short sessions."""
+    with running_new_broker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def steady_kafka_broker() -> Iterator[KafkaBroker]:
+    """The same, for tests that use all cores: it is not given up if it is late."""
+    with running_new_broker(_STEADY) as broker:
+        yield broker
+
+
+@contextmanager
+def running_new_broker(properties: str = "", **settings: Any) -> Iterator[KafkaBroker]:
+    """Runs a broker with further properties."""
     _need(NEW_JARS)
     with tempfile.TemporaryDirectory(prefix="batchqueue-kafka-") as folder:
-        broker = KafkaBroker(Path(folder), NEW_JARS, GROUPS.format(session_ms=6_000))
+        groups = GROUPS.format(session_ms=6_000)
+        broker = KafkaBroker(Path(folder), NEW_JARS, groups + properties, **settings)
         broker.start()
-        broker.wait_for_groups()
-        yield broker
-        broker.stop()
-        broker.proxy.close()
+        try:
+            broker.wait_for_groups()
+            yield broker
+        finally:
+            broker.stop()
+            broker.proxy.close()
 
 
 def _need(jars: Path) -> None:

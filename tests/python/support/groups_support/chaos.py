@@ -220,7 +220,17 @@ class KafkaGroup(Group):
 
     transaction_ms = None
 
-    def __init__(self, broker, folder, *, protocol, session_ms=6_000, partitions=4, handler_s=0.0):
+    def __init__(
+        self,
+        broker,
+        folder,
+        *,
+        protocol,
+        session_ms=6_000,
+        revoke_wait=30,
+        partitions=4,
+        handler_s=0.0,
+    ):
         config = {"transaction.timeout.ms": self.transaction_ms} if self.transaction_ms else {}
         if protocol == "classic":
             config["session.timeout.ms"] = session_ms
@@ -231,12 +241,14 @@ class KafkaGroup(Group):
                 bootstrap=address,
                 partitions=partitions,
                 protocol=protocol,
+                revoke_wait=revoke_wait,
                 exactly_once=self.transaction_ms is not None,
                 config=config,
             )
             for address in (broker.address, broker.proxied_address)
         )
-        set_session(source, session_ms)
+        if protocol != "classic":
+            set_session(source, session_ms)
         self._prepare(source.stream, source, source, folder, {}, partitions, handler_s)
 
     def start_behind_proxy(self, *names):
