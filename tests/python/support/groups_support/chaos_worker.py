@@ -14,13 +14,16 @@ import time
 from contextlib import closing
 from dataclasses import asdict
 
-from batchqueue import RetryPolicy
+from batchqueue import RetryPolicy, ThreadPolicy
 from batchqueue.groups import Fence, MetricsSink, OnGap, Worker
 from batchqueue.outputs import SqliteStore
 from groups_support.metrics import tally
 
 FENCE = Fence.sql()
-SCHEMA = ("CREATE TABLE IF NOT EXISTS stored (partition, offset, value, worker, token, at REAL)",)
+SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS stored (partition, offset, value, worker, token, at REAL)",
+    "CREATE TABLE IF NOT EXISTS calls (worker, partition, token, first, last, began, ended)",
+)
 
 
 def main(settings):
@@ -39,6 +42,7 @@ def main(settings):
             **settings["lease"],
             **settings.get("worker", {}),
         },
+        threads=ThreadPolicy.fixed(settings["threads"]) if "threads" in settings else None,
     )
 
     worker.handler_factory(STORES[settings["sink"]](settings))
@@ -106,6 +110,33 @@ def with_flights(settings):
     return lambda assignment: store
 
 
+def with_calls(settings):
+    """Stores records at the end of a long call, and when each call began and ended."""
+
+    def handler_of(assignment):
+        db, _, _ = connected(settings)
+
+        def store(batch):
+            offsets = batch.records[0].offset, batch.last
+            call = (settings["name"], batch.partition, batch.token, *offsets, time.time())
+            with db:
+                number = db.execute("INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, NULL)", call)
+            time.sleep(settings["handler_s"])
+            with db:
+                about = settings["name"], batch.token, time.time()
+                rows = [
+                    (batch.partition, each.offset, each.value, *about)
+                    for each in FENCE.new(db, batch)
+                ]
+                db.executemany("INSERT INTO stored VALUES (?, ?, ?, ?, ?, ?)", rows)
+                ended = time.time(), number.lastrowid
+                db.execute("UPDATE calls SET ended = ? WHERE rowid = ?", ended)
+
+        return store
+
+    return handler_of
+
+
 def with_topic(settings):
     """Sends records to another topic, in the transaction that commits them."""
     import confluent_kafka
@@ -145,6 +176,7 @@ STORES = {
     "fence": with_fence,
     "metrics": with_metrics,
     "flights": with_flights,
+    "calls": with_calls,
     "topic": with_topic,
 }
 
