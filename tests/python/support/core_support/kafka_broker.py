@@ -67,7 +67,7 @@ broker.heartbeat.interval.ms=200
 """Short sessions, and transactions that end soon after their timeout; and a broker that was killed
 starts again without waiting for its own session."""
 
-_STEADY = "broker.session.timeout.ms=60000\n"
+STEADY = "broker.session.timeout.ms=60000\n"
 """A broker that does not get enough of the cores to send its heartbeats remains the leader."""
 
 
@@ -211,7 +211,7 @@ def new_kafka_broker() -> Iterator[KafkaBroker]:
 @pytest.fixture(scope="session")
 def steady_kafka_broker() -> Iterator[KafkaBroker]:
     """The same, for tests that use all cores: it is not given up if it is late."""
-    with running_new_broker(_STEADY) as broker:
+    with running_new_broker(STEADY) as broker:
         yield broker
 
 
