@@ -12,7 +12,7 @@ import pytest
 from core_support.waits import HANG_S, eventually
 from groups_support.crowd import Crowd
 
-pytestmark = [pytest.mark.timeout(2 * HANG_S), pytest.mark.matrix(2, name="deploys on Kafka")]
+pytestmark = [pytest.mark.timeout(2 * HANG_S), pytest.mark.matrix(24, name="many workers on Kafka")]
 
 
 class Call(NamedTuple):
@@ -108,7 +108,11 @@ def deploy(group, workers):
     return summaries, stayed
 
 
-SLOW = pytest.mark.slow, pytest.mark.timeout(1_800)
+SLOW = (
+    pytest.mark.slow,
+    pytest.mark.timeout(1_800),
+    pytest.mark.matrix(1, name="slow on Kafka"),
+)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from outputs_support.postgres_server import postgres_server
 
 __all__ = ["postgres_server"]
 
-pytestmark = [pytest.mark.timeout(2 * HANG_S), pytest.mark.matrix(24, name="fences on Kafka")]
+pytestmark = [pytest.mark.timeout(2 * HANG_S), pytest.mark.matrix(24, name="many workers on Kafka")]
 
 
 class SqliteGroup(KafkaGroup):

@@ -17,9 +17,11 @@ from core_support.waits import HANG_S, eventually
 from groups_support.chaos import KafkaGroup, once_there
 from groups_support.flights import by_spark, counted, stored
 
-pytestmark = [pytest.mark.timeout(4 * HANG_S), pytest.mark.matrix(4, name="flights on Kafka")]
+pytestmark = [pytest.mark.timeout(4 * HANG_S), pytest.mark.matrix(24, name="many workers on Kafka")]
 
 ROWS_PER_RECORD = 20
+
+SLOW = pytest.mark.slow, pytest.mark.matrix(1, name="slow on Kafka")
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +75,7 @@ def read_flights(rows):
 
 
 @pytest.mark.parametrize(
-    "rows", [12_000, pytest.param(ALL_FLIGHTS, marks=pytest.mark.slow)], ids=["some", "all"]
+    "rows", [12_000, pytest.param(ALL_FLIGHTS, marks=SLOW)], ids=["some", "all"]
 )
 @pytest.mark.parametrize("codec", ["json", "arrow"])
 @pytest.mark.parametrize("protocol", ["consumer", "classic"])

@@ -17,7 +17,7 @@ from batchqueue.groups.kafka.server import KafkaServer
 from core_support.waits import WAIT_S, eventually
 from groups_support.workers import Collected, owns, running, send
 
-pytestmark = pytest.mark.matrix(6, name="reports about Kafka")
+pytestmark = pytest.mark.matrix(12, name="reports about Kafka")
 
 
 @pytest.fixture(params=["consumer", "classic"])

@@ -11,7 +11,7 @@ from core_support.waits import HANG_S, eventually
 from groups_support.chaos import set_session
 from groups_support.crowd import Crowd
 
-pytestmark = [pytest.mark.timeout(4 * HANG_S), pytest.mark.matrix(4, name="scale on Kafka")]
+pytestmark = [pytest.mark.timeout(4 * HANG_S), pytest.mark.matrix(24, name="many workers on Kafka")]
 
 
 class OtherGroup(Crowd):
@@ -109,6 +109,7 @@ class ManyPartitions(Crowd):
 
 
 @pytest.mark.slow
+@pytest.mark.matrix(1, name="slow on Kafka")
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("partitions", [1_000, 10_000])
 @pytest.mark.parametrize("protocol", ["consumer", "classic"])
