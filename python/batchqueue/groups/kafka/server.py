@@ -248,7 +248,7 @@ class KafkaServer:
             "queued.min.messages": max(200, 4_000 // partitions),
             "fetch.queue.backoff.ms": 2,
             "fetch.max.bytes": 1 << 20,
-            "fetch.message.max.bytes": max(16 << 10, (1 << 20) // partitions),
+            "fetch.message.max.bytes": max(64 << 10, (1 << 20) // partitions),
             "fetch.wait.max.ms": 100,  # a partition that is added waits as long
             **self.settings(),
             "group.id": "none",  # librdkafka requires one

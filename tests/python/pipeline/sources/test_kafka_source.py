@@ -493,7 +493,7 @@ def small_values():
     return ({"value": f"{number:16}" + os.urandom(5).hex()} for number in range(200_000))
 
 
-# A fetch has most records if batches are just below the share of a partition, and the size of the
+# A fetch has most records if several batches fit into the share of a partition. The size of the
 # batches of a producer that lingers does not depend on the speed of the machine.
 @pytest.mark.parametrize(
     ("records", "partitions", "batch_bytes"),
