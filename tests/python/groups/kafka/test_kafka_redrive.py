@@ -424,6 +424,7 @@ def test_broker_that_is_away_ends_the_redrive(
         code, out, err = redrive()
     finally:
         broker.signal(signal.SIGCONT)
+        broker.wait_for_groups()
     assert (code, out) == (1, sent(500, shop)[1])
     assert "check whether its server runs" in err
     monkeypatch.undo()
