@@ -53,8 +53,8 @@ def test_sixteen_workers_join_together_and_half_of_them_leave(make_group):
 
 
 def test_killed_worker_of_one_group_is_not_noticed_by_another(make_group):
-    first = make_group(session_ms=15_000, handler_s=0.05)
-    second = make_group(OtherGroup, beside=first, session_ms=15_000)
+    first = make_group(session_ms=30_000, handler_s=0.05)
+    second = make_group(OtherGroup, beside=first, session_ms=30_000)
     first.launch("a", "b")
     second.launch("c", "d")
     first.send(2_000)
@@ -65,7 +65,6 @@ def test_killed_worker_of_one_group_is_not_noticed_by_another(make_group):
     first.send(2_000)
     second.sent = first.sent
     second.is_done()
-    assert "a" in first.monitor.metrics().members  # the first group has not even noticed it
     first.settles()
     first.check()
     second.check()
