@@ -3,6 +3,9 @@
 | way | does |
 |---|---|
 | worker | `Worker`: reads, decodes, calls a handler, commits each batch at the fence |
+| stalled | the same with a sink that stands still in its first call |
+| forward | the same with a handler that sends values to another topic, and waits for the brokers |
+| exactly-once | the same, sent in the transaction that commits the batch |
 | bare | reads raw replies of XREAD, or the messages of `consume`, and does nothing else |
 | group | XREADGROUP and XACK with redis-py as it comes, in batches |
 | quixstreams | the same as the worker with quixstreams, which calls a function with each record |
@@ -11,13 +14,16 @@
 import base64
 import json
 import pickle
+import resource
 import sys
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import redis
 
-from batchqueue.groups import Batch, Worker
+from batchqueue.groups import Batch, KafkaStreams, Worker
 
 COUNT = 10_000
 
@@ -27,6 +33,9 @@ def main(way: str, settings: dict[str, Any]) -> None:
     started, cpu = time.perf_counter(), time.process_time()
     ways = {
         "worker": worker,
+        "stalled": stalled,
+        "forward": forward,
+        "exactly-once": exactly_once,
         "bare": bare,
         "group": group,
         "bare-kafka": bare_kafka,
@@ -36,22 +45,82 @@ def main(way: str, settings: dict[str, Any]) -> None:
     seconds = time.perf_counter() - started
     used = time.process_time() - cpu
     records = settings["records"]
-    print(json.dumps({"per_s": records / seconds, "cpu_us": used / records * 1e6}), flush=True)
+    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = {"per_s": records / seconds, "cpu_us": used / records * 1e6, "peak_mb": peak_kb / 1_024}
+    print(json.dumps(found), flush=True)
 
 
 def worker(settings: dict[str, Any]) -> None:
     """Go through the records with a worker."""
-    done = 0
-    through = Worker(settings["group"], pickle.loads(base64.b64decode(settings["source"])))
+    size = 0
 
-    @through.handler
+    def handle(batch: Batch) -> None:
+        nonlocal size
+        size += sum(map(len, batch.values))
+
+    _work(settings, pickle.loads(base64.b64decode(settings["source"])), handle)
+
+
+def stalled(settings: dict[str, Any]) -> None:
+    """Go through the records behind a first call that takes long."""
+    has_stood_still = False
+
+    def handle(batch: Batch) -> None:
+        nonlocal has_stood_still
+        if not has_stood_still:
+            has_stood_still = True
+            time.sleep(settings["stall_s"])
+
+    _work(settings, pickle.loads(base64.b64decode(settings["source"])), handle)
+
+
+def forward(settings: dict[str, Any]) -> None:
+    """Send the values to another topic."""
+    from confluent_kafka import Producer
+
+    own = {"enable.idempotence": True, "linger.ms": 5}
+    producer = Producer({"bootstrap.servers": settings["url"], **own})
+
+    def handle(batch: Batch) -> None:
+        for value in batch.values:
+            while True:
+                try:
+                    producer.produce(settings["target"], value)
+                    break
+                except BufferError:
+                    producer.poll(0.05)
+        assert producer.flush() == 0
+
+    _work(settings, pickle.loads(base64.b64decode(settings["source"])), handle)
+
+
+def exactly_once(settings: dict[str, Any]) -> None:
+    """Send the values to another topic, in the transaction that commits them."""
+
+    def handle(batch: Batch) -> None:
+        for value in batch.values:
+            batch.send(settings["target"], value)
+
+    source = KafkaStreams(settings["stream"], bootstrap=settings["url"], exactly_once=True)
+    _work(settings, source, handle)
+
+
+def _work(settings: dict[str, Any], source: Any, handle: Callable[[Batch], None]) -> None:
+    """Run a worker until its handler has had all records."""
+    done = 0
+    finished = threading.Event()
+    worker = Worker(settings["group"], source)
+
+    @worker.handler
     def handler(batch: Batch) -> None:
         nonlocal done
-        done += len(batch.records)
+        handle(batch)
+        done += len(batch)
+        if done >= settings["records"]:
+            finished.set()
 
-    with through:
-        while done < settings["records"]:
-            time.sleep(0.001)
+    with worker:
+        finished.wait()
 
 
 def bare(settings: dict[str, Any]) -> None:

@@ -99,7 +99,7 @@ class Broker:
 
     def __init__(self, folder: Path, protocol: Literal["consumer", "classic"]) -> None:
         self._broker = KafkaBroker(folder, NEW_JARS, GROUPS.format(session_ms=SESSION_MS))
-        self._protocol = protocol
+        self.protocol = protocol
         self._broker.start()
         self._broker.wait_for_groups()
         self.url = self._broker.address
@@ -111,12 +111,12 @@ class Broker:
 
     def source(self, stream: str, partitions: int) -> KafkaStreams:
         """Return a topic."""
-        config = {"session.timeout.ms": SESSION_MS} if self._protocol == "classic" else {}
+        config = {"session.timeout.ms": SESSION_MS} if self.protocol == "classic" else {}
         return KafkaStreams(
             stream,
             bootstrap=self.url,
             partitions=partitions,
-            protocol=self._protocol,
+            protocol=self.protocol,
             config=config,
         )
 
@@ -337,9 +337,9 @@ def _calls_of(group: Workers, partition: int) -> list[float]:
 
 
 def rates(
-    server: Server | Broker, ways: Sequence[str], records: int, rounds: int
+    server: Server | Broker, ways: Sequence[str], records: int, rounds: int, stall_s: float = 0
 ) -> dict[str, list[dict[str, float]]]:
-    """Return the rates of ways of `loops.py`, by turns."""
+    """Return what ways of `loops.py` print, by turns."""
     stream = f"bench-{next(_numbers)}"
     source = server.source(stream, 4)
     with source.producer() as producer:
@@ -356,6 +356,8 @@ def rates(
                 "group": f"{way}-{turn}",
                 "records": records // 10_000 * 10_000,
                 "keys": keys,
+                "target": "bench-target",
+                "stall_s": stall_s,
             }
             command = [sys.executable, HERE / "loops.py", way, json.dumps(settings)]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -369,6 +371,7 @@ def main() -> None:
     parser.add_argument("--page", type=Path, help="write the table to this page")
     parser.add_argument("--records", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--stall", type=float, default=60, help="seconds of the sink's stall")
     options = parser.parse_args()
     rows: list[tuple[str, str, str]] = []
 
@@ -418,6 +421,25 @@ def _measure_kafka(broker: Broker, where: str, row: Row, options: argparse.Names
         "≤ 150 ms more",
         lambda: _longest_gaps(broker),
     )
+
+    def peak() -> str:
+        found = rates(broker, ["stalled"], options.records, 1, options.stall)
+        return f"{found['stalled'][0]['peak_mb']:.0f} MB"
+
+    row(f"{where}: memory while its sink stands still for {options.stall:g} s", "≤ 300 MB", peak)
+    if broker.protocol == "consumer":
+        row(
+            f"{where}: topic to topic, exactly once",
+            "≥ 0.85",
+            lambda: _topic_to_topic(broker, options),
+        )
+
+
+def _topic_to_topic(broker: Broker, options: argparse.Namespace) -> str:
+    broker.source("bench-target", 4).producer().close()  # creates the topic
+    found = rates(broker, ["exactly-once", "forward"], options.records, options.rounds)
+    once, plain = (statistics.median(r["per_s"] for r in each) for each in found.values())
+    return f"{once / 1e3:.0f} k/s; {once / plain:.2f} of at least once"
 
 
 def _measure_redis(server: Server, row: Row, options: argparse.Namespace) -> None:
