@@ -20,7 +20,7 @@ from batchqueue.groups.backend import (
 )
 from batchqueue.groups.control import BEATS_PER_LEASE, Control, perform
 from batchqueue.groups.errors import CodecError, KafkaRefusedError, StreamUnavailableError
-from batchqueue.groups.kafka.consumer import GONE, ConsumerThread, size_of
+from batchqueue.groups.kafka.consumer import GONE, ConsumerThread
 from batchqueue.groups.kafka.ownership import Owned, Ownership, began_in, token_in
 from batchqueue.groups.kafka.server import (
     Bounds,
@@ -515,9 +515,9 @@ class KafkaConnection:
         """Take records that the consumer has received."""
         self._check_open()
         found: list[Fetched | Behind | Unreadable] = []
-        for partition, messages, error in self._consumer.read(fetches, wait_ms / 1_000):
+        for partition, messages, size, error in self._consumer.read(fetches, wait_ms / 1_000):
             if messages:
-                found.append(Fetched(partition, KafkaEntries(messages), size_of(messages)))
+                found.append(Fetched(partition, KafkaEntries(messages), size))
             elif error is None:
                 found.append(Behind(partition))
             if error is not None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import groupby
-from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from batchqueue.groups.backend import CommitRequest, Fetch
@@ -91,7 +90,7 @@ class Waiting:
         self.end: int | None = None
         self.is_paused = False
         self.failure: KafkaError | None = None
-        self._runs: deque[list[Message]] = deque()
+        self._runs: deque[tuple[list[Message], int]] = deque()
 
     def add(self, run: list["Message"]) -> None:
         """Add records in the order of their offsets, except those that are known."""
@@ -99,32 +98,40 @@ class Waiting:
             run = [each for each in run if each.offset() > self.position]
         if run:
             self.position = run[-1].offset()
-            self.count += len(run)
-            self.size += self._size_of(run)
             self.end = None
-            self._runs.append(run)
+            size = self._size_of(run)
+            self.count += len(run)
+            self.size += size
+            self._runs.append((run, size))
 
-    def take(self, after: int, limit: int) -> list["Message"]:
-        """Remove the next records behind an offset, at most `limit`."""
+    def take(self, after: int, limit: int) -> tuple[list["Message"], int]:
+        """Remove the next records behind an offset, at most `limit`, and return their size too."""
         taken: list[Message] = []
+        total = 0
         while self._runs and len(taken) < limit:
-            run = self._runs.popleft()
-            if len(run) > limit - len(taken):
-                run, rest = run[: limit - len(taken)], run[limit - len(taken) :]
-                self._runs.appendleft(rest)
+            run, size = self._runs.popleft()
+            left = limit - len(taken)
+            if len(run) > left:
+                rest, rest_size = run[left:], size
+                run = run[:left]
+                size = self._size_of(run)
+                self._runs.appendleft((rest, rest_size - size))
             self.count -= len(run)
-            self.size -= self._size_of(run)
+            self.size -= size
             if run[0].offset() <= after:
                 run = [each for each in run if each.offset() > after]
+                size = self._size_of(run)
             taken += run
-        return taken
+            total += size
+        return taken, total
 
     def give_back(self, run: list["Message"]) -> None:
         """Put records back that were taken last."""
         if run:
+            size = self._size_of(run)
             self.count += len(run)
-            self.size += self._size_of(run)
-            self._runs.appendleft(run)
+            self.size += size
+            self._runs.appendleft((run, size))
 
     def is_below(self, records: int, size: int) -> bool:
         """Return whether it has fewer records and fewer bytes."""
@@ -143,12 +150,17 @@ def keep(
         waiting: What waits, by partition. Records of other partitions are dropped.
         note: Called with each error.
     """
+    from confluent_kafka import Message
 
     def add(partition: int, run: list["Message"]) -> None:
         if run and partition in waiting:
             waiting[partition].add(run)
 
-    for partition, group in groupby(messages, methodcaller("partition")):
+    has_errors = any(map(Message.error, messages))
+    for partition, group in groupby(messages, Message.partition):
+        if not has_errors:
+            add(partition, list(group))
+            continue
         run: list[Message] = []
         for message in group:
             error = message.error()
@@ -191,7 +203,7 @@ class ConsumerThread:
 
     Attributes:
         ownership: What the broker has assigned. Used under `changed`.
-        changed: Guards everything here, and is notified of changes.
+        changed: Guards everything here, and is notified of changes, except of records.
         failure: Why the consumer has ended, or None.
         done: The offsets that were committed, by partition.
     """
@@ -217,7 +229,10 @@ class ConsumerThread:
             transactions: Store the offsets. Default: None, the consumer does.
         """
         self.ownership = ownership
-        self.changed = threading.Condition()
+        lock = threading.RLock()
+        self.changed = threading.Condition(lock)
+        # Another one, so that records wake no thread that waits for something else.
+        self._arrived = threading.Condition(lock)
         self.failure: BaseException | None = None
         self.done: dict[int, int] = {}
         self._log = MinuteLog(f"consumer of {topic}")
@@ -267,7 +282,7 @@ class ConsumerThread:
 
     def read(
         self, wanted: Sequence[Fetch], wait_s: float
-    ) -> list[tuple[int, list["Message"], "KafkaError | None"]]:
+    ) -> list[tuple[int, list["Message"], int, "KafkaError | None"]]:
         """Take records that were received.
 
         Args:
@@ -275,7 +290,8 @@ class ConsumerThread:
             wait_s: How long to wait for a record if there is none.
 
         Returns:
-            Partition, records and error of each that has either, or that may have records.
+            Partition, records, their size, and error of each that has either, or that may have
+            records.
         """
         end = time.monotonic() + wait_s
         with self.changed:
@@ -285,14 +301,14 @@ class ConsumerThread:
                     waiting = self._waiting_for(fetch)
                     if waiting is None:
                         continue
-                    taken = waiting.take(fetch.after, fetch.limit)
+                    taken, size = waiting.take(fetch.after, fetch.limit)
                     if taken or waiting.failure is not None:
-                        found.append((fetch.partition, taken, waiting.failure))
+                        found.append((fetch.partition, taken, size, waiting.failure))
                         waiting.failure = None
                 left = end - time.monotonic()
                 if found or left <= 0 or self._is_closing:
-                    return found + self._behind(wanted, {each for each, _, _ in found})
-                self.changed.wait(left)
+                    return found + self._behind(wanted, {each for each, *_ in found})
+                self._arrived.wait(left)
 
     def _waiting_for(self, fetch: Fetch) -> Waiting | None:
         """Return what waits, unless the read began under another token."""
@@ -301,10 +317,10 @@ class ConsumerThread:
 
     def _behind(
         self, wanted: Sequence[Fetch], found: Collection[int]
-    ) -> list[tuple[int, list["Message"], None]]:
+    ) -> list[tuple[int, list["Message"], int, None]]:
         waiting = [(each.partition, self._waiting_for(each)) for each in wanted]
         return [
-            (number, [], None)
+            (number, [], 0, None)
             for number, each in waiting
             if each and each.end is None and number not in found
         ]
@@ -312,8 +328,7 @@ class ConsumerThread:
     def close(self, wait_s: float) -> None:
         """End the thread, which leaves the group."""
         with self.changed:
-            self._is_closing = True
-            self.changed.notify_all()
+            self._close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._closed.wait(wait_s)
 
@@ -417,7 +432,8 @@ class ConsumerThread:
         if left and not self._is_revoking:
             # A fetcher that found its offset out of range has stopped for good. The next one starts
             # at the offset. But to remove one would also answer a revoke that is not served yet.
-            self._poll(consumer, 0)
+            if self._poll(consumer, 0):
+                self._keep([])
             for number in left:
                 if self._is_kept(owned[number]):
                     errors[number] = self._restart(consumer, places[number])
@@ -473,17 +489,25 @@ class ConsumerThread:
                 self._transactions.close()
 
     def _poll(self, consumer: "Consumer", timeout_s: float) -> bool:
-        """Serve callbacks, and keep a record if there is one: the next call may change the rest."""
+        """Serve callbacks, and keep a record if there is one: the next call may change the rest.
+
+        The reader is notified of it with the records of the next call.
+        """
         message = consumer.poll(timeout_s)
         if message is not None:
-            self._keep([message])
+            with self.changed:
+                keep([message], self._waiting, self._note)
         return message is not None
 
     def _fail(self, error: BaseException) -> None:
         with self.changed:
             self.failure = self.failure or error
-            self._is_closing = True
-            self.changed.notify_all()
+            self._close()
+
+    def _close(self) -> None:
+        self._is_closing = True
+        self.changed.notify_all()
+        self._arrived.notify_all()
 
     def _carry_out(self, consumer: "Consumer") -> None:
         while self._calls:
@@ -504,7 +528,7 @@ class ConsumerThread:
     def _keep(self, messages: Sequence["Message"]) -> None:
         with self.changed:
             keep(messages, self._waiting, self._note)
-            self.changed.notify_all()
+            self._arrived.notify_all()
 
     def _note(self, message: "Message", error: "KafkaError") -> None:
         from confluent_kafka import KafkaError, KafkaException

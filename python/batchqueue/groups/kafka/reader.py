@@ -88,7 +88,7 @@ class TopicReader:
         waiting = self._waiting[partition]
         heard_s = time.monotonic()
         while True:
-            run = waiting.take(at - 1, end - at)
+            run, _ = waiting.take(at - 1, end - at)
             rest = [each for each in run if each.offset() >= end] if run else []
             waiting.give_back(rest)
             run = run[: len(run) - len(rest)]

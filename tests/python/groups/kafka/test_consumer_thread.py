@@ -5,7 +5,7 @@ from functools import partial
 
 import confluent_kafka
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from batchqueue.groups.backend import CommitRequest, Fetch
 from batchqueue.groups.kafka.consumer import ConsumerCall, ConsumerThread, Waiting
@@ -13,36 +13,12 @@ from batchqueue.groups.kafka.ownership import Ownership
 from core_support.waits import WAIT_S
 
 
-class Message:
-    def __init__(self, offset):
-        self._offset = offset
-
-    def offset(self):
-        return self._offset
-
-    def partition(self):
-        return 0
-
-    def key(self):
-        return None
-
-    def error(self):
-        return None
-
-    def __len__(self):
-        return 1
+def record(offset):
+    return Message(topic="orders", partition=0, offset=offset, value=b"v")
 
 
-class Failure(Message):
-    def __init__(self, code):
-        super().__init__(0)
-        self._code = code
-
-    def topic(self):
-        return "orders"
-
-    def error(self):
-        return KafkaError(self._code)
+def failure(code):
+    return Message(topic="orders", partition=0, offset=0, error=KafkaError(code))
 
 
 class Consumer:
@@ -103,12 +79,12 @@ def thread():
 
 
 def offsets(found):
-    return [message.offset() for _, messages, _ in found for message in messages]
+    return [message.offset() for _, messages, *_ in found for message in messages]
 
 
 def test_read_that_began_under_an_earlier_token_takes_nothing(thread):
     thread._waiting[0] = Waiting(2, 9)
-    thread._waiting[0].add([Message(10), Message(11)])
+    thread._waiting[0].add([record(10), record(11)])
     assert thread.read([Fetch(0, 50, 10, token=1)], 0) == []
     assert offsets(thread.read([Fetch(0, 9, 10, token=2)], 0)) == [10, 11]
 
@@ -117,7 +93,7 @@ def test_record_from_before_a_new_beginning_does_not_hide_those_behind_it(thread
     """A poll returns record 500; then the partition begins anew at 100, in the next call."""
 
     class Beginning(Consumer):
-        first, others = (Message(500),), (Message(100), Message(101))
+        first, others = (record(500),), (record(100), record(101))
 
         def in_consume(self):
             thread._waiting[0] = Waiting(2, 99)
@@ -127,7 +103,7 @@ def test_record_from_before_a_new_beginning_does_not_hide_those_behind_it(thread
     thread._waiting[0] = Waiting(1, 499)
     thread._run()
     assert thread.failure is None
-    assert [each.offset() for each in thread._waiting[0].take(99, 10)] == [100, 101]
+    assert [each.offset() for each in thread._waiting[0].take(99, 10)[0]] == [100, 101]
 
 
 def granted(thread, consumer, *partitions):
@@ -196,7 +172,7 @@ def test_stopped_fetcher_is_replaced(thread):
 
 def test_fatal_error_ends_the_consumer(monkeypatch):
     class Fatal(Consumer):
-        first = (Failure(KafkaError._FATAL),)
+        first = (failure(KafkaError._FATAL),)
 
     monkeypatch.setattr(confluent_kafka, "Consumer", Fatal)
     thread = ConsumerThread({}, "orders", Ownership(1), name="here", revoke_wait_s=WAIT_S)
@@ -211,7 +187,7 @@ def test_commit_includes_what_a_consumer_does_not_see_at_the_end(thread):
     granted = thread.ownership.sync("s", 0, {}, 1_000).grants[0]
     thread.ownership.owned[0].is_open = True
     thread._waiting[0] = Waiting(granted, 3)
-    thread._waiting[0].add([Message(4)])
+    thread._waiting[0].add([record(4)])
     consumer = Consumer({})
     request = CommitRequest(0, granted, "s", 4, 5)
     thread.commit(consumer, [request])
@@ -279,10 +255,23 @@ def test_revoke_waits_for_handlers_after_a_commit_of_the_generation_before(threa
 
 def test_records_that_wait_are_taken_in_pieces_and_once():
     waiting = Waiting(1, 9)
-    waiting.add([Message(offset) for offset in range(5, 20)])  # 5 to 9 are known
-    waiting.add([Message(offset) for offset in range(25, 30)])
+    waiting.add([record(offset) for offset in range(5, 20)])  # 5 to 9 are known
+    waiting.add([record(offset) for offset in range(25, 30)])
     assert (waiting.count, waiting.size, waiting.position) == (15, 15, 29)
-    assert [each.offset() for each in waiting.take(9, 4)] == [10, 11, 12, 13]
-    assert [each.offset() for each in waiting.take(15, 6)] == [16, 17, 18, 19, 25, 26]
-    assert [each.offset() for each in waiting.take(26, 100)] == [27, 28, 29]
+    assert [each.offset() for each in waiting.take(9, 4)[0]] == [10, 11, 12, 13]
+    assert [each.offset() for each in waiting.take(15, 6)[0]] == [16, 17, 18, 19, 25, 26]
+    assert [each.offset() for each in waiting.take(26, 100)[0]] == [27, 28, 29]
     assert (waiting.count, waiting.size) == (0, 0)
+
+
+def test_a_record_that_came_alone_is_read_with_those_of_the_next_call(thread, monkeypatch):
+    class Last(Consumer):
+        first, others = (record(10),), (record(11), failure(KafkaError._PARTITION_EOF), record(12))
+
+        def in_consume(self):
+            thread._is_closing = True
+
+    monkeypatch.setattr(confluent_kafka, "Consumer", Last)
+    thread._waiting[0] = Waiting(2, 9)
+    thread._run()
+    assert offsets(thread.read([Fetch(0, 9, 10, token=2)], 0)) == [10, 11, 12]
