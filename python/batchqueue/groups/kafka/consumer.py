@@ -9,8 +9,9 @@ under way when the broker takes a partition back (K3).
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -43,6 +44,9 @@ _REVOKE_STEP_S = 0.01
 
 _SEEKS = 20
 """How often seeks are tried while the fetchers of partitions start, 10 ms apart."""
+
+_WAKE_S = 1.0
+"""The limit of a call that only has to be sent."""
 
 
 GONE = "UNKNOWN_MEMBER_ID"
@@ -416,6 +420,7 @@ class ConsumerThread:
 
         with self.changed:
             owned = {each.partition: each for each in positions if self._is_kept(each)}
+            is_first = not self._is_reading
             for number, each in owned.items():
                 self._waiting[number] = Waiting(each.token, positions[each])
         places = {
@@ -440,11 +445,29 @@ class ConsumerThread:
         for number, error in errors.items():
             if error is None and self._is_kept(owned[number]):
                 errors[number] = _error_of(consumer.resume, [places[number]])
+        if is_first and places:
+            self._wake(consumer, places)
         return {number: errors[number] for number, each in owned.items() if self._is_kept(each)}
 
     def _restart(self, consumer: "Consumer", place: "TopicPartition") -> "KafkaError | None":
         error = _error_of(consumer.incremental_unassign, [place])
         return error if error is not None else _error_of(consumer.incremental_assign, [place])
+
+    @property
+    def _is_reading(self) -> bool:
+        return any(not each.is_paused for each in self._waiting.values())
+
+    def _wake(self, consumer: "Consumer", partitions: Iterable[int]) -> None:
+        """Ask the leaders of partitions something.
+
+        Otherwise librdkafka's threads that fetch from them sleep for up to a second longer if no
+        partition was fetched before: a seek and a resume do not wake them.
+        """
+        from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
+
+        places = [TopicPartition(self._topic, each, OFFSET_END) for each in partitions]
+        with suppress(KafkaException):
+            consumer.offsets_for_times(places, _WAKE_S)
 
     def _is_kept(self, owned: Owned) -> bool:
         return self.ownership.owned.get(owned.partition) is owned and not owned.is_revoked
@@ -553,6 +576,7 @@ class ConsumerThread:
             waiting = self._waiting.items()
             full = [p for p, w in waiting if not w.is_paused and not w.is_below(*most)]
             free = [p for p, w in waiting if w.is_paused and w.is_below(*half)]
+            is_first = not self._is_reading
             for partition in full:
                 self._waiting[partition].is_paused = True
             for partition in free:
@@ -561,6 +585,8 @@ class ConsumerThread:
             consumer.pause([TopicPartition(self._topic, each) for each in full])
         if free:
             consumer.resume([TopicPartition(self._topic, each) for each in free])
+            if is_first:
+                self._wake(consumer, free)
 
     # The callbacks of the consumer, on the thread.
 

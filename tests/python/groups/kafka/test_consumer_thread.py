@@ -24,7 +24,7 @@ def failure(code):
 class Consumer:
     """Returns what a test has prepared; `in_consume` stands for the callbacks of `consume`."""
 
-    first, others, error, seek_error = (), (), None, None
+    first, others, error, seek_error, asked = (), (), None, None, ()
 
     def __init__(self, settings):
         self.calls = []
@@ -42,6 +42,9 @@ class Consumer:
 
     def in_consume(self):
         pass
+
+    def offsets_for_times(self, places, timeout):
+        self.asked = [*self.asked, [each.partition for each in places]]
 
     def consumer_group_metadata(self):
         pass
@@ -262,6 +265,34 @@ def test_records_that_wait_are_taken_in_pieces_and_once():
     assert [each.offset() for each in waiting.take(15, 6)[0]] == [16, 17, 18, 19, 25, 26]
     assert [each.offset() for each in waiting.take(26, 100)[0]] == [27, 28, 29]
     assert (waiting.count, waiting.size) == (0, 0)
+
+
+def test_leaders_are_asked_something_when_the_first_partitions_begin(thread):
+    """Otherwise the threads that fetch from them would sleep on."""
+    consumer = Consumer({})
+    first, second = granted(thread, consumer, 0, 1).values()
+    thread.begin(consumer, {first: 9})
+    assert consumer.asked == [[0]]
+    thread.begin(consumer, {second: 9})
+    assert consumer.asked == [[0]]
+
+
+def test_leaders_are_asked_something_when_all_partitions_were_paused(thread):
+    consumer = Consumer({})
+    first, second = granted(thread, consumer, 0, 1).values()
+    thread.begin(consumer, {first: 9, second: 9})
+    consumer.asked = ()
+    for waiting in thread._waiting.values():
+        waiting.add([record(offset) for offset in range(10, 20_010)])
+    thread._pause_and_resume(consumer)
+    assert [each.is_paused for each in thread._waiting.values()] == [True, True]
+    thread._waiting[1].take(9, 20_000)
+    thread._pause_and_resume(consumer)
+    assert consumer.asked == [[1]]
+    thread._waiting[0].take(9, 20_000)
+    thread._pause_and_resume(consumer)
+    assert consumer.asked == [[1]]
+    assert not any(each.is_paused for each in thread._waiting.values())
 
 
 def test_a_record_that_came_alone_is_read_with_those_of_the_next_call(thread, monkeypatch):

@@ -114,8 +114,11 @@ def test_metrics_have_no_values_that_brokers_do_not_know(worker):
     with running(worker), GroupMonitor(worker.source.stream, worker.source) as monitor:
         owns(worker, 2)
         eventually(lambda: len(monitor.metrics().members) == 1, "the brokers list the worker")
+        # A lag takes an unknown time, except that of 0.
+        eventually(lambda: {p.lag for p in monitor.metrics().partitions.values()} == {0}, "done")
         names = {each.value.name for each, _, _ in samples_of(monitor.metrics())}
     known = {"up", "members", "skew_ratio", "partition_owned", "partition_hot", "partition_lag"}
+    known.add("partition_lag_seconds")
     assert names == {f"batchqueue_group_{each}" for each in known}
 
 
