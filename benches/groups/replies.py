@@ -46,8 +46,8 @@ def in_rust(node: Node, words: list[str | int]) -> Found:
     """Read a reply as a worker does."""
     codec = codec_of("bytes")
     [[(_, entries, _)]] = node.ask([words], Node.receive_entries)
-    records, _ = entries.records(codec.decoded, codec.plain)
-    return entries.last, records
+    values, _ = entries.values(codec.decoded, codec.plain)
+    return entries.last, entries.records(values)
 
 
 def in_python(node: Node, words: list[str | int]) -> Found:

@@ -246,11 +246,21 @@ class Entries:
         """
         The offset of the last entry.
         """
-    def records(
+    def records(self, /, values: "list[Any]") -> "list[Any]":
+        """
+        Return records of the first entries.
+
+        Args:
+            values: What `values` has returned, or other values for the first entries.
+
+        Raises:
+            IndexError: There are more values than entries.
+        """
+    def values(
         self, /, decode: "Any", plain: "int | None" = None
     ) -> "tuple[list[Any], BaseException | None]":
         """
-        Return the records of the entries, up to the first that cannot be decoded.
+        Return the values of the entries, up to the first that cannot be decoded.
 
         Args:
             decode: Takes the bytes of a value and its offset, and returns the value.
@@ -258,7 +268,7 @@ class Entries:
                 all are decoded.
 
         Returns:
-            The records, and what `decode` raised, or None.
+            The values, and what `decode` raised, or None.
 
         Raises:
             BaseException: What `decode` raised, if it is not a BatchQueueError.

@@ -94,7 +94,7 @@ impl PyEntries {
         self.checked(self.0.len().wrapping_sub(1)).map(|place| self.0.offset(place))
     }
 
-    /// Return the records of the entries, up to the first that cannot be decoded.
+    /// Return the values of the entries, up to the first that cannot be decoded.
     ///
     /// Args:
     ///     decode: Takes the bytes of a value and its offset, and returns the value.
@@ -102,7 +102,7 @@ impl PyEntries {
     ///         all are decoded.
     ///
     /// Returns:
-    ///     The records, and what `decode` raised, or None.
+    ///     The values, and what `decode` raised, or None.
     ///
     /// Raises:
     ///     BaseException: What `decode` raised, if it is not a BatchQueueError.
@@ -110,25 +110,48 @@ impl PyEntries {
         decode: "Any",
         plain: "int | None" = None
     ) -> "tuple[list[Any], BaseException | None]")]
-    fn records<'py>(
+    fn values<'py>(
         &self,
         decode: &Bound<'py, PyAny>,
         plain: Option<usize>,
     ) -> PyResult<(Bound<'py, PyList>, Option<PyErr>)> {
-        let maker = RecordMaker::new(decode, plain)?;
-        let mut records = Vec::with_capacity(self.0.len());
+        let py = decode.py();
+        let mut values = Vec::with_capacity(self.0.len());
         let mut error = None;
         for place in 0..self.0.len() {
-            match maker.record(&self.0, place) {
-                Ok(record) => records.push(record),
-                Err(problem) if problem.is_instance_of::<BatchQueueError>(decode.py()) => {
+            let value = self.0.value(place);
+            let data = PyBytes::new(py, value);
+            if plain.is_some_and(|most| value.len() <= most) {
+                values.push(data.into_any());
+                continue;
+            }
+            match guarded_call(decode, (data, self.0.offset(place))) {
+                Ok(value) => values.push(value),
+                Err(problem) if problem.is_instance_of::<BatchQueueError>(py) => {
                     error = Some(problem);
                     break;
                 }
                 Err(problem) => return Err(problem),
             }
         }
-        Ok((PyList::new(decode.py(), records)?, error))
+        Ok((PyList::new(py, values)?, error))
+    }
+
+    /// Return records of the first entries.
+    ///
+    /// Args:
+    ///     values: What `values` has returned, or other values for the first entries.
+    ///
+    /// Raises:
+    ///     IndexError: There are more values than entries.
+    #[pyo3(signature = (values: "list[Any]") -> "list[Any]")]
+    fn records<'py>(&self, values: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>> {
+        let maker = RecordMaker::new(values.py())?;
+        let records = values.iter().enumerate().map(|(place, value)| {
+            self.checked(place)?;
+            maker.record(&self.0, place, value)
+        });
+        PyList::new(values.py(), records.collect::<PyResult<Vec<_>>>()?)
     }
 
     /// Return offset, value, key and headers of the entry with an offset.
@@ -151,41 +174,36 @@ impl PyEntries {
 }
 
 /// Makes objects of the class `batchqueue.groups.record.Record`, a named tuple.
-struct RecordMaker<'a, 'py> {
-    decode: &'a Bound<'py, PyAny>,
-    plain: Option<usize>,
+struct RecordMaker<'py> {
     class: Bound<'py, PyAny>,
     /// `tuple.__new__`: the class's own is written in Python and takes three times as long.
     make: Bound<'py, PyAny>,
     no_headers: Bound<'py, PyAny>,
 }
 
-impl<'a, 'py> RecordMaker<'a, 'py> {
-    fn new(decode: &'a Bound<'py, PyAny>, plain: Option<usize>) -> PyResult<Self> {
-        let py = decode.py();
+impl<'py> RecordMaker<'py> {
+    fn new(py: Python<'py>) -> PyResult<Self> {
         let class = py.import("batchqueue.groups.record")?.getattr("Record")?;
         let make = py.get_type::<PyTuple>().getattr("__new__")?;
         let no_headers = PyTuple::empty(py).into_any();
-        Ok(Self { decode, plain, class, make, no_headers })
+        Ok(Self { class, make, no_headers })
     }
 
-    fn record(&self, entries: &Entries, place: usize) -> PyResult<Bound<'py, PyAny>> {
-        let py = self.decode.py();
-        let offset = entries.offset(place);
-        let (value, key, headers) = if let Some(value) = entries.only_value(place) {
-            (value, None, self.no_headers.clone())
+    fn record(
+        &self,
+        entries: &Entries,
+        place: usize,
+        value: Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.make.py();
+        let (key, headers) = if entries.has_only_a_value(place) {
+            (None, self.no_headers.clone())
         } else {
             let parts = entries.parts(place);
             let key = parts.key.map(|key| PyBytes::new(py, key));
-            (parts.value, key, headers(py, &parts.headers)?.into_any())
+            (key, headers(py, &parts.headers)?.into_any())
         };
-        let data = PyBytes::new(py, value);
-        let value = if self.plain.is_some_and(|most| value.len() <= most) {
-            data.into_any()
-        } else {
-            guarded_call(self.decode, (data, offset))?
-        };
-        let fields = (value, key, offset, entries.milliseconds(place), headers);
+        let fields = (value, key, entries.offset(place), entries.milliseconds(place), headers);
         guarded_call(&self.make, (&self.class, fields))
     }
 }

@@ -26,7 +26,7 @@ from batchqueue.groups.backend import (
     Unreadable,
     lacking,
 )
-from batchqueue.groups.record import parse_id, undecoded
+from batchqueue.groups.record import parse_id
 
 # `groups reset`: lets a group continue elsewhere.
 
@@ -258,7 +258,7 @@ def _count(connection: Connection, partition: int, after: int, end: int) -> int:
         if entries.last <= end:
             total += len(entries)
         else:
-            records, _ = entries.records(undecoded)
+            records = entries.records([None] * len(entries))
             total += sum(record.offset <= end for record in records)
         after = entries.last
     return total

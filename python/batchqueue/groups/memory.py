@@ -1258,19 +1258,25 @@ class MemoryEntries:
         """The offset of the last record."""
         return self._entries[-1].offset
 
-    def records(
+    def values(
         self, decode: Decode, plain: int | None = None
-    ) -> tuple[list[Record[Any]], BaseException | None]:
-        """Decode the records, up to the first one that cannot be decoded."""
+    ) -> tuple[list[Any], BaseException | None]:
+        """Decode the values, up to the first record that cannot be decoded."""
         most = -1 if plain is None else plain
-        records: list[Record[Any]] = []
-        for offset, data, key, headers in self._entries:
+        values: list[Any] = []
+        for offset, data, _, _ in self._entries:
             try:
-                value = data if len(data) <= most else decode(data, offset)
+                values.append(data if len(data) <= most else decode(data, offset))
             except BatchQueueError as error:
-                return records, error
-            records.append(Record(value, key, offset, offset >> SEQUENCE_BITS, headers))
-        return records, None
+                return values, error
+        return values, None
+
+    def records(self, values: list[Any]) -> list[Record[Any]]:
+        """Return the first records, with the given values."""
+        return [
+            Record(value, key, offset, offset >> SEQUENCE_BITS, headers)
+            for value, (offset, _, key, headers) in zip(values, self._entries, strict=False)
+        ]
 
     def entry(self, offset: int) -> Entry:
         """Return the entry with this offset."""

@@ -61,12 +61,6 @@ Decode = Callable[[bytes, int], Any]
 """Decodes the bytes of a record, given its offset; raises CodecError."""
 
 
-def undecoded(data: bytes, offset: int) -> bytes:
-    """Return the bytes of a record unchanged, where no codec should decode them."""
-    del offset
-    return data
-
-
 class Entries(Protocol):
     """Records of one partition, as the backend has read them, by ascending offset."""
 
@@ -80,18 +74,22 @@ class Entries(Protocol):
         """The offset of the last record."""
         ...
 
-    def records(
+    def values(
         self, decode: Decode, plain: int | None = None
-    ) -> tuple[list[Record[Any]], BaseException | None]:
-        """Decode them up to the first one that cannot be decoded.
+    ) -> tuple[list[Any], BaseException | None]:
+        """Decode the values up to the first record that cannot be decoded.
 
         Args:
             decode: Decodes the bytes of a value.
             plain: Values of at most this many bytes stay bytes. Default: None, all are decoded.
 
         Returns:
-            The records before that one, and its error, a BatchQueueError; None if all were decoded.
+            The values before that one, and its error, a BatchQueueError; None if all were decoded.
         """
+        ...
+
+    def records(self, values: list[Any]) -> list[Record[Any]]:
+        """Return the first records, with the given values, as `values` has returned them."""
         ...
 
     def entry(self, offset: int) -> tuple[int, bytes, bytes | None, tuple[tuple[str, bytes], ...]]:
@@ -105,6 +103,79 @@ class Entries(Protocol):
     def __len__(self) -> int:
         """Return the number of records."""
         ...
+
+
+class Decoded:
+    """Entries and their values. Records are made on demand, because most handlers need only values.
+
+    Attributes:
+        entries: The entries.
+        values: Their values.
+    """
+
+    __slots__ = ("entries", "values")
+
+    def __init__(self, entries: Entries, values: list[Any]) -> None:
+        self.entries = entries
+        self.values = values
+
+    @property
+    def first(self) -> int:
+        """The offset of the first record."""
+        return self.entries.first
+
+    @property
+    def last(self) -> int:
+        """The offset of the last record."""
+        return self.entries.last
+
+    def records(self) -> list[Record[Any]]:
+        """Return new records."""
+        return self.entries.records(self.values)
+
+    def __getitem__(self, places: slice) -> "Decoded":
+        """Return a slice of the records."""
+        return Decoded(self.entries[places], self.values[places])
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return len(self.values)
+
+
+class Chosen:
+    """Records that are made already, for instance because a header decides on their handler."""
+
+    __slots__ = ("_records",)
+
+    def __init__(self, records: list[Record[Any]]) -> None:
+        self._records = records
+
+    @property
+    def first(self) -> int:
+        """The offset of the first record."""
+        return self._records[0].offset
+
+    @property
+    def last(self) -> int:
+        """The offset of the last record."""
+        return self._records[-1].offset
+
+    @property
+    def values(self) -> list[Any]:
+        """The values of the records."""
+        return [record.value for record in self._records]
+
+    def records(self) -> list[Record[Any]]:
+        """Return the records."""
+        return self._records
+
+    def __getitem__(self, places: slice) -> "Chosen":
+        """Return a slice of the records."""
+        return Chosen(self._records[places])
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return len(self._records)
 
 
 class Start(enum.Enum):

@@ -1,6 +1,7 @@
 """`KafkaConnection`: a worker's connection to a topic; see `backend.Connection`."""
 
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -20,7 +21,7 @@ from batchqueue.groups.backend import (
 )
 from batchqueue.groups.control import BEATS_PER_LEASE, Control, perform
 from batchqueue.groups.errors import CodecError, KafkaRefusedError, StreamUnavailableError
-from batchqueue.groups.kafka.consumer import GONE, ConsumerThread
+from batchqueue.groups.kafka.consumer import GONE, ConsumerThread, size_of
 from batchqueue.groups.kafka.ownership import Owned, Ownership, began_in, token_in
 from batchqueue.groups.kafka.server import (
     Bounds,
@@ -70,6 +71,10 @@ _RETRY_S = 0.05
 _clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
+_BAD_NAME = (SystemError, UnicodeDecodeError)
+"""What `Message.headers` raises if a name is not UTF-8."""
+
+
 class KafkaEntries:
     """Records of one partition; see `record.Entries`."""
 
@@ -86,35 +91,56 @@ class KafkaEntries:
         """The offset of the last record."""
         return int(self._messages[-1].offset())
 
-    def records(
+    def values(
         self, decode: Decode, plain: int | None = None
-    ) -> tuple[list[Record[Any]], BaseException | None]:
-        """Decode the records, up to the first one that cannot be decoded.
+    ) -> tuple[list[Any], BaseException | None]:
+        """Decode the values, up to the first record that cannot be decoded.
 
-        A record without a value, a tombstone of a compacted topic, has the value None.
+        A record without a value, a tombstone of a compacted topic, has the value None. A record
+        that has a header without a proper name cannot be decoded.
         """
+        from confluent_kafka import Message
+
+        messages, bad = self._readable()
+        found = list(map(Message.value, messages))
         most = -1 if plain is None else plain
-        new = tuple.__new__  # what a named tuple calls, at half the cost
-        records: list[Record[Any]] = []
+        if size_of(messages) <= most:
+            return found, bad
+        values: list[Any] = []
         try:
-            for message in self._messages:
-                data, offset = message.value(), message.offset()
-                value = data if data is None or len(data) <= most else decode(data, offset)
-                headers = headers_of(message)
-                fields = (value, message.key(), offset, message.timestamp()[1], headers)
-                records.append(new(Record, fields))
+            for data, message in zip(found, messages, strict=True):
+                is_plain = data is None or len(data) <= most
+                values.append(data if is_plain else decode(data, message.offset()))
         except BatchQueueError as error:
-            return records, error
-        return records, None
+            return values, error
+        return values, bad
+
+    def _readable(self) -> "tuple[Sequence[Message], CodecError | None]":
+        """Return the records before the first one with a bad header, and its error."""
+        from confluent_kafka import Message
+
+        try:
+            deque(map(Message.headers, self._messages), maxlen=0)  # quicker than a loop
+        except _BAD_NAME:
+            for place, message in enumerate(self._messages):
+                try:
+                    headers_of(message)
+                except CodecError as error:
+                    return self._messages[:place], error
+        return self._messages, None
+
+    def records(self, values: list[Any]) -> list[Record[Any]]:
+        """Return the first records, with the given values."""
+        new = tuple.__new__  # what a named tuple calls, at half the cost
+        return [
+            new(Record, (value, m.key(), m.offset(), m.timestamp()[1], _known_headers(m)))
+            for value, m in zip(values, self._messages, strict=False)
+        ]
 
     def entry(self, offset: int) -> Entry:
         """Return the entry with this offset."""
         [found] = [each for each in self._messages if each.offset() == offset]
-        try:
-            headers = headers_of(found)
-        except CodecError:
-            headers = ()
-        return Entry(offset, found.value() or b"", found.key(), headers)
+        return Entry(offset, found.value() or b"", found.key(), _known_headers(found))
 
     def __getitem__(self, places: slice) -> "KafkaEntries":
         """Return a slice of the records."""
@@ -133,10 +159,18 @@ def headers_of(message: "Message") -> tuple[tuple[str, bytes], ...]:
     """
     try:
         headers = message.headers()
-    except (SystemError, UnicodeDecodeError) as error:
+    except _BAD_NAME as error:
         reason = "a header has a name that is not UTF-8"
         raise CodecError("utf8", reason, message.offset()) from error
     return tuple((name, value or b"") for name, value in headers) if headers else ()
+
+
+def _known_headers(message: "Message") -> tuple[tuple[str, bytes], ...]:
+    """Return the headers of a record; none if a name is not UTF-8."""
+    try:
+        return headers_of(message)
+    except CodecError:
+        return ()
 
 
 class KafkaConnection:

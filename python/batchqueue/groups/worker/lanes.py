@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 from batchqueue.base.background_log import BackgroundLog
 from batchqueue.groups.errors import HandlerFailedError, StaleTokenError, UnhandledRecordError
 from batchqueue.groups.messages import Entry
-from batchqueue.groups.record import Entries, Record, undecoded
+from batchqueue.groups.record import Chosen, Decoded, Entries, Record
 from batchqueue.groups.worker.held import HeldPartition
 from batchqueue.groups.worker.routes import (
     Batch,
     CallFailure,
+    RecordRuns,
     Route,
     Routes,
     check_handled,
@@ -155,7 +156,7 @@ class Part:
     held: HeldPartition
     chunk: Chunk
     entries: Entries
-    records: list[Record[Any]]
+    records: Decoded | Chosen
 
 
 @dataclass(slots=True, eq=False)
@@ -172,9 +173,12 @@ class Run:
         """Return the batch for a piece."""
         assignment = self.held.assignment
         assert assignment is not None
-        records: list[Record[Any]] = []
-        for part, begin, end in self._pieces(piece):
-            records += part.records[begin:end]
+        records = RecordRuns(
+            [
+                part.records if end - begin == len(part.records) else part.records[begin:end]
+                for part, begin, end in self._pieces(piece)
+            ]
+        )
         group, stream = member.settings.group, member.stream
         return Batch(
             group,
@@ -190,7 +194,7 @@ class Run:
     def entry(self, piece: RunPiece) -> Entry:
         """Return the first record of a piece as the stream has it."""
         part, begin, _ = next(self._pieces(piece))
-        return Entry(*part.entries.entry(part.records[begin].offset))
+        return Entry(*part.entries.entry(part.records[begin : begin + 1].first))
 
     def counts(self, piece: RunPiece) -> list[tuple[Chunk, int]]:
         """Return the number of records that a piece has of each chunk."""
@@ -319,7 +323,7 @@ class HandlerLane(Lane):
 
     def _call(self, held: HeldPartition, batch: Batch) -> None:
         if self._route is None:
-            raise batch.records[0].value  # why it cannot be handled
+            raise batch.values[0]  # why it cannot be handled
         consume = self._route.consume
         if consume is None:
             assert held.handler is not None
@@ -584,11 +588,10 @@ class DecodingLane(Lane):
             self._waits_for = held
             good = sum(len(part.records) for part in parts.values()) - len(bad.records)
             if good:
-                last = max(part.records[-1].offset for part in parts.values() if part is not bad)
-                first = bad.records[0].offset
-                bad.chunk = _checked(tracker.split(bad.chunk, good, last, first))
+                last = max(part.records.last for part in parts.values() if part is not bad)
+                bad.chunk = _checked(tracker.split(bad.chunk, good, last, bad.records.first))
             if rest is not None:
-                last = bad.records[-1].offset
+                last = bad.records.last
                 later = _checked(tracker.split(bad.chunk, len(bad.records), last, rest.first))
                 self._chunks.appendleft((held, later, rest))
         for route, part in parts.items():
@@ -601,35 +604,57 @@ class DecodingLane(Lane):
 
         Decoding stops after the first records that cannot be handled.
         """
-        codec, routes = self.membership.codec, self.membership.routes
-        parts: dict[Route | None, Part] = defaultdict(lambda: Part(held, chunk, entries, []))
-        place, count = 0, len(entries)
-        while place < count:
-            # After records that cannot be handled, the first good one ends the loop.
-            several = 1 if None in parts else _DECODED_TOGETHER
-            records, error = entries[place : place + several].records(codec.decoded, codec.plain)
-            if routes.only is not None and None not in parts:
-                parts[routes.only].records.extend(records)
-                place += len(records)
-            else:
-                for record in records:
-                    route, routed = self._routed(record)
-                    if route is not None and None in parts:
-                        return parts, entries[place:]
-                    parts[route].records.append(routed)
-                    place += 1
-            if error is not None:
-                [record], _ = entries[place : place + 1].records(undecoded)
-                parts[None].records.append(record._replace(value=error))
-                place += 1
-        return parts, None
+        codec, only = self.membership.codec, self.membership.routes.only
+        values: list[Any] = []
+        chosen: defaultdict[Route, list[Record[Any]]] = defaultdict(list)
+        error: BaseException | None = None
+        good, count = 0, len(entries)
+        while good < count and error is None:
+            several = entries[good : good + _DECODED_TOGETHER]
+            decoded, error = several.values(codec.decoded, codec.plain)
+            if only is not None:
+                values += decoded
+                good += len(decoded)
+                continue
+            for record in several.records(decoded):
+                route = self._route_of(record)
+                if isinstance(route, UnhandledRecordError):
+                    error = route
+                    break
+                chosen[route].append(record)
+                good += 1
+        errors: list[BaseException] = []
+        place = good
+        while error is not None:
+            errors.append(error)
+            place += 1
+            error = self._error_of(entries[place : place + 1])
+        found: dict[Route | None, Decoded | Chosen] = {
+            route: Chosen(records) for route, records in chosen.items()
+        }
+        if values:
+            found[only] = Decoded(entries[:good], values)
+        if errors:
+            found[None] = Decoded(entries[good:place], errors)
+        parts = {route: Part(held, chunk, entries, records) for route, records in found.items()}
+        return parts, entries[place:] if place < count else None
 
-    def _routed(self, record: Record[Any]) -> tuple[Route | None, Record[Any]]:
+    def _error_of(self, entry: Entries) -> BaseException | None:
+        """Return why a record cannot be handled; None if it can, or there is none."""
+        member = self.membership
+        values, error = entry.values(member.codec.decoded, member.codec.plain)
+        if values and member.routes.only is None:
+            [record] = entry.records(values)
+            route = self._route_of(record)
+            return route if isinstance(route, UnhandledRecordError) else None
+        return error
+
+    def _route_of(self, record: Record[Any]) -> Route | UnhandledRecordError:
         member = self.membership
         try:
-            return member.routes.find(member.stream, self.partition, record), record
+            return member.routes.find(member.stream, self.partition, record)
         except UnhandledRecordError as error:
-            return None, record._replace(value=error)
+            return error
 
 
 def _checked(chunk: Chunk | None) -> Chunk:

@@ -1,8 +1,8 @@
 """`Routes`: which handler gets a record."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import chain
 from types import MethodType, NoneType
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -12,6 +12,8 @@ from batchqueue.groups.errors import UnhandledRecordError, quoted_value, shorten
 from batchqueue.groups.messages import PREFIX, Command, Entry, SentRecord, without_origin
 from batchqueue.groups.record import (
     Assignment,
+    Chosen,
+    Decoded,
     Headers,
     KeyValue,
     Record,
@@ -25,7 +27,40 @@ from batchqueue.queues.handlers import HandlerMethods, HandlerOpening, blocking_
 # `Batch`: the records passed to a handler.
 
 
-@dataclass(slots=True, eq=False, repr=False)
+class RecordRuns:
+    """The records of a batch, before a handler asks for them."""
+
+    __slots__ = ("_runs",)
+
+    def __init__(self, runs: Sequence[Decoded | Chosen]) -> None:
+        """Join runs of records, at least one."""
+        self._runs = runs
+
+    @property
+    def first(self) -> int:
+        """The offset of the first record."""
+        return self._runs[0].first
+
+    @property
+    def last(self) -> int:
+        """The offset of the last record."""
+        return self._runs[-1].last
+
+    @property
+    def values(self) -> list[Any]:
+        """The values of the records, in a new list."""
+        return [*chain.from_iterable(run.values for run in self._runs)]
+
+    @property
+    def records(self) -> list[Record[Any]]:
+        """The records, in a new list."""
+        return [*chain.from_iterable(run.records() for run in self._runs)]
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return sum(map(len, self._runs))
+
+
 class Batch:
     """Records of one partition, in the order of their offsets.
 
@@ -42,17 +77,44 @@ class Batch:
         stores_records: Whether `send` is possible.
     """
 
-    group: str
-    stream: str
-    assignment: Assignment
-    records: list[Record[Any]]
-    attempt: int = field(default=1, kw_only=True)
-    kind: str = field(default="", kw_only=True)
-    runs_commands: bool = field(default=True, kw_only=True)
-    stores_records: bool = field(default=True, kw_only=True)
-    _values: list[Any] | None = field(default=None, init=False)
-    _commands: list[Command] = field(default_factory=list, init=False)
-    _sent: list[SentRecord] = field(default_factory=list, init=False)
+    __slots__ = (
+        *("group", "stream", "assignment", "attempt", "kind", "runs_commands", "stores_records"),
+        *("_records", "_runs", "_values", "_commands", "_sent"),
+    )
+
+    def __init__(
+        self,
+        group: str,
+        stream: str,
+        assignment: Assignment,
+        records: list[Record[Any]] | RecordRuns,
+        *,
+        attempt: int = 1,
+        kind: str = "",
+        runs_commands: bool = True,
+        stores_records: bool = True,
+    ) -> None:
+        """Create a batch, for instance to test a handler. The arguments are its attributes."""
+        self.group = group
+        self.stream = stream
+        self.assignment = assignment
+        self.attempt = attempt
+        self.kind = kind
+        self.runs_commands = runs_commands
+        self.stores_records = stores_records
+        self._records = None if isinstance(records, RecordRuns) else records
+        self._runs = records if isinstance(records, RecordRuns) else RecordRuns([Chosen(records)])
+        self._values: list[Any] | None = None
+        self._commands: list[Command] = []
+        self._sent: list[SentRecord] = []
+
+    @property
+    def records(self) -> list[Record[Any]]:
+        """The records. They are made when they are first asked for; `values` takes less time."""
+        if self._records is None:
+            self._records = self._runs.records
+            self._runs = RecordRuns([Chosen(self._records)])  # lets go of what was read
+        return self._records
 
     @property
     def partition(self) -> int:
@@ -67,18 +129,18 @@ class Batch:
     @property
     def first(self) -> int:
         """The offset of the first record."""
-        return self.records[0].offset
+        return self._runs.first
 
     @property
     def last(self) -> int:
         """The offset of the last record."""
-        return self.records[-1].offset
+        return self._runs.last
 
     @property
     def values(self) -> list[Any]:
         """The values of the records."""
         if self._values is None:
-            self._values = [record.value for record in self.records]
+            self._values = self._runs.values
         return self._values
 
     @property
@@ -173,13 +235,13 @@ class Batch:
 
     def __len__(self) -> int:
         """Return the number of records."""
-        return len(self.records)
+        return len(self._runs)
 
     def __repr__(self) -> str:
         """Say which records it holds."""
         return (
             f"<Batch {self.stream}/{self.partition} offsets {self.first}..{self.last}, "
-            f"{counted(len(self.records), 'record')}, attempt {self.attempt}>"
+            f"{counted(len(self), 'record')}, attempt {self.attempt}>"
         )
 
 

@@ -29,7 +29,8 @@ def keep(data, offset):
 
 def read_all(connection, partition=0, after=0, wait_ms=0):
     fetched = connection.read([Fetch(partition, after, 100)], wait_ms)
-    return [record for each in fetched for record in each.entries.records(keep)[0]]
+    found = [each.entries for each in fetched]
+    return [record for each in found for record in each.records(each.values(keep)[0])]
 
 
 def call(control, connection, kind):

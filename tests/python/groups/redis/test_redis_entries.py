@@ -45,14 +45,17 @@ def pair(connection, writer):
 class TestEntries:
     def test_records_are_equal(self, pair):
         ours, model = pair
-        assert ours.records(as_it_is) == model.records(as_it_is)
-        assert ours.records(lambda data, offset: (offset, data[:3])) == model.records(
-            lambda data, offset: (offset, data[:3])
-        )
+        for decode in (as_it_is, lambda data, offset: (offset, data[:3])):
+            values, error = ours.values(decode)
+            assert (values, error) == model.values(decode)
+            assert ours.records(values) == model.records(values)
+            assert ours.records(values[:3]) == ours.records(values)[:3]
+        with pytest.raises(IndexError):
+            ours.records([None] * (len(ours) + 1))
 
     def test_records_end_before_the_first_that_cannot_be_decoded(self, pair):
         decode = codec_of("utf8").decoded
-        (ours, error), (model, expected) = (entries.records(decode) for entries in pair)
+        (ours, error), (model, expected) = (entries.values(decode) for entries in pair)
         assert ours == model
         assert len(ours) == 7
         assert isinstance(error, CodecError)
@@ -61,18 +64,20 @@ class TestEntries:
     def test_only_longer_values_than_the_plain_ones_are_decoded(self, pair):
         codec = replace(codec_of("bytes"), max_record_bytes=5)
         (ours, error), (model, expected) = (
-            entries.records(codec.decoded, codec.plain) for entries in pair
+            entries.values(codec.decoded, codec.plain) for entries in pair
         )
         assert (ours, str(error)) == (model, str(expected))
-        assert [record.value for record in ours] == [b"plain", b"", b""]
+        assert ours == [b"plain", b"", b""]
 
     def test_each_slice_is_that_of_a_list(self, pair):
         ours, model = pair
-        whole = model.records(as_it_is)[0]
+        values, _ = model.values(as_it_is)
+        whole = model.records(values)
         ends = [None, *range(-len(RECORDS) - 1, len(RECORDS) + 2)]
         for begin, end in itertools.product(ends, ends):
             part = ours[begin:end]
-            assert part.records(as_it_is) == (whole[begin:end], None)
+            assert part.values(as_it_is) == (values[begin:end], None)
+            assert part.records(values[begin:end]) == whole[begin:end]
             assert len(part) == len(whole[begin:end])
 
     def test_offsets_and_entries_of_slices(self, pair):
@@ -101,15 +106,16 @@ class TestEntries:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            pair[0].records(interrupted)
+            pair[0].values(interrupted)
 
     def test_nothing_of_a_record_is_kept(self, pair):
         class Value:
             pass
 
-        records, _ = pair[0].records(lambda data, offset: Value())
-        values = [weakref.ref(record.value) for record in records]
-        del records
+        made, _ = pair[0].values(lambda data, offset: Value())
+        values = [weakref.ref(value) for value in made]
+        pair[0].records(made)
+        del made
         gc.collect()
         assert not any(value() for value in values)
 

@@ -21,7 +21,7 @@ from batchqueue.groups import (
 )
 from batchqueue.groups.control import Phase
 from core_support.waits import WAIT_S, eventually
-from groups_support.backends import committed, on_memory
+from groups_support.backends import committed, dead_letters, on_memory
 from groups_support.workers import LEASE_MS, Blocker, Collected, owns, running, send, worker_of
 
 QUICK = RetryPolicy(attempts=1, backoff_ms=1, max_backoff_ms=2)
@@ -71,6 +71,52 @@ class TestBatch:
         assert record.headers == (("h", b"1"),)
         assert record.timestamp_ms == offsets[1] >> 20
         assert batch.values == [{"id": 0}, {"id": 1}, {"id": 2}]
+
+    def test_records_are_made_once_and_agree_with_what_the_batch_says(self, streams):
+        """Of all records, and of parts of a batch: 7 is not JSON, and 11 always fails."""
+        seen, sent = [], []
+        with streams.producer(codec="json") as good, streams.producer(codec="bytes") as bad:
+            for number in range(20):
+                fields = {"key": f"k{number}", "partition": 0, "headers": {"h": bytes([number])}}
+                producer, value = (bad, b"{") if number == 7 else (good, {"id": number})
+                offset = producer.send(value, **fields)
+                headers = (("h", bytes([number])),)
+                sent.append((value, b"k%d" % number, offset, headers))
+
+        def handler(batch):
+            values, first, last = list(batch.values), batch.first, batch.last
+            records = batch.records
+            assert batch.records is records
+            assert isinstance(records, list)
+            assert values == [record.value for record in records]
+            assert (first, last, len(batch)) == (
+                records[0].offset,
+                records[-1].offset,
+                len(records),
+            )
+            found = [(r.value, r.key, r.offset, r.headers) for r in records]
+            at = sent.index(found[0])
+            assert found == sent[at : at + len(found)]
+            if {"id": 11} in values:
+                raise ValueError("eleven")
+            seen.extend(found)
+
+        worker = worker_of(
+            streams, handler, codec="json", retry=QUICK, on_failure=OnFailure.DEAD_LETTER
+        )
+        summary = worker.run(until_idle=0.5)
+        assert (summary.handled, summary.dead) == (18, 2)
+        assert seen == [each for place, each in enumerate(sent) if place not in (7, 11)]
+        letters = [(letter.key, letter.headers[0]) for letter in dead_letters(streams, 0)]
+        assert letters == [(b"k7", ("h", b"\x07")), (b"k11", ("h", b"\x0b"))]
+
+    def test_batch_of_a_list_has_this_list(self):
+        records = [Record(str(offset), None, offset, 0) for offset in range(5, 8)]
+        batch = Batch("g", "orders", Assignment(0, 1, -1, 0.0), records, attempt=2)
+        assert batch.records is records
+        assert (batch.first, batch.last, len(batch), batch.attempt) == (5, 7, 3, 2)
+        assert batch.values == ["5", "6", "7"]
+        assert repr(batch) == "<Batch orders/0 offsets 5..7, 3 records, attempt 2>"
 
     @on_memory
     @pytest.mark.parametrize("limit", [1, 7, 1_000])
