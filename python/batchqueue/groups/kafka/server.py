@@ -6,6 +6,7 @@ import re
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -404,6 +405,17 @@ def client_of(kind: Callable[[dict[str, Any]], T], settings: Mapping[str, Any]) 
         raise ConfigError(f"{error.args[0].str()}; correct `config`") from None
 
 
+def _clear_elsewhere(clients: list[Any]) -> None:
+    """Delete clients of administration on a new thread.
+
+    Their own threads set the futures, and Python may collect garbage there. But librdkafka ends
+    the process if a client is deleted on one of its threads.
+    """
+    if clients:
+        with suppress(RuntimeError):  # the interpreter is ending
+            threading.Thread(target=clients.clear, daemon=True).start()
+
+
 class MinuteLog:
     """Logs warnings about a client, each kind at most once a minute."""
 
@@ -493,17 +505,16 @@ class KafkaAdmin:
             server: The brokers and the topic.
         """
         self._server = server
-        self._reason = ""
+        self._errors: deque[KafkaError] = deque(maxlen=1)
+        self._clients: list[Any] = []
+        weakref.finalize(self, _clear_elsewhere, self._clients).atexit = False
         self._connect()
 
     def _connect(self) -> None:
         from confluent_kafka.admin import AdminClient
 
-        settings = {**self._server.settings(), "error_cb": self._note}
-        self._open_client: Any = client_of(AdminClient, settings)
-
-    def _note(self, error: "KafkaError") -> None:
-        self._reason = f" ({error.str()})"
+        settings = {**self._server.settings(), "error_cb": self._errors.append}
+        self._clients[:] = [client_of(AdminClient, settings)]
 
     def membership(self, group: str) -> KafkaMembership:
         """Return the protocol of a group, and the session of its members."""
@@ -685,14 +696,13 @@ class KafkaAdmin:
 
     def close(self) -> None:
         """Close the connection. A call that is made later is refused."""
-        self._open_client = None
+        self._clients.clear()
 
     @property
     def _client(self) -> Any:
-        client = self._open_client
-        if client is None:
-            raise StreamUnavailableError(self._server.topic, "the connection is closed")
-        return client
+        for client in self._clients:
+            return client
+        raise StreamUnavailableError(self._server.topic, "the connection is closed")
 
     def members(self, group: str) -> list[Any]:
         """Return the members of a group, with what they own; none if there is no such group."""
@@ -758,7 +768,8 @@ class KafkaAdmin:
             raise self._server.error_of(error.args[0], right) from None
         except TimeoutError:
             self._client.poll(0)  # reports why connections fail
-            reason = f"the brokers did not answer in {timeout_s:g} s{self._reason}"
+            why = "".join(f" ({each.str()})" for each in self._errors)
+            reason = f"the brokers did not answer in {timeout_s:g} s{why}"
             raise StreamUnavailableError(self._server.topic, reason) from None
 
 
