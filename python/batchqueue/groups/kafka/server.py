@@ -673,7 +673,7 @@ class KafkaAdmin:
         found: dict[int, Bounds | BatchQueueError] = {}
         for partition, both in asked.items():
             try:
-                found[partition] = Bounds(*(self._result(each, timeout_s).offset for each in both))
+                found[partition] = Bounds(*(self._offset(each, timeout_s) for each in both))
             except BatchQueueError as error:
                 found[partition] = error
         return found
@@ -684,7 +684,7 @@ class KafkaAdmin:
 
         places = self._server.places(partitions)
         asked = self._ask_offsets(places, OffsetSpec.for_timestamp(time_ms), CALL_S)
-        return {each.partition: self._result(asked[each], CALL_S).offset for each in places}
+        return {each.partition: self._offset(asked[each], CALL_S) for each in places}
 
     def log_end(self, partition: int, timeout_s: float) -> int:
         """Return the end of a partition, behind transactions that are still open."""
@@ -692,7 +692,16 @@ class KafkaAdmin:
 
         [place] = self._server.places([partition])
         asked = self._client.list_offsets({place: OffsetSpec.latest()}, request_timeout=timeout_s)
-        return int(self._result(asked[place], timeout_s).offset)
+        return self._offset(asked[place], timeout_s)
+
+    def _offset(self, asked: "Future[Any]", timeout_s: float) -> int:
+        """Return an offset; librdkafka may report an invalid one as a success after a timeout."""
+        from confluent_kafka import OFFSET_INVALID
+
+        offset = int(self._result(asked, timeout_s).offset)
+        if offset == OFFSET_INVALID:
+            raise StreamUnavailableError(self._server.topic, "the brokers returned no offset")
+        return offset
 
     def close(self) -> None:
         """Close the connection. A call that is made later is refused."""

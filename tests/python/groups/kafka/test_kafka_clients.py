@@ -1,0 +1,96 @@
+"""Clients of librdkafka that lose their brokers, or end at a bad moment."""
+
+from concurrent.futures import Future
+from contextlib import suppress
+
+import pytest
+from confluent_kafka import OFFSET_INVALID, KafkaException
+from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
+
+from batchqueue.groups import KafkaStreams, StreamUnavailableError, Worker
+from batchqueue.groups.kafka.server import KafkaAdmin, KafkaServer
+from core_support.kafka_broker import running_new_broker
+from core_support.scripts import run_script
+from core_support.waits import HANG_S, eventually
+from groups_support.workers import Collected, running, send
+
+pytestmark = pytest.mark.timeout(2 * HANG_S)
+
+FENCED = "broker.heartbeat.interval.ms=1150"
+"""Later than the controller waits for a heartbeat, so that it fences the broker each second."""
+
+
+@pytest.fixture
+def broker():
+    with running_new_broker() as broker:
+        yield broker
+
+
+def is_left_out(broker):
+    """Returns whether the metadata of a broker leave the broker out."""
+    client = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
+    with suppress(KafkaException):
+        return not client.list_topics(timeout=1).brokers
+    return False
+
+
+@pytest.mark.matrix(1, name="brokers left out on Kafka")
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+def test_worker_finds_the_only_broker_again_that_its_metadata_left_out(broker, protocol):
+    """librdkafka forgets it, as after a pause that was too long for its controller."""
+    streams = KafkaStreams(
+        "orders",
+        bootstrap=broker.address,
+        partitions=2,
+        protocol=protocol,
+        config={"topic.metadata.refresh.interval.ms": 20},
+    )
+    worker = Worker("billing", streams, codec="utf8")
+    got = Collected()
+    worker.handler(got)
+    with running(worker):
+        send(streams, 10)
+        eventually(lambda: got.count == 10, "the worker is at work")
+        broker.restart(FENCED)
+        for _ in range(5):
+            eventually(lambda: is_left_out(broker), "the broker is left out")
+        broker.restart()
+        broker.wait_for_groups()
+        send(streams, 10, prefix="again ")
+        eventually(lambda: len(set(got.values)) == 20, "the worker is back")
+
+
+def test_garbage_of_a_client_is_collected_on_any_thread(new_kafka_broker):
+    """librdkafka aborts the process if one of its threads ends the client that it belongs to."""
+    code, said, errors = run_script(f"""
+        import gc
+        from confluent_kafka import TopicCollection
+        from batchqueue.groups.kafka.server import KafkaAdmin, KafkaServer
+
+        gc.disable()
+        admin = KafkaAdmin(KafkaServer({new_kafka_broker.address!r}, "orders", {{}}))
+        cycle = [admin]
+        cycle.append(cycle)
+        [asked] = admin._client.describe_topics(TopicCollection(["orders"])).values()
+        is_over = threading.Event()
+        # On a thread of the client.
+        asked.add_done_callback(lambda _: (gc.collect(), is_over.set()))
+        del admin, cycle
+        assert is_over.wait(30)
+        say("alive")
+    """)
+    assert (code, said) == (0, ["alive"]), errors
+
+
+def test_invalid_offset_is_an_error():
+    """librdkafka reported one as a success when the connection to a leader was silent.
+
+    A group that began there handled the whole partition again.
+    """
+    admin = KafkaAdmin(KafkaServer("127.0.0.1:1", "orders", {}))
+    found = [Future(), Future()]
+    for each, offset in zip(found, (0, OFFSET_INVALID), strict=True):
+        each.set_result(ListOffsetsResultInfo(offset, -1, -1))
+    error = admin.bounds_of({3: tuple(found)}, 0)[3]
+    assert isinstance(error, StreamUnavailableError)
+    assert "the brokers returned no offset" in str(error)
