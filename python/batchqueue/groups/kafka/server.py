@@ -33,6 +33,9 @@ GroupProtocol = Literal["auto", "consumer", "classic"]
 CALL_S = 10.0
 """The limit of a call to the brokers."""
 
+_TRY_S = 3.0
+"""The limit of one attempt at a call that may be repeated."""
+
 _LONGEST_CALL_S = 3_600.0
 _PAUSE_S = 0.05
 _REPEATED_LOG_S = 60
@@ -205,8 +208,10 @@ class KafkaServer:
             "log_level": 2,
             "allow.auto.create.topics": False,
             "reconnect.backoff.max.ms": 300,  # by default up to 10 s pass after a broker's restart
-            # From 2.11 on, librdkafka forgets brokers that are away, and loses the calls that wait
-            # for them: in 2.16 those hung until their timeouts, although the brokers were back.
+            "socket.timeout.ms": 10_000,  # then a silent connection is made anew
+            # With "rebootstrap", librdkafka loses calls that wait for brokers which are away. With
+            # "none" it never finds brokers again that its metadata have left out: so a client
+            # that gets no replies is replaced.
             "metadata.recovery.strategy": "none",
             **self.config,
         }
@@ -219,7 +224,6 @@ class KafkaServer:
             **_OF_READING,
             "group.id": group,
             "client.id": name,
-            "socket.timeout.ms": 10_000,  # a commit waits no longer for a broker that is cut off
             # The thread keeps polling, except while a revoke waits.
             "max.poll.interval.ms": max(
                 300_000, int(2_000 * self.revoke_wait_s), membership.session_ms
@@ -405,6 +409,12 @@ def client_of(kind: Callable[[dict[str, Any]], T], settings: Mapping[str, Any]) 
         raise ConfigError(f"{error.args[0].str()}; correct `config`") from None
 
 
+def _note_cause(errors: "deque[KafkaError]", error: "KafkaError") -> None:
+    """Keep the last error that says more than that all brokers are down."""
+    if error.name() != "_ALL_BROKERS_DOWN" or not errors:
+        errors.append(error)
+
+
 def _clear_elsewhere(clients: list[Any]) -> None:
     """Delete clients of administration on a new thread.
 
@@ -513,7 +523,7 @@ class KafkaAdmin:
     def _connect(self) -> None:
         from confluent_kafka.admin import AdminClient
 
-        settings = {**self._server.settings(), "error_cb": self._errors.append}
+        settings = {**self._server.settings(), "error_cb": partial(_note_cause, self._errors)}
         self._clients[:] = [client_of(AdminClient, settings)]
 
     def membership(self, group: str) -> KafkaMembership:
@@ -581,11 +591,26 @@ class KafkaAdmin:
 
     def topic(self, timeout_s: float | None = None) -> "TopicState | None":
         """Return what the brokers say about the topic; None if it does not exist."""
-        from confluent_kafka import KafkaError, TopicCollection
 
-        [asked] = self._client.describe_topics(TopicCollection([self._server.topic])).values()
-        timeout_s = CALL_S if timeout_s is None else timeout_s
-        found: Any = self._found(asked, (KafkaError.UNKNOWN_TOPIC_OR_PART,), timeout_s)
+        def ask(try_s: float) -> TopicState | None:
+            return self.topic_of(self.ask_topic(try_s), try_s)
+
+        return self._repeated(ask, CALL_S if timeout_s is None else timeout_s)
+
+    def ask_topic(self, timeout_s: float) -> "Future[Any]":
+        """Ask about the topic, without waiting for the reply."""
+        from confluent_kafka import TopicCollection
+
+        topics = TopicCollection([self._server.topic])
+        [asked] = self._client.describe_topics(topics, request_timeout=timeout_s).values()
+        reply: Future[Any] = asked
+        return reply
+
+    def topic_of(self, asked: "Future[Any]", timeout_s: float) -> "TopicState | None":
+        """Return the reply about the topic; None if it does not exist."""
+        from confluent_kafka import KafkaError
+
+        found = self._found(asked, (KafkaError.UNKNOWN_TOPIC_OR_PART,), timeout_s)
         return None if found is None else TopicState(str(found.topic_id), len(found.partitions))
 
     def create(self, partitions: int) -> int:
@@ -626,9 +651,12 @@ class KafkaAdmin:
         found: dict[int, Bounds | BatchQueueError] = {}
         wanted = list(partitions)
         while wanted:
-            found |= self._bounds(wanted, timeout_s)
+            found |= self._bounds(wanted, min(_TRY_S, timeout_s))
             wanted = [each for each in wanted if isinstance(found[each], StreamUnavailableError)]
-            if not wanted or time.monotonic() >= end:
+            if not wanted:
+                break
+            if time.monotonic() >= end:
+                self._connect()
                 break
             self.look_up(timeout_s)
             time.sleep(_PAUSE_S)
@@ -683,16 +711,24 @@ class KafkaAdmin:
         from confluent_kafka.admin import OffsetSpec
 
         places = self._server.places(partitions)
-        asked = self._ask_offsets(places, OffsetSpec.for_timestamp(time_ms), CALL_S)
-        return {each.partition: self._offset(asked[each], CALL_S) for each in places}
+
+        def ask(try_s: float) -> dict[int, int]:
+            asked = self._ask_offsets(places, OffsetSpec.for_timestamp(time_ms), try_s)
+            return {each.partition: self._offset(asked[each], try_s) for each in places}
+
+        return self._repeated(ask, CALL_S)
 
     def log_end(self, partition: int, timeout_s: float) -> int:
         """Return the end of a partition, behind transactions that are still open."""
         from confluent_kafka.admin import OffsetSpec
 
         [place] = self._server.places([partition])
-        asked = self._client.list_offsets({place: OffsetSpec.latest()}, request_timeout=timeout_s)
-        return self._offset(asked[place], timeout_s)
+
+        def ask(try_s: float) -> int:
+            asked = self._client.list_offsets({place: OffsetSpec.latest()}, request_timeout=try_s)
+            return self._offset(asked[place], try_s)
+
+        return self._repeated(ask, timeout_s)
 
     def _offset(self, asked: "Future[Any]", timeout_s: float) -> int:
         """Return an offset; librdkafka may report an invalid one as a success after a timeout."""
@@ -743,6 +779,21 @@ class KafkaAdmin:
             if not asked.done():
                 self._connect()
             raise
+
+    def _repeated(self, ask: Callable[[float], T], timeout_s: float) -> T:
+        """Make a call that changes nothing, and repeat it while no broker answers.
+
+        librdkafka loses a call that waits for a broker which it forgets meanwhile.
+        """
+        end = time.monotonic() + timeout_s
+        while True:
+            try:
+                return ask(min(_TRY_S, timeout_s))
+            except StreamUnavailableError:
+                if time.monotonic() >= end:
+                    self._connect()
+                    raise
+            time.sleep(_PAUSE_S)
 
     def _found(
         self,
@@ -856,8 +907,8 @@ class KafkaWriter:
                 if not isinstance(reason, KafkaException):
                     raise
                 errors.insert(0, reason.args[0])
-            if any(each.fatal() for each in errors):
-                self._connect()  # this producer has failed for good
+            if any(each.fatal() or each.name() == "_MSG_TIMED_OUT" for each in errors):
+                self._connect()  # this producer has failed for good, or has lost its brokers
         if errors:
             raise self._server.error_of(errors[0], "WRITE")
         return offsets

@@ -89,7 +89,7 @@ class KafkaBroker:
         self.proxy = Proxy(behind)
         self._folder = folder
         self._properties = folder / "server.properties"
-        self._properties.write_text(
+        self._text = (
             _PROPERTIES.format(
                 port=self.port,
                 controller=controller,
@@ -102,6 +102,7 @@ class KafkaBroker:
             )
             + properties
         )
+        self._properties.write_text(self._text)
         provided = Path(pyspark.__file__).parent / "jars"
         jars = [
             *jars_of.glob("*.jar"),
@@ -164,9 +165,10 @@ class KafkaBroker:
         """Send it a signal."""
         self._process.send_signal(number)
 
-    def restart(self) -> None:
-        """Kill it, and start it again with its data."""
+    def restart(self, properties: str = "") -> None:
+        """Kill it, and start it again with its data; the properties hold until the next restart."""
         self.stop()
+        self._properties.write_text(self._text + properties)
         self._run()
 
     def _run(self) -> None:
