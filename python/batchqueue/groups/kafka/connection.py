@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,11 @@ from batchqueue.groups.backend import (
 )
 from batchqueue.groups.control import BEATS_PER_LEASE, Control, perform
 from batchqueue.groups.errors import CodecError, KafkaRefusedError, StreamUnavailableError
-from batchqueue.groups.kafka.consumer import GONE, ConsumerThread, size_of
+from batchqueue.groups.kafka.commits import GONE
+from batchqueue.groups.kafka.consumer import ConsumerThread, size_of
 from batchqueue.groups.kafka.ownership import Owned, Ownership, began_in, token_in
 from batchqueue.groups.kafka.server import (
+    CALL_S,
     Bounds,
     DeadLetterWriter,
     KafkaAdmin,
@@ -204,24 +207,31 @@ class KafkaConnection:
         self._call_s = self._lease_s / BEATS_PER_LEASE
         self._name = name
         self._admin = KafkaAdmin(server)
-        self._ownership = Ownership(1)
-        transactions = Transactions(server, group) if server.exactly_once else None
-        if transactions is not None:
-            transactions.connect()  # fails here if a right is missing
-        self._consumer = ConsumerThread(
-            server.consumer_settings(group, name, membership),
-            self._topic,
-            self._ownership,
-            name=name,
-            revoke_wait_s=membership.revoke_wait_s(server.revoke_wait_s),
-            transactions=transactions,
-        )
+        self._membership = membership
+        self._consumer = self._new_consumer(Ownership(1))
+        self._consumer.commits.connect()  # fails here if a right is missing
         self._reader = server.reader(group, "read_committed") if server.exactly_once else None
         self._is_closed = False
         self._dead: DeadLetterWriter | None = None
         self._began: int | None = None
         self._commit_at = self._version = 0.0
         self._topic_seen_at = time.monotonic()
+        self._topic_asked: Future[Any] | None = None
+
+    def _new_consumer(self, ownership: Ownership) -> ConsumerThread:
+        server, membership = self._server, self._membership
+        return ConsumerThread(
+            server.consumer_settings(self._group, self._name, membership),
+            self._topic,
+            ownership,
+            name=self._name,
+            revoke_wait_s=membership.revoke_wait_s(server.revoke_wait_s),
+            transactions=Transactions(server, self._group) if server.exactly_once else None,
+        )
+
+    @property
+    def _ownership(self) -> Ownership:
+        return self._consumer.ownership
 
     def now_ms(self) -> float:
         """Return the time of this machine since it was started, including suspends."""
@@ -250,6 +260,12 @@ class KafkaConnection:
     ) -> Joined:
         """Let a session hold what the broker assigns."""
         del lease_ms, member, partitions, asked_us
+        # It may wait for a lease without reason to worry: while members join a classic group.
+        if self._consumer.commits.has_waited(2 * self._lease_s):
+            _log.warning("%s: a commit gets no reply; the worker joins anew", self._topic)
+            last, before = self._consumer, self._ownership
+            self._consumer = self._new_consumer(Ownership(before.partitions, before.version + 1))
+            last.close(0)
         self._consumer.start()
         with self._consumer.changed:
             self._ownership.join(session)
@@ -259,7 +275,7 @@ class KafkaConnection:
         """Renew the lease if the broker confirms that the consumer is a member of the group."""
         del number, stats
         self._check_consumer()
-        errors = self._consumer.do(self._consumer.confirm, self._call_s)
+        errors = self._consumer.commits.confirm(self._call_s)
         for error in errors.values():
             if isinstance(error, BatchQueueError):
                 raise error
@@ -459,8 +475,7 @@ class KafkaConnection:
         end = time.monotonic() + self._lease_s
         rest = list(commits)
         while rest:
-            commit = partial(self._consumer.commit, requests=rest)
-            errors = self._consumer.do(commit, self._lease_s)
+            errors = self._consumer.commits.commit(rest, self._lease_s)
             waiting = []
             for each in rest:
                 if each.partition not in errors:
@@ -510,7 +525,7 @@ class KafkaConnection:
                 infos.append(Failed(found))
                 continue
             low, high = found
-            done = self._consumer.done.get(partition, low)
+            done = self._consumer.commits.done.get(partition, low)
             owned = self._ownership.owned.get(partition)
             infos.append(
                 PartitionInfo(
@@ -522,7 +537,7 @@ class KafkaConnection:
                     added=high,
                     length=high - low,
                     dead=0,
-                    is_new=partition not in self._consumer.done,
+                    is_new=partition not in self._consumer.commits.done,
                     has_deletions=True,  # markers of transactions, and what compaction removed
                 )
             )
@@ -531,11 +546,18 @@ class KafkaConnection:
     def _check_topic(self) -> None:
         """Stop the worker if the topic has been missing for longer than a broker takes to restart.
 
+        It reads the reply to its last question: a heartbeat does not wait for one.
+
         Raises:
             KafkaRefusedError: It is gone.
         """
+        if self._topic_asked is None:
+            self._topic_asked = self._admin.ask_topic(CALL_S)
+        if not self._topic_asked.done():
+            return
+        asked, self._topic_asked = self._topic_asked, None
         try:
-            is_there = self._admin.known_partitions(min(_QUICK_S, self._call_s)) > 0
+            is_there = self._admin.topic_of(asked, 0) is not None
         except StreamUnavailableError:
             return
         if is_there:

@@ -1,26 +1,29 @@
 """`ConsumerThread`: the thread that owns a Kafka consumer (K1).
 
-It keeps polling while partitions are paused and while handlers run for minutes, so that the group
-keeps its member. Only a revoke holds it up, until the handlers of its partitions have returned.
-Meanwhile it still makes the calls that other threads give it. Commits are synchronous: none is
-under way when the broker takes a partition back (K3).
+It keeps polling while partitions are paused, while handlers run for minutes, and while a commit has
+no reply. Only a revoke holds it up, until the handlers of its partitions have returned. Meanwhile
+it still makes the calls that other threads give it.
+
+A revoke or a loss that comes while a commit is under way polls for its reply (K3). Behind such a
+poll, confluent-kafka has no state for another callback of the call that the first one belongs to.
+So the callback answers the broker itself, and ends that call by an error. That ends `poll`, but
+not `consume`, which is used between commits only.
 """
 
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from batchqueue.groups.backend import CommitRequest, Fetch
-from batchqueue.groups.errors import StreamUnavailableError
-from batchqueue.groups.kafka.ownership import Owned, Ownership, metadata_of
+from batchqueue.groups.backend import Fetch
+from batchqueue.groups.kafka.commits import Commits
+from batchqueue.groups.kafka.inbox import Inbox
+from batchqueue.groups.kafka.ownership import Owned, Ownership
 from batchqueue.groups.kafka.server import MinuteLog, client_of
-from batchqueue.groups.kafka.transactions import CommitErrors, Transactions
+from batchqueue.groups.kafka.transactions import Transactions
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -48,13 +51,6 @@ _SEEKS = 20
 _WAKE_S = 1.0
 """The limit of a call that only has to be sent."""
 
-
-GONE = "UNKNOWN_MEMBER_ID"
-"""The name of the error of a commit when the group has continued without the consumer.
-
-Another generation is not a sign of that: the broker checks the member first, and a commit that
-waits for a rebalance to end comes with the generation before.
-"""
 
 _PERMANENT = (
     "_FATAL",
@@ -195,11 +191,8 @@ def _error_of(call: Callable[[Any], Any], argument: Any) -> "KafkaError | None":
     return None
 
 
-class ConsumerCall(NamedTuple):
-    """What the thread is asked to do."""
-
-    call: "Callable[[Consumer], Any]"
-    future: "Future[Any]"
+class _CallEndedError(Exception):
+    """A callback has ended the call that it belonged to, which therefore returns nothing."""
 
 
 class ConsumerThread:
@@ -208,8 +201,8 @@ class ConsumerThread:
     Attributes:
         ownership: What the broker has assigned. Used under `changed`.
         changed: Guards everything here, and is notified of changes, except of records.
+        commits: Makes the commits.
         failure: Why the consumer has ended, or None.
-        done: The offsets that were committed, by partition.
     """
 
     def __init__(
@@ -238,17 +231,17 @@ class ConsumerThread:
         # Another one, so that records wake no thread that waits for something else.
         self._arrived = threading.Condition(lock)
         self.failure: BaseException | None = None
-        self.done: dict[int, int] = {}
         self._log = MinuteLog(f"consumer of {topic}")
-        self._settings = {**settings, "error_cb": self._log.warn_of}
         self._topic = topic
-        self._name = name
         self._revoke_wait_s = revoke_wait_s
-        self._transactions = transactions
         self._waiting: dict[int, Waiting] = {}
-        self._calls: deque[ConsumerCall] = deque()
-        self._is_closing = self._is_member = self._is_revoking = False
-        self._closed = threading.Event()
+        self._calls = Inbox[Callable[["Consumer"], Any]](topic)
+        self.commits = Commits(
+            topic, ownership, self._waiting, self.changed, name=name, transactions=transactions
+        )
+        callbacks = {"error_cb": self._log.warn_of, "on_commit": self.commits.on_commit}
+        self._settings = {**settings, **callbacks}
+        self._is_closing = self._is_ending = self._is_revoking = False
         self._thread: threading.Thread | None = None
 
     # Called by other threads.
@@ -262,27 +255,9 @@ class ConsumerThread:
             self._thread.start()
 
     def do(self, call: Callable[["Consumer"], T], timeout_s: float) -> T:
-        """Let the thread make a call, and return its result.
-
-        Args:
-            call: The call.
-            timeout_s: How long to wait.
-
-        Raises:
-            StreamUnavailableError: It takes longer, or the consumer is closed.
-        """
-        future: Future[T] = Future()
-        with self.changed:
-            if self._closed.is_set():
-                raise StreamUnavailableError(self._topic, "the consumer is closed")
-            self._calls.append(ConsumerCall(call, future))
-            self.changed.notify_all()
-        try:
-            return future.result(timeout_s)
-        except TimeoutError:
-            future.cancel()
-            reason = f"the consumer did not answer in {timeout_s:g} s"
-            raise StreamUnavailableError(self._topic, reason) from None
+        """Let the thread make a call, and return its result; see `Inbox.ask`."""
+        result: T = self._calls.ask(call, timeout_s)
+        return result
 
     def read(
         self, wanted: Sequence[Fetch], wait_s: float
@@ -334,75 +309,9 @@ class ConsumerThread:
         with self.changed:
             self._close()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._closed.wait(wait_s)
+            self._calls.wait_closed(wait_s)
 
     # Calls that the thread makes.
-
-    def commit(self, consumer: "Consumer", requests: Sequence[CommitRequest]) -> CommitErrors:
-        """Commit what is owned now, and return the error of each; None if it is stored."""
-        from confluent_kafka import KafkaError, TopicPartition
-
-        with self.changed:
-            chosen = self.ownership.committable(requests)
-            offsets = [
-                TopicPartition(
-                    self._topic,
-                    each.partition,
-                    self._next(each),
-                    metadata_of(self.ownership.owned[each.partition], self._name),
-                )
-                for each in chosen
-            ]
-        if not offsets:
-            return {}
-        errors = self._store(consumer, offsets, chosen)
-        if any(error is None for error in errors.values()):
-            self._is_member = True
-        elif any(isinstance(e, KafkaError) and e.name() == GONE for e in errors.values()):
-            self._is_member = False
-        with self.changed:
-            unknown = [each.partition for each in chosen if each.partition not in errors]
-            if unknown:
-                self.ownership.reopen(unknown)
-                self.changed.notify_all()
-            for place, request in zip(offsets, chosen, strict=True):
-                if errors.get(place.partition, GONE) is None:
-                    self.done[place.partition] = place.offset
-                    owned = self.ownership.find(request.partition, request.token, request.session)
-                    if owned is not None:
-                        owned.committed = replace(request, records=())
-        return errors
-
-    def _store(
-        self,
-        consumer: "Consumer",
-        offsets: list["TopicPartition"],
-        requests: Sequence[CommitRequest],
-    ) -> CommitErrors:
-        """Store offsets, by a transaction if there are any (K6)."""
-        from confluent_kafka import KafkaException
-
-        if self._transactions is not None:
-            generation = consumer.consumer_group_metadata()  # K7
-            return self._transactions.store(offsets, requests, generation)
-        try:
-            results = consumer.commit(offsets=offsets, asynchronous=False)
-            return {each.partition: each.error for each in results}
-        except KafkaException as error:
-            return dict.fromkeys((each.partition for each in offsets), error.args[0])
-
-    def _next(self, request: CommitRequest) -> int:
-        """Return the offset to commit. At the end it is behind the markers of transactions."""
-        waiting = self._waiting.get(request.partition)
-        if waiting is None or waiting.end is None or request.offset < waiting.position:
-            return request.offset + 1
-        return max(waiting.end, request.offset + 1)
-
-    def confirm(self, consumer: "Consumer") -> CommitErrors:
-        """Repeat the last commits: the broker takes them only from a member of the group."""
-        with self.changed:
-            requests = self.ownership.committed()
-        return self.commit(consumer, requests)
 
     def begin(
         self, consumer: "Consumer", positions: Mapping[Owned, int]
@@ -483,9 +392,9 @@ class ConsumerThread:
             with self.changed:
                 self._is_closing = True
                 self.ownership.remove(list(self.ownership.owned))
-                self._closed.set()
                 self.changed.notify_all()
-            self._refuse_calls()
+            self.commits.close()
+            self._calls.close()
 
     def _consume(self) -> None:
         from confluent_kafka import Consumer
@@ -498,29 +407,53 @@ class ConsumerThread:
                 on_revoke=self._on_revoke,
                 on_lost=self._on_lost,
             )
-            while not self._is_closing:
-                self._carry_out(consumer)
-                if self._poll(consumer, _IDLE_S):
-                    self._keep(consumer.consume(_TOGETHER, 0))
-                self._pause_and_resume(consumer)
+            while not (self._is_closing and self.commits.is_idle):
+                self._serve(consumer)
         except BaseException as error:
             self._fail(error)
             raise
         finally:
+            self._is_ending = True  # callbacks have nothing to wait for
             consumer.close()  # this revokes what is left
-            if self._transactions is not None:
-                self._transactions.close()
+
+    def _serve(self, consumer: "Consumer") -> None:
+        """Do what others ask for, serve the callbacks, and keep the records that have come."""
+        self._carry_out(consumer)
+        self.commits.begin(consumer)
+        if self._poll(consumer, _IDLE_S):
+            if self.commits.is_under_way:
+                self._poll_more(consumer)
+            else:
+                self._keep(consumer.consume(_TOGETHER, 0))
+        self._pause_and_resume(consumer)
+
+    def _poll_more(self, consumer: "Consumer") -> None:
+        """Keep the records that have come, one by one."""
+        for _ in range(_TOGETHER):
+            if not self._poll(consumer, 0):
+                break
+        self._keep([])
 
     def _poll(self, consumer: "Consumer", timeout_s: float) -> bool:
         """Serve callbacks, and keep a record if there is one: the next call may change the rest.
 
         The reader is notified of it with the records of the next call.
         """
-        message = consumer.poll(timeout_s)
+        try:
+            message = consumer.poll(timeout_s)
+        except _CallEndedError:
+            return False
         if message is not None:
             with self.changed:
                 keep([message], self._waiting, self._note)
         return message is not None
+
+    def _carry_out(self, consumer: "Consumer") -> None:
+        while (asked := self._calls.take()) is not None:
+            try:
+                asked.reply.set_result(asked.what(consumer))
+            except Exception as error:  # of the caller, who waits for it
+                asked.reply.set_exception(error)
 
     def _fail(self, error: BaseException) -> None:
         with self.changed:
@@ -531,22 +464,6 @@ class ConsumerThread:
         self._is_closing = True
         self.changed.notify_all()
         self._arrived.notify_all()
-
-    def _carry_out(self, consumer: "Consumer") -> None:
-        while self._calls:
-            call, future = self._calls.popleft()
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(call(consumer))
-            except Exception as error:  # of the caller, who waits for it
-                future.set_exception(error)
-
-    def _refuse_calls(self) -> None:
-        while self._calls:
-            future = self._calls.popleft().future
-            if future.set_running_or_notify_cancel():
-                future.set_exception(StreamUnavailableError(self._topic, "the consumer is closed"))
 
     def _keep(self, messages: Sequence["Message"]) -> None:
         with self.changed:
@@ -598,38 +515,66 @@ class ConsumerThread:
         consumer.incremental_assign(places)
         if places:
             consumer.pause(places)  # until its token is stored
-        self._is_member = True
         with self.changed:
+            self.commits.is_member = True
             self.ownership.assign(each.partition for each in partitions)
             self.changed.notify_all()
 
     def _on_revoke(self, consumer: "Consumer", partitions: Sequence[Any]) -> None:
-        numbers = [each.partition for each in partitions]
         with self.changed:
-            rest = self.ownership.revoke(numbers)
+            rest = self.ownership.revoke(each.partition for each in partitions)
             self.changed.notify_all()
         end = time.monotonic() + self._revoke_wait_s
+        has_polled = self._await_commit(consumer)
         self._is_revoking = True
         try:
             while not (all(owned.is_released for owned in rest) or self._is_closing):
-                if time.monotonic() >= end or not self._is_member:
+                if time.monotonic() >= end or not self.commits.is_member:
                     break
-                self._carry_out(consumer)
+                self._answer(consumer)
                 with self.changed:
                     if not all(owned.is_released for owned in rest):
                         self.changed.wait(_REVOKE_STEP_S)
-            self._carry_out(consumer)  # what was asked for before the end
+            self._answer(consumer)  # what was asked for before the end
         finally:
             self._is_revoking = False
-        self._forget(numbers)
+        self._forget(partitions)
+        self._end_callback(consumer, partitions, has_polled)
 
     def _on_lost(self, consumer: "Consumer", partitions: Sequence[Any]) -> None:
-        del consumer
-        self._forget([each.partition for each in partitions])
+        self._forget(partitions)
+        self._end_callback(consumer, partitions, self._await_commit(consumer))
 
-    def _forget(self, partitions: Sequence[int]) -> None:
+    def _answer(self, consumer: "Consumer") -> None:
+        """Do what others ask for; commits are over before it returns."""
+        self._carry_out(consumer)
+        if not self.commits.is_under_way:
+            self.commits.begin(consumer, is_waiting=True)
+
+    def _await_commit(self, consumer: "Consumer") -> bool:
+        """Wait for the reply to a commit: librdkafka might send it again in the next generation.
+
+        Returns:
+            Whether a commit was under way.
+        """
+        has_polled = False
+        while self.commits.is_under_way and not self._is_ending:
+            has_polled = True
+            if self._poll(consumer, _IDLE_S):
+                self._poll_more(consumer)
+        return has_polled
+
+    def _end_callback(
+        self, consumer: "Consumer", partitions: Sequence[Any], has_polled: bool
+    ) -> None:
+        """Let the client answer the broker behind a callback, or do that here after a poll."""
+        if has_polled:
+            consumer.incremental_unassign(list(partitions))
+            raise _CallEndedError
+
+    def _forget(self, partitions: Sequence[Any]) -> None:
         with self.changed:
-            self.ownership.remove(partitions)
-            for partition in partitions:
-                self._waiting.pop(partition, None)
+            self.ownership.remove(each.partition for each in partitions)
+            for each in partitions:
+                self._waiting.pop(each.partition, None)
             self.changed.notify_all()

@@ -11,7 +11,7 @@ these rules keep an offset from going back:
 |---|---|
 | K1 | one thread owns the consumer: it serves the callbacks and makes the commits |
 | K2 | it commits only what is owned now, until a revoke is over or a loss begins |
-| K3 | the next commit waits for the reply of the last one |
+| K3 | the next commit, and the end of a revoke or a loss, wait for the reply to the last one |
 | K4 | a commit that is refused is repeated while the partition is owned under its token |
 | K5 | an opening stores its token beside the committed offset, above the token before |
 """
@@ -63,13 +63,14 @@ class Ownership:
         is_leaving: Whether the session gives up its partitions.
     """
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: int, version: int = 1) -> None:
         """Start without partitions.
 
         Args:
             partitions: The number of partitions of the topic.
+            version: The first version.
         """
-        self.version = 1
+        self.version = version
         self.partitions = partitions
         self.owned: dict[int, Owned] = {}
         self.session: str | None = None
@@ -100,12 +101,11 @@ class Ownership:
             self.owned.pop(partition, None)
         self.version += 1
 
-    def reopen(self, partitions: Iterable[int]) -> None:
-        """Take partitions from the session, so that it opens them anew under another token (K9)."""
-        for partition in partitions:
-            owned = self.owned[partition]
+    def reopen(self, owned: Owned | None) -> None:
+        """Take a partition from the session, so that it opens it anew under another token (K9)."""
+        if owned is not None:
             owned.token, owned.is_open, owned.committed = 0, False, None
-        self.version += 1
+            self.version += 1
 
     # Called for `Control`; see `control.ControlScripts`.
 

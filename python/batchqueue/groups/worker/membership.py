@@ -711,8 +711,8 @@ def _begin_anew(member: Membership, held: HeldPartition) -> None:
 
 
 def _note(member: Membership, held: HeldPartition, error: Exception) -> None:
-    key = f"{held.partition}:{'given up' if held.is_draining else 'refused'}"
-    skipped = member.notes.may_log(key)
+    what = "given up" if held.is_draining else "refused"
+    skipped = member.notes.may_log(f"{held.partition}:{what}:{type(error).__name__}")
     if skipped is None:
         return
     _log.warning(

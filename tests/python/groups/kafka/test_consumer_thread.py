@@ -1,6 +1,8 @@
 """The consumer's thread with a consumer whose callbacks come when a test wants them."""
 
-from concurrent.futures import Future
+import threading
+import time
+from contextlib import contextmanager
 from functools import partial
 
 import confluent_kafka
@@ -8,13 +10,14 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from batchqueue.groups.backend import CommitRequest, Fetch
-from batchqueue.groups.kafka.consumer import ConsumerCall, ConsumerThread, Waiting
+from batchqueue.groups.errors import StreamUnavailableError
+from batchqueue.groups.kafka.consumer import ConsumerThread, Waiting, _CallEndedError
 from batchqueue.groups.kafka.ownership import Ownership
-from core_support.waits import WAIT_S
+from core_support.waits import WAIT_S, eventually
 
 
-def record(offset):
-    return Message(topic="orders", partition=0, offset=offset, value=b"v")
+def record(offset, partition=0):
+    return Message(topic="orders", partition=partition, offset=offset, value=b"v")
 
 
 def failure(code):
@@ -25,6 +28,7 @@ class Consumer:
     """Returns what a test has prepared; `in_consume` stands for the callbacks of `consume`."""
 
     first, others, error, seek_error, asked = (), (), None, None, ()
+    answer, is_silent = None, False
 
     def __init__(self, settings):
         self.calls = []
@@ -33,7 +37,11 @@ class Consumer:
         self.callbacks = callbacks
 
     def poll(self, timeout):
+        if not self.is_silent:
+            self.answers()
         first, self.first = self.first, ()
+        if not first:
+            time.sleep(timeout)
         return first[0] if first else None
 
     def consume(self, count, timeout):
@@ -50,10 +58,19 @@ class Consumer:
         pass
 
     def commit(self, *, offsets, asynchronous):
+        assert self.answer is None, "one is under way"
         self.committed = offsets
-        if self.error is not None:
+        if asynchronous:
+            self.answer = self.error, offsets
+        elif self.error is not None:
             raise KafkaException(self.error)
         return offsets
+
+    def answers(self):
+        """Answers the commit that is under way."""
+        answer, self.answer = self.answer, None
+        if answer is not None:
+            self.thread.commits.on_commit(*answer)
 
     def incremental_assign(self, partitions):
         self.calls.append("assign")
@@ -76,9 +93,14 @@ class Consumer:
         pass
 
 
+def made(**settings):
+    settings = {"revoke_wait_s": WAIT_S, **settings}
+    return ConsumerThread({}, "orders", Ownership(1), name="here", **settings)
+
+
 @pytest.fixture
 def thread():
-    return ConsumerThread({}, "orders", Ownership(1), name="here", revoke_wait_s=WAIT_S)
+    return made()
 
 
 def offsets(found):
@@ -111,6 +133,7 @@ def test_record_from_before_a_new_beginning_does_not_hide_those_behind_it(thread
 
 def granted(thread, consumer, *partitions):
     """Assigns partitions to a consumer; returns what it owns, by partition."""
+    consumer.thread = thread
     thread.ownership.join("s")
     thread._on_assign(consumer, [TopicPartition("orders", each) for each in partitions])
     thread.ownership.sync("s", 0, {}, 1_000)
@@ -119,36 +142,64 @@ def granted(thread, consumer, *partitions):
     return thread.ownership.owned
 
 
-@pytest.fixture
-def revoking(thread):
-    """Runs calls of other threads while a revoke waits for partition 0; returns their results."""
-
-    def run(consumer, *calls):
-        owned = thread.ownership.owned[0]
-        asked = [ConsumerCall(each, Future()) for each in calls]
-        end = ConsumerCall(lambda _: setattr(owned, "is_released", True), Future())
-        thread._calls.extend([*asked, end])
-        thread._on_revoke(consumer, [TopicPartition("orders", 0)])
-        return [each.future.result(0) for each in asked]
-
-    return run
+@contextmanager
+def running(call, *arguments):
+    """Runs a call on another thread, which has ended behind the block; yields the thread."""
+    thread = threading.Thread(target=call, args=arguments)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.join(WAIT_S)
+    assert not thread.is_alive()
 
 
-def test_partition_that_stays_begins_while_a_revoke_waits(thread, revoking):
+@contextmanager
+def serving(thread, consumer):
+    """Serves a consumer meanwhile."""
+    is_over = threading.Event()
+
+    def serve():
+        while not is_over.is_set():
+            thread._serve(consumer)
+
+    with running(serve):
+        try:
+            yield
+        finally:
+            is_over.set()
+
+
+@contextmanager
+def revoking(thread, consumer):
+    """The consumer takes partition 0 back meanwhile, and its handlers return behind the block."""
+    owned = thread.ownership.owned[0]
+    with running(thread._on_revoke, consumer, [TopicPartition("orders", 0)]) as callback:
+        try:
+            eventually(lambda: owned.is_revoked, "it is being taken back")
+            yield callback
+        finally:
+            owned.is_released = True
+    assert 0 not in thread.ownership.owned
+
+
+def test_partition_that_stays_begins_while_a_revoke_waits(thread):
     """The other way, a revoke would wait for the thread that waits for the beginning."""
     consumer = Consumer({})
     owned = granted(thread, consumer, 0, 1)
     begin = partial(thread.begin, positions={owned[0]: 4, owned[1]: 9})
-    assert revoking(consumer, begin) == [{1: None}]
+    with revoking(thread, consumer):
+        assert thread.do(begin, WAIT_S) == {1: None}
     assert consumer.calls == ["assign", "seek", "resume"]
 
 
-def test_stopped_fetcher_is_not_replaced_while_a_revoke_waits(thread, revoking):
+def test_stopped_fetcher_is_not_replaced_while_a_revoke_waits(thread):
     consumer = Consumer({})
     consumer.seek_error = KafkaError(KafkaError._STATE)
     owned = granted(thread, consumer, 0, 1)
     begin = partial(thread.begin, positions={owned[1]: 9})
-    assert revoking(consumer, begin) == [{1: consumer.seek_error}]
+    with revoking(thread, consumer):
+        assert thread.do(begin, WAIT_S) == {1: consumer.seek_error}
     assert "unassign" not in consumer.calls
 
 
@@ -178,31 +229,29 @@ def test_fatal_error_ends_the_consumer(monkeypatch):
         first = (failure(KafkaError._FATAL),)
 
     monkeypatch.setattr(confluent_kafka, "Consumer", Fatal)
-    thread = ConsumerThread({}, "orders", Ownership(1), name="here", revoke_wait_s=WAIT_S)
+    thread = made()
     thread._run()
     assert thread.failure.args[0].name() == "_FATAL"
 
 
 def test_commit_includes_what_a_consumer_does_not_see_at_the_end(thread):
     """Offsets 5 to 8 are markers of transactions and records of aborted ones."""
-    thread.ownership.join("s")
-    thread.ownership.assign([0])
-    granted = thread.ownership.sync("s", 0, {}, 1_000).grants[0]
-    thread.ownership.owned[0].is_open = True
-    thread._waiting[0] = Waiting(granted, 3)
-    thread._waiting[0].add([record(4)])
     consumer = Consumer({})
-    request = CommitRequest(0, granted, "s", 4, 5)
-    thread.commit(consumer, [request])
-    assert consumer.committed[0].offset == 5
-    thread._waiting[0].end = 9
-    thread.commit(consumer, [CommitRequest(0, granted, "s", 3, 4)])
-    assert consumer.committed[0].offset == 4  # record 4 is not done
-    thread.commit(consumer, [request])
-    assert consumer.committed[0].offset == 9
-    assert thread.done == {0: 9}
-    assert thread.confirm(consumer) == {0: None}
-    assert consumer.committed[0].offset == 9
+    token = granted(thread, consumer, 0)[0].token
+    thread._waiting[0] = Waiting(token, 3)
+    thread._waiting[0].add([record(4)])
+    request = CommitRequest(0, token, "s", 4, 5)
+    with serving(thread, consumer):
+        thread.commits.commit([request], WAIT_S)
+        assert consumer.committed[0].offset == 5
+        thread._waiting[0].end = 9
+        thread.commits.commit([CommitRequest(0, token, "s", 3, 4)], WAIT_S)
+        assert consumer.committed[0].offset == 4  # record 4 is not done
+        thread.commits.commit([request], WAIT_S)
+        assert consumer.committed[0].offset == 9
+        assert thread.commits.done == {0: 9}
+        assert thread.commits.confirm(WAIT_S) == {0: None}
+        assert consumer.committed[0].offset == 9
 
 
 class Unknown:
@@ -219,41 +268,111 @@ class Unknown:
 def test_nothing_of_a_commit_whose_end_is_unknown_is_repeated():
     """A heartbeat would set the offset back, if the commit has been stored."""
     transactions, consumer = Unknown(), Consumer({})
-    thread = ConsumerThread(
-        {}, "orders", Ownership(1), name="here", revoke_wait_s=WAIT_S, transactions=transactions
-    )
+    thread = made(transactions=transactions)
     owned = granted(thread, consumer, 0)[0]
     owned.committed = CommitRequest(0, owned.token, "s", 3, 4)
     request = CommitRequest(0, owned.token, "s", 4, 5)
-    assert thread.commit(consumer, [request]) == {}
-    thread.confirm(consumer)
-    thread.commit(consumer, [request])
+    with serving(thread, consumer):
+        assert thread.commits.commit([request], WAIT_S) == {}
+        thread.commits.confirm(WAIT_S)
+        thread.commits.commit([request], WAIT_S)
     assert transactions.stored == [request]
     assert thread.ownership.sync("s", 0, {0: request.token}, 2_000).grants == {0: 2_000}
 
 
 def test_revoke_does_not_wait_for_handlers_once_the_group_has_continued_without_it():
-    thread = ConsumerThread({}, "orders", Ownership(1), name="here", revoke_wait_s=3_600)
+    thread = made(revoke_wait_s=3_600)
     consumer = Consumer({})
     owned = granted(thread, consumer, 0)[0]
     consumer.error = KafkaError(KafkaError.UNKNOWN_MEMBER_ID)
-    request = CommitRequest(0, owned.token, "s", 4, 5)
-    thread._calls.append(ConsumerCall(partial(thread.commit, requests=[request]), Future()))
+    with serving(thread, consumer):
+        thread.commits.commit([CommitRequest(0, owned.token, "s", 4, 5)], WAIT_S)
     thread._on_revoke(consumer, [TopicPartition("orders", 0)])
     assert thread.ownership.owned == {}
 
 
-def test_revoke_waits_for_handlers_after_a_commit_of_the_generation_before(thread, revoking):
+def test_revoke_waits_for_handlers_after_a_commit_of_the_generation_before(thread):
     """A commit that waits at the broker while the group is balanced anew."""
     consumer = Consumer({})
     owned = granted(thread, consumer, 0)[0]
     consumer.error = KafkaError(KafkaError.ILLEGAL_GENERATION)
-    request = CommitRequest(0, owned.token, "s", 4, 5)
-    kept = []
-    commit = partial(thread.commit, requests=[request])
-    revoking(consumer, commit, lambda _: kept.append(0 in thread.ownership.owned))
-    assert kept == [True]
-    assert thread._is_member
+    with revoking(thread, consumer) as callback:
+        thread.commits.commit([CommitRequest(0, owned.token, "s", 4, 5)], WAIT_S)
+        assert thread.commits.is_member
+        for _ in range(3):  # rounds of its loop
+            thread.do(lambda _: None, WAIT_S)
+        assert callback.is_alive()
+        assert 0 in thread.ownership.owned
+
+
+@pytest.fixture
+def silent(thread):
+    """A consumer whose commit of partition 0 has no answer yet; it owns partition 1 as well."""
+    consumer = Consumer({})
+    consumer.is_silent = True
+    request = CommitRequest(0, granted(thread, consumer, 0, 1)[0].token, "s", 4, 5)
+    with running(thread.commits.commit, [request], WAIT_S):
+        while consumer.answer is None:
+            thread._serve(consumer)
+        yield consumer
+        consumer.answers()
+
+
+def test_commit_without_a_reply_does_not_hold_up_the_consumer(thread, silent):
+    owned = thread.ownership.owned[1]
+    with serving(thread, silent):
+        assert thread.commits.has_waited(0)
+        assert not thread.commits.has_waited(3_600)
+        with pytest.raises(StreamUnavailableError, match="did not answer"):
+            thread.commits.confirm(0.5)
+        assert thread.do(partial(thread.begin, positions={owned: 9}), WAIT_S) == {1: None}
+        silent.first = (record(10, 1),)
+        assert offsets(thread.read([Fetch(1, 9, 10, owned.token)], WAIT_S)) == [10]
+    assert thread.commits.is_under_way
+
+
+@pytest.mark.parametrize("callback", ["_on_lost", "_on_revoke"])
+def test_callback_that_takes_a_partition_ends_after_the_reply_to_its_commit(
+    thread, silent, callback
+):
+    """librdkafka might send it again under the generation that the consumer joins next."""
+    lost, kept = thread.ownership.owned[0], thread.ownership.owned[1]
+    lost.is_released = True
+    thread._waiting[1] = Waiting(kept.token, 9)
+
+    def take():
+        with pytest.raises(_CallEndedError):
+            getattr(thread, callback)(silent, [TopicPartition("orders", 0)])
+
+    with running(take) as taking:
+        silent.first = (record(10, 1),)
+        assert offsets(thread.read([Fetch(1, 9, 10, kept.token)], WAIT_S)) == [10]
+        assert taking.is_alive()
+        silent.is_silent = False
+    assert silent.calls[-1] == "unassign"
+    assert list(thread.ownership.owned) == [1]
+
+
+def test_callback_leaves_the_answer_to_the_client_unless_it_polled(thread):
+    """The call that it belongs to continues, and loses no records."""
+    consumer = Consumer({})
+    granted(thread, consumer, 0)[0].is_released = True
+    thread._on_revoke(consumer, [TopicPartition("orders", 0)])
+    assert "unassign" not in consumer.calls
+
+
+def test_records_are_polled_one_by_one_while_a_commit_is_under_way(thread, silent):
+    """A callback must not end `consume`, which would lose what it has received."""
+    owned = thread.ownership.owned[1]
+    thread._waiting[1] = Waiting(owned.token, 9)
+    silent.first, silent.others = (record(10, 1),), (record(11, 1),)
+    thread._serve(silent)
+    assert thread._waiting[1].position == 10
+    silent.answers()
+    silent.first = (record(11, 1),)
+    silent.others = (record(12, 1), record(13, 1))
+    thread._serve(silent)
+    assert thread._waiting[1].position == 13
 
 
 def test_records_that_wait_are_taken_in_pieces_and_once():

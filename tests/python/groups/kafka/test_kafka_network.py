@@ -2,9 +2,11 @@
 
 import threading
 from contextlib import contextmanager
+from uuid import uuid4
 
 import pytest
 
+from batchqueue.groups import KafkaStreams, Worker
 from core_support.waits import HANG_S, WAIT_S, eventually
 from groups_support.chaos import (
     KafkaGroup,
@@ -12,12 +14,9 @@ from groups_support.chaos import (
     KafkaTransactionsGroup,
     once_there,
 )
+from groups_support.workers import Collected, running, send
 
 pytestmark = [pytest.mark.timeout(2 * HANG_S), pytest.mark.matrix(8, name="Kafka network")]
-
-SLOW = pytest.mark.slow, pytest.mark.matrix(1, name="slow on Kafka")
-"""For stalls: about one case in 25 fails on a busy machine, because a commit then holds up the
-thread of the consumer, for a minute or until the process ends."""
 
 KINDS = [
     pytest.param(kind, protocol, id=f"{name}-{protocol}")
@@ -80,9 +79,7 @@ def test_worker_that_is_cut_off_for_longer_than_its_session(make_group, network,
     group.check()
 
 
-@pytest.mark.parametrize(
-    ("kind", "protocol"), [pytest.param(*each.values, marks=SLOW, id=each.id) for each in KINDS]
-)
+@pytest.mark.parametrize(("kind", "protocol"), KINDS)
 def test_worker_whose_network_stalls_for_longer_than_its_session(
     make_group, network, kind, protocol
 ):
@@ -98,7 +95,7 @@ def test_worker_whose_network_stalls_for_longer_than_its_session(
 
 
 @pytest.mark.parametrize("protocol", ["consumer", "classic"])
-@pytest.mark.parametrize("way", ["cut", pytest.param("stall", marks=SLOW)])
+@pytest.mark.parametrize("way", ["cut", "stall"])
 def test_group_without_a_network_for_longer_than_its_sessions(make_group, network, way, protocol):
     group = make_group(KafkaGroup, protocol, handler_s=0.2)
     group.start_behind_proxy("a", "b")
@@ -109,6 +106,28 @@ def test_group_without_a_network_for_longer_than_its_sessions(make_group, networ
     (network.restore if way == "cut" else network.wake)()
     group.settles()
     group.check()
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+def test_worker_whose_commit_gets_no_reply_joins_anew(new_kafka_broker, network, protocol, caplog):
+    """A commit of librdkafka may wait for a minute; the network is silent for a lease only."""
+    streams = KafkaStreams(
+        f"orders-{uuid4()}",
+        bootstrap=new_kafka_broker.proxied_address,
+        partitions=2,
+        protocol=protocol,
+        config={"session.timeout.ms": 6_000} if protocol == "classic" else {},
+    )
+    worker, got = Worker(streams.stream, streams, codec="utf8"), Collected()
+    worker.handler(got)
+    with running(worker):
+        send(streams, 10)
+        eventually(lambda: got.count == 10, "the worker is at work")
+        network.stall()
+        eventually(lambda: "the worker joins anew" in caplog.text, "the lease is over")
+        network.wake()
+        send(streams, 10, prefix="late ")
+        eventually(lambda: len(set(got.values)) == 20, "the worker is back")
 
 
 @contextmanager

@@ -344,9 +344,7 @@ def test_broker_that_does_not_answer_for_longer_than_the_transaction(
     assert thawed.wait(WAIT_S)
 
 
-# The second is a slow test until a worker comes back when librdkafka has forgotten its brokers,
-# which happens here after many other tests.
-@pytest.mark.parametrize("call", ["offsets", pytest.param("commit", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("call", ["offsets", "commit"])
 def test_broker_that_restarts_in_a_transaction(faulty_commit, new_kafka_broker, call):
     restarted = threading.Event()
 

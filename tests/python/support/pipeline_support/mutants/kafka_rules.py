@@ -8,6 +8,8 @@ CONSUMER = "groups/kafka/test_consumer_thread.py"
 TRANSACTIONS = "groups/kafka/test_kafka_transactions.py"
 PROCESSES = "groups/kafka/test_kafka_chaos.py"
 CHAOS = "groups/kafka/test_kafka_transactions_chaos.py"
+NETWORK = "groups/kafka/test_kafka_network.py"
+CLIENTS = "groups/kafka/test_kafka_clients.py"
 
 KAFKA_MUTANTS = (
     Mutant(
@@ -73,7 +75,7 @@ KAFKA_MUTANTS = (
     Mutant(
         "LostMembershipEndsRevokes",
         "groups/kafka/consumer.py",
-        "or not self._is_member:",
+        "or not self.commits.is_member:",
         "or False:",
         (f"{CONSUMER} -k continued_without_it",),
     ),
@@ -101,7 +103,7 @@ KAFKA_MUTANTS = (
     Mutant(
         "CallsDuringRevokes",
         "groups/kafka/consumer.py",
-        "                self._carry_out(consumer)\n                with self.changed:",
+        "                self._answer(consumer)\n                with self.changed:",
         "                with self.changed:",
         (f"{WORKERS} -k behind_the_handler_that_is_inside",),
     ),
@@ -115,20 +117,76 @@ KAFKA_MUTANTS = (
     Mutant(
         "RevokesAreServedBefore",
         "groups/kafka/consumer.py",
-        "self._poll(consumer, 0)",
-        "None",
+        "            if self._poll(consumer, 0):\n                self._keep([])\n",
+        "",
         (f"{CONSUMER} -k before_a_revoke_is_served",),
     ),
     Mutant(
-        "EarlierGenerationIsOfAMember",
+        "CallbacksWaitForTheLastCommit",
         "groups/kafka/consumer.py",
-        "e.name() == GONE",
-        "e.name() in (GONE, 'ILLEGAL_GENERATION')",
+        "while self.commits.is_under_way and not self._is_ending:",
+        "while False:",
+        (f"{CONSUMER} -k after_the_reply",),
+    ),
+    Mutant(
+        "CallbackThatPolledEndsItsCall",
+        "groups/kafka/consumer.py",
+        "        if has_polled:\n",
+        "        if False:\n",
+        (f"{CONSUMER} -k after_the_reply",),
+    ),
+    Mutant(
+        "ConsumeBetweenCommitsOnly",
+        "groups/kafka/consumer.py",
+        "            if self.commits.is_under_way:\n",
+        "            if False:\n",
+        (f"{CONSUMER} -k one_by_one",),
+    ),
+    Mutant(
+        "WaitingRecordsAreBounded",
+        "groups/kafka/consumer.py",
+        "part * records > _TOTAL_RECORDS",
+        "False",
+        (f"{CONSUMER} -k share_the_memory",),
+    ),
+    Mutant(
+        "OneCommitAtATime",
+        "groups/kafka/commits.py",
+        "while self._sent is None and (asked",
+        "while (asked",
+        (f"{CONSUMER} -k without_a",),
+    ),
+    Mutant(
+        "CommitWithoutAReplyIsLeftBehind",
+        "groups/kafka/connection.py",
+        "if self._consumer.commits.has_waited(2 * self._lease_s):",
+        "if False:",
+        (f"{NETWORK} -k joins_anew",),
+    ),
+    Mutant(
+        "ClientEndsOnAnotherThread",
+        "groups/kafka/server.py",
+        "threading.Thread(target=clients.clear, daemon=True).start()",
+        "clients.clear()",
+        (f"{CLIENTS} -k garbage",),
+    ),
+    Mutant(
+        "OffsetsAreValid",
+        "groups/kafka/server.py",
+        "if offset == OFFSET_INVALID:",
+        "if False:",
+        (f"{CLIENTS} -k invalid_offset",),
+    ),
+    Mutant(
+        "EarlierGenerationIsOfAMember",
+        "groups/kafka/commits.py",
+        "_name_of(error) == GONE",
+        "_name_of(error) in (GONE, 'ILLEGAL_GENERATION')",
         (f"{CONSUMER} -k generation_before",),
     ),
     Mutant(
         "MarkersCountAsDone",
-        "groups/kafka/consumer.py",
+        "groups/kafka/commits.py",
         "return max(waiting.end, request.offset + 1)",
         "return request.offset + 1",
         (f"{CONSUMER} -k does_not_see_at_the_end",),
@@ -142,25 +200,27 @@ KAFKA_MUTANTS = (
     ),
     Mutant(
         "OffsetsInTransactionsOnly",
-        "groups/kafka/consumer.py",
-        "if self._transactions is not None:\n            generation",
-        "if self._transactions is not None and requests[0].records:\n            generation",
+        "groups/kafka/commits.py",
+        "if self._transactions is not None:\n                generation",
+        "if self._transactions is not None and chosen[0].records:\n                generation",
         (f"{TRANSACTIONS} -k without_a_transaction",),
     ),
     Mutant(
         "GenerationOfTheOwner",
-        "groups/kafka/consumer.py",
+        "groups/kafka/commits.py",
         "generation = consumer.consumer_group_metadata()",
         # That of a consumer which never joined: the broker then checks nothing.
-        "plain = {each: self._settings[each] for each in ('bootstrap.servers', 'group.id')}\n"
-        "            kept = self.__dict__.setdefault('kept', []) or [type(consumer)(plain)]\n"
-        "            self.__dict__['kept'] = kept\n"
-        "            generation = kept[0].consumer_group_metadata()",
+        "used = self._transactions\n"
+        "                bootstrap = used._settings['bootstrap.servers']\n"
+        "                plain = {'bootstrap.servers': bootstrap, 'group.id': used._group}\n"
+        "                kept = self.__dict__.setdefault('kept', []) or [type(consumer)(plain)]\n"
+        "                self.__dict__['kept'] = kept\n"
+        "                generation = kept[0].consumer_group_metadata()",
         (f"{CHAOS} -k 'stopped_in_a_transaction and offsets-60000'",),
     ),
     Mutant(
         "HeartbeatSendsNoRecords",
-        "groups/kafka/consumer.py",
+        "groups/kafka/commits.py",
         "replace(request, records=())",
         "request",
         (f"{TRANSACTIONS} -k without_a_transaction",),
@@ -174,9 +234,9 @@ KAFKA_MUTANTS = (
     ),
     Mutant(
         "UnknownEndEndsTheToken",
-        "groups/kafka/consumer.py",
-        "                self.ownership.reopen(unknown)\n",
-        "                pass\n",
+        "groups/kafka/commits.py",
+        "                    self._ownership.reopen(owned)\n",
+        "                    pass\n",
         (f"{CONSUMER} -k end_is_unknown",),
     ),
     Mutant(
