@@ -36,12 +36,15 @@ _IDLE_S = 0.02
 _TOGETHER = 2_000
 """Records taken from the consumer at a time."""
 
-_MOST_RECORDS, _MOST_BYTES = 20_000, 64 << 20
-"""A partition with more records waiting, or more than its share of the bytes, is paused. It
-continues when half of that is free, because each pause empties librdkafka's own buffer."""
+_MOST_RECORDS = 20_000
+"""A partition with as many records waiting is paused. It continues when half of them are taken,
+because each pause empties librdkafka's own buffer."""
 
-_LEAST_BYTES = 1 << 20
-"""The smallest share."""
+_TOTAL_RECORDS, _TOTAL_BYTES = 200_000, 64 << 20
+"""With more waiting in all, each partition may have its share only, until half of that is taken."""
+
+_CHECK_S = 0.01
+"""How often that is checked."""
 
 _REVOKE_STEP_S = 0.01
 
@@ -241,7 +244,8 @@ class ConsumerThread:
         )
         callbacks = {"error_cb": self._log.warn_of, "on_commit": self.commits.on_commit}
         self._settings = {**settings, **callbacks}
-        self._is_closing = self._is_ending = self._is_revoking = False
+        self._is_closing = self._is_ending = self._is_revoking = self._is_crowded = False
+        self._check_at = 0.0
         self._thread: threading.Thread | None = None
 
     # Called by other threads.
@@ -425,7 +429,10 @@ class ConsumerThread:
                 self._poll_more(consumer)
             else:
                 self._keep(consumer.consume(_TOGETHER, 0))
-        self._pause_and_resume(consumer)
+        now = time.monotonic()
+        if now >= self._check_at:
+            self._check_at = now + _CHECK_S
+            self._pause_and_resume(consumer)
 
     def _poll_more(self, consumer: "Consumer") -> None:
         """Keep the records that have come, one by one."""
@@ -488,9 +495,16 @@ class ConsumerThread:
         from confluent_kafka import TopicPartition
 
         with self.changed:
-            most = _MOST_RECORDS, max(_LEAST_BYTES, _MOST_BYTES // max(1, len(self._waiting)))
-            half = most[0] // 2, most[1] // 2
             waiting = self._waiting.items()
+            records = sum(each.count for _, each in waiting)
+            size = sum(each.size for _, each in waiting)
+            part = 2 if self._is_crowded else 1
+            self._is_crowded = part * records > _TOTAL_RECORDS or part * size > _TOTAL_BYTES
+            most = _MOST_RECORDS, _TOTAL_BYTES
+            if self._is_crowded:
+                shares = len(waiting)
+                most = min(_MOST_RECORDS, _TOTAL_RECORDS // shares), _TOTAL_BYTES // shares
+            half = most[0] // 2, most[1] // 2
             full = [p for p, w in waiting if not w.is_paused and not w.is_below(*most)]
             free = [p for p, w in waiting if w.is_paused and w.is_below(*half)]
             is_first = not self._is_reading

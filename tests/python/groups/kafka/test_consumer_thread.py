@@ -414,6 +414,34 @@ def test_leaders_are_asked_something_when_all_partitions_were_paused(thread):
     assert not any(each.is_paused for each in thread._waiting.values())
 
 
+def test_partitions_share_the_memory_of_records_that_wait(thread):
+    """A thousand that stand still would take gigabytes; those that do not are not paused."""
+    consumer = Consumer({})
+    owned = granted(thread, consumer, *range(1_000))
+    for partition, each in owned.items():
+        thread._waiting[partition] = Waiting(each.token, 0)
+    full, quick = range(1, 1_000), thread._waiting[0]
+
+    def is_paused():
+        thread._pause_and_resume(consumer)
+        return {each.is_paused for number, each in thread._waiting.items() if number}
+
+    for partition in full:
+        thread._waiting[partition].add([record(each, partition) for each in range(1, 200)])
+    assert is_paused() == {False}
+    for partition in full:
+        thread._waiting[partition].add([record(each, partition) for each in range(200, 210)])
+    quick.add([record(each) for each in range(1, 100)])
+    assert is_paused() == {True}
+    assert not quick.is_paused
+    for partition in full:
+        thread._waiting[partition].take(0, 105)
+    assert is_paused() == {True}  # 104 are left of each
+    for partition in full:
+        thread._waiting[partition].take(0, 5)
+    assert is_paused() == {False}
+
+
 def test_a_record_that_came_alone_is_read_with_those_of_the_next_call(thread, monkeypatch):
     class Last(Consumer):
         first, others = (record(10),), (record(11), failure(KafkaError._PARTITION_EOF), record(12))
