@@ -123,7 +123,11 @@ class Commits:
             is_waiting: Whether to wait for its end, and to make those behind it as well.
         """
         while self._sent is None and (asked := self._inbox.take()) is not None:
-            self._begin(consumer, asked.what, asked.reply, is_waiting)
+            try:
+                self._begin(consumer, asked.what, asked.reply, is_waiting)
+            except Exception as error:  # of the caller, who waits for it
+                self._sent = None
+                asked.reply.set_exception(error)
 
     def _begin(
         self,

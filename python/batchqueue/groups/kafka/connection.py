@@ -260,8 +260,9 @@ class KafkaConnection:
     ) -> Joined:
         """Let a session hold what the broker assigns."""
         del lease_ms, member, partitions, asked_us
-        # It may wait for a lease without reason to worry: while members join a classic group.
-        if self._consumer.commits.has_waited(2 * self._lease_s):
+        # At the first join behind a lost lease it may be in order: while a classic group is
+        # balanced anew. At the second one it is not.
+        if self._consumer.commits.has_waited(1.5 * self._lease_s):
             _log.warning("%s: a commit gets no reply; the worker joins anew", self._topic)
             last, before = self._consumer, self._ownership
             self._consumer = self._new_consumer(Ownership(before.partitions, before.version + 1))

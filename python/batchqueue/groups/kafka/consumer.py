@@ -115,10 +115,9 @@ class Waiting:
             run, size = self._runs.popleft()
             left = limit - len(taken)
             if len(run) > left:
-                rest, rest_size = run[left:], size
-                run = run[:left]
+                run, rest, both = run[:left], run[left:], size
                 size = self._size_of(run)
-                self._runs.appendleft((rest, rest_size - size))
+                self._runs.appendleft((rest, both - size))
             self.count -= len(run)
             self.size -= size
             if run[0].offset() <= after:

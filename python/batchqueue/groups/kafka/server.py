@@ -36,6 +36,12 @@ CALL_S = 10.0
 _TRY_S = 3.0
 """The limit of one attempt at a call that may be repeated."""
 
+_SILENCE_S = 10.0
+"""A client for administration whose calls get no reply for so long is replaced."""
+
+_NO_REPLY = ("_TIMED_OUT", "_TIMED_OUT_QUEUE", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_NOENT")
+"""Names of errors with which a call fails that no broker has answered."""
+
 _LONGEST_CALL_S = 3_600.0
 _PAUSE_S = 0.05
 _REPEATED_LOG_S = 60
@@ -525,6 +531,7 @@ class KafkaAdmin:
 
         settings = {**self._server.settings(), "error_cb": partial(_note_cause, self._errors)}
         self._clients[:] = [client_of(AdminClient, settings)]
+        self._silent_since: float | None = None
 
     def membership(self, group: str) -> KafkaMembership:
         """Return the protocol of a group, and the session of its members."""
@@ -653,10 +660,7 @@ class KafkaAdmin:
         while wanted:
             found |= self._bounds(wanted, min(_TRY_S, timeout_s))
             wanted = [each for each in wanted if isinstance(found[each], StreamUnavailableError)]
-            if not wanted:
-                break
-            if time.monotonic() >= end:
-                self._connect()
+            if not wanted or time.monotonic() >= end:
                 break
             self.look_up(timeout_s)
             time.sleep(_PAUSE_S)
@@ -745,9 +749,17 @@ class KafkaAdmin:
 
     @property
     def _client(self) -> Any:
-        for client in self._clients:
-            return client
-        raise StreamUnavailableError(self._server.topic, "the connection is closed")
+        if not self._clients:
+            raise StreamUnavailableError(self._server.topic, "the connection is closed")
+        if self._silent_since is not None and time.monotonic() - self._silent_since >= _SILENCE_S:
+            self._connect()  # it may have lost its brokers for good
+        return self._clients[0]
+
+    def _note_reply(self, is_reply: bool) -> None:
+        if is_reply:
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = time.monotonic()
 
     def members(self, group: str) -> list[Any]:
         """Return the members of a group, with what they own; none if there is no such group."""
@@ -791,7 +803,6 @@ class KafkaAdmin:
                 return ask(min(_TRY_S, timeout_s))
             except StreamUnavailableError:
                 if time.monotonic() >= end:
-                    self._connect()
                     raise
             time.sleep(_PAUSE_S)
 
@@ -823,14 +834,18 @@ class KafkaAdmin:
         from confluent_kafka import KafkaException
 
         try:
-            return asked.result(timeout_s)
+            result = asked.result(timeout_s)
         except KafkaException as error:
+            self._note_reply(error.args[0].name() not in _NO_REPLY)
             raise self._server.error_of(error.args[0], right) from None
         except TimeoutError:
+            self._note_reply(False)
             self._client.poll(0)  # reports why connections fail
             why = "".join(f" ({each.str()})" for each in self._errors)
             reason = f"the brokers did not answer in {timeout_s:g} s{why}"
             raise StreamUnavailableError(self._server.topic, reason) from None
+        self._note_reply(True)
+        return result
 
 
 def refuse_max_len(max_len: int | None) -> None:

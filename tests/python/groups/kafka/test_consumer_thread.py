@@ -305,6 +305,22 @@ def test_revoke_waits_for_handlers_after_a_commit_of_the_generation_before(threa
         assert 0 in thread.ownership.owned
 
 
+class Broken:
+    """Transactions that raise an error which is not of Kafka."""
+
+    def store(self, places, requests, generation):
+        raise ValueError("broken")
+
+
+def test_failure_of_a_commit_that_cannot_even_be_sent_is_of_its_caller():
+    thread, consumer = made(transactions=Broken()), Consumer({})
+    request = CommitRequest(0, granted(thread, consumer, 0)[0].token, "s", 4, 5)
+    with serving(thread, consumer):
+        for _ in range(2):
+            with pytest.raises(ValueError, match="broken"):
+                thread.commits.commit([request], WAIT_S)
+
+
 @pytest.fixture
 def silent(thread):
     """A consumer whose commit of partition 0 has no answer yet; it owns partition 1 as well."""

@@ -4,7 +4,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
 from batchqueue.groups import KafkaStreams, StreamUnavailableError, Worker
@@ -82,6 +82,30 @@ def test_garbage_of_a_client_is_collected_on_any_thread(new_kafka_broker):
         say("alive")
     """)
     assert (code, said) == (0, ["alive"]), errors
+
+
+def failed(name):
+    asked = Future()
+    asked.set_exception(KafkaException(KafkaError(getattr(KafkaError, name))))
+    return asked
+
+
+def test_client_that_gets_no_replies_is_replaced(monkeypatch):
+    """A broker that refuses has replied: such a client stays."""
+    monkeypatch.setattr("batchqueue.groups.kafka.server._SILENCE_S", 0.0)
+    admin = KafkaAdmin(KafkaServer("127.0.0.1:1", "orders", {}))
+    first = admin._client
+
+    def ask(asked):
+        with pytest.raises(StreamUnavailableError):
+            admin._result(asked, 0)
+        return admin._client
+
+    assert ask(failed("LEADER_NOT_AVAILABLE")) is first
+    second = ask(failed("_TIMED_OUT"))
+    assert second is not first
+    assert ask(failed("LEADER_NOT_AVAILABLE")) is second
+    assert ask(Future()) is not second
 
 
 def test_invalid_offset_is_an_error():

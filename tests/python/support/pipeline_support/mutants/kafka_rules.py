@@ -159,9 +159,30 @@ KAFKA_MUTANTS = (
     Mutant(
         "CommitWithoutAReplyIsLeftBehind",
         "groups/kafka/connection.py",
-        "if self._consumer.commits.has_waited(2 * self._lease_s):",
+        "if self._consumer.commits.has_waited(1.5 * self._lease_s):",
         "if False:",
         (f"{NETWORK} -k joins_anew",),
+    ),
+    Mutant(
+        "SilentClientIsReplaced",
+        "groups/kafka/server.py",
+        "self._connect()  # it may",
+        "None  # it may",
+        (f"{CLIENTS} -k gets_no_replies",),
+    ),
+    Mutant(
+        "ClientThatIsAnsweredStays",
+        "groups/kafka/server.py",
+        "self._note_reply(error.args[0].name() not in _NO_REPLY)",
+        "self._note_reply(False)",
+        (f"{CLIENTS} -k gets_no_replies",),
+    ),
+    Mutant(
+        "FailureOfACommitIsOfItsCaller",
+        "groups/kafka/commits.py",
+        "        except Exception as error:",
+        "        except ZeroDivisionError as error:",
+        (f"{CONSUMER} -k cannot_even_be_sent",),
     ),
     Mutant(
         "ClientEndsOnAnotherThread",
