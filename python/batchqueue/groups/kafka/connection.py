@@ -52,12 +52,15 @@ from batchqueue.groups.messages import (
 from batchqueue.groups.record import Decode, Record, Start
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message
+    from confluent_kafka import Consumer, Message
 
 _log = BackgroundLog("batchqueue")
 
 _COMMIT_INTERVAL_S = 0.1
 """The least time between two commits: each holds up the consumer for some milliseconds."""
+
+_SMALL_TOPIC = "__consumer_offsets"
+"""A topic with few partitions that all brokers have: a reply about it is short."""
 
 _GONE_S = 60
 """How long a topic may be unknown, for instance while brokers restart."""
@@ -217,6 +220,7 @@ class KafkaConnection:
         self._commit_at = self._version = 0.0
         self._topic_seen_at = time.monotonic()
         self._topic_asked: Future[Any] | None = None
+        self._silent_since: float | None = None
 
     def _new_consumer(self, ownership: Ownership) -> ConsumerThread:
         server, membership = self._server, self._membership
@@ -262,21 +266,31 @@ class KafkaConnection:
         del lease_ms, member, partitions, asked_us
         # At the first join behind a lost lease it may be in order: while a classic group is
         # balanced anew. At the second one it is not.
-        if self._consumer.commits.has_waited(1.5 * self._lease_s):
-            _log.warning("%s: a commit gets no reply; the worker joins anew", self._topic)
-            last, before = self._consumer, self._ownership
-            self._consumer = self._new_consumer(Ownership(before.partitions, before.version + 1))
-            last.close(0)
+        long = 1.5 * self._lease_s
+        if self._consumer.commits.has_waited(long):
+            self._replace_consumer("a commit gets no reply")
+        elif self._has_been_silent(long) and self._age_of_topic < self._lease_s:
+            self._replace_consumer("brokers reply, but not to the consumer")
         self._consumer.start()
         with self._consumer.changed:
             self._ownership.join(session)
             return Joined(self._ownership.partitions, self._ownership.version)
 
+    def _replace_consumer(self, reason: str) -> None:
+        _log.warning("%s: %s; the worker joins anew", self._topic, reason)
+        last, before = self._consumer, self._ownership
+        self._consumer = self._new_consumer(Ownership(before.partitions, before.version + 1))
+        self._silent_since = None
+        last.close(0)
+
     def beat(self, session: str, number: int, lease_ms: int, stats: str = "") -> Beaten | Refusal:
         """Renew the lease if the broker confirms that the consumer is a member of the group."""
         del number, stats
         self._check_consumer()
+        self._check_topic()
         errors = self._consumer.commits.confirm(self._call_s)
+        if not errors:
+            self._check_brokers()
         for error in errors.values():
             if isinstance(error, BatchQueueError):
                 raise error
@@ -287,7 +301,6 @@ class KafkaConnection:
             if error is not None and error.name() not in _OF_MEMBERS:
                 reason = f"the broker does not confirm the membership: {error.str()}"
                 raise StreamUnavailableError(self._topic, reason)
-        self._check_topic()
         with self._consumer.changed:
             if session != self._ownership.session:
                 return Refusal.UNKNOWN
@@ -563,10 +576,38 @@ class KafkaConnection:
             return
         if is_there:
             self._topic_seen_at = time.monotonic()
-        elif time.monotonic() - self._topic_seen_at > _GONE_S:
+        elif self._age_of_topic > _GONE_S:
             raise KafkaRefusedError(
                 f"{self._topic}: the topic no longer exists: create it, or stop the workers"
             )
+
+    @property
+    def _age_of_topic(self) -> float:
+        """The seconds since a broker last said that the topic exists."""
+        return time.monotonic() - self._topic_seen_at
+
+    def _check_brokers(self) -> None:
+        """Ask a broker through the consumer. While nothing is open, no commit does so.
+
+        Raises:
+            StreamUnavailableError: No broker replies to the consumer.
+        """
+        self._silent_since = self._silent_since or time.monotonic()
+        self._consumer.do(self._ask_brokers, self._call_s)
+        self._silent_since = None
+
+    def _ask_brokers(self, consumer: "Consumer") -> None:
+        from confluent_kafka import KafkaException
+
+        try:
+            consumer.list_topics(_SMALL_TOPIC, min(_QUICK_S, self._call_s))
+        except KafkaException as error:
+            raise self._server.error_of(error.args[0], "DESCRIBE") from None
+
+    def _has_been_silent(self, seconds: float) -> bool:
+        """Return whether no broker has replied to a consumer that owned nothing for so long."""
+        since = self._silent_since
+        return since is not None and time.monotonic() - since >= seconds
 
     def read(self, fetches: Sequence[Fetch], wait_ms: int) -> list[Fetched | Behind | Unreadable]:
         """Take records that the consumer has received."""

@@ -34,32 +34,44 @@ def is_left_out(broker):
     return False
 
 
+PROTOCOLS = {"consumer": {}, "classic": {"session.timeout.ms": 6_000}}
+
+
 @pytest.mark.matrix(1, name="brokers left out on Kafka")
-def test_worker_finds_the_only_broker_again_that_its_metadata_left_out(broker):
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_workers_find_the_only_broker_again_that_its_metadata_left_out(
+    broker, protocol, partitions
+):
     """librdkafka forgets it, as after a pause that was too long for its controller.
 
-    So a worker that gets no replies makes new clients.
+    So a worker that gets no replies makes new clients, and so does one that stands by.
     """
     streams = KafkaStreams(
         "orders",
         bootstrap=broker.address,
-        partitions=2,
-        protocol="consumer",
-        config={"topic.metadata.refresh.interval.ms": 20},
+        partitions=partitions,
+        protocol=protocol,
+        config=PROTOCOLS[protocol] | {"topic.metadata.refresh.interval.ms": 20},
     )
-    worker = Worker("billing", streams, codec="utf8")
     got = Collected()
-    worker.handler(got)
-    with running(worker):
+    workers = [Worker("billing", streams, codec="utf8", name=name) for name in "ab"]
+    for each in workers:
+        each.handler(got)
+    with running(*workers):
         send(streams, 10)
-        eventually(lambda: got.count == 10, "the worker is at work")
+        eventually(lambda: got.count == 10, "the workers are at work")
         broker.restart(FENCED)
         for _ in range(5):
             eventually(lambda: is_left_out(broker), "the broker is left out")
         broker.restart()
         broker.wait_for_groups()
         send(streams, 10, prefix="again ")
-        eventually(lambda: len(set(got.values)) == 20, "the worker is back", HANG_S)
+        eventually(lambda: len(set(got.values)) == 20, "the workers are back", HANG_S)
+        owner = next(each for each in workers if each.assigned())
+        assert owner.leave(HANG_S)
+        send(streams, 10, prefix="by the other ")
+        eventually(lambda: len(set(got.values)) == 30, "the other one takes over", HANG_S)
 
 
 def test_garbage_of_a_client_is_collected_on_any_thread(new_kafka_broker):

@@ -87,6 +87,16 @@ def test_rights_of_the_docs_are_enough(rights, protocol):
 
 
 @pytest.mark.parametrize("protocol", ["consumer", "classic"])
+def test_rights_of_the_docs_are_enough_to_stand_by(rights, protocol):
+    """Without partitions, a worker asks the brokers for something else than a commit."""
+    send(rights.open, 1)
+    rights.give(*OF_WORKERS)
+    with closing(rights.streams(protocol).connect(rights.name, lease_ms=5_000, name="b")) as it:
+        it._consumer.start()
+        it._check_brokers()
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
 @pytest.mark.parametrize(
     ("missing", "named"),
     [

@@ -159,9 +159,16 @@ KAFKA_MUTANTS = (
     Mutant(
         "CommitWithoutAReplyIsLeftBehind",
         "groups/kafka/connection.py",
-        "if self._consumer.commits.has_waited(1.5 * self._lease_s):",
+        "if self._consumer.commits.has_waited(long):",
         "if False:",
         (f"{NETWORK} -k joins_anew",),
+    ),
+    Mutant(
+        "ConsumerWithoutRepliesIsLeftBehind",
+        "groups/kafka/connection.py",
+        "elif self._has_been_silent(long) and self._age_of_topic < self._lease_s:",
+        "elif False:",
+        (f"{CLIENTS} -k 'left_out and classic'",),
     ),
     Mutant(
         "SilentClientIsReplaced",
