@@ -471,13 +471,19 @@ class KafkaConnection:
         return self._consumer.do(ask, self._lease_s)
 
     def commit(self, commits: Sequence[CommitRequest]) -> list[Commit | Fenced | Failed]:
-        """Commit partitions, at least 0.1 s after the last commit unless the ownership changes."""
+        """Commit partitions, at least 0.1 s after the last commit unless the ownership changes.
+
+        A revoke waits for the last commit of each of its partitions, so that is made immediately.
+        """
         consumer, ownership = self._consumer, self._ownership
+
+        def is_urgent() -> bool:
+            if ownership.version != self._version or self._is_closed:
+                return True
+            return any((o := ownership.owned.get(c.partition)) and o.is_revoked for c in commits)
+
         with consumer.changed:
-            consumer.changed.wait_for(
-                lambda: ownership.version != self._version or self._is_closed,
-                max(0.0, self._commit_at - time.monotonic()),
-            )
+            consumer.changed.wait_for(is_urgent, max(0.0, self._commit_at - time.monotonic()))
             self._version = ownership.version
         outcomes = self._commit(commits)
         self._commit_at = time.monotonic() + _COMMIT_INTERVAL_S

@@ -244,6 +244,7 @@ class ConsumerThread:
         callbacks = {"error_cb": self._log.warn_of, "on_commit": self.commits.on_commit}
         self._settings = {**settings, **callbacks}
         self._is_closing = self._is_ending = self._is_revoking = self._is_crowded = False
+        self._has_changed = False
         self._check_at = 0.0
         self._thread: threading.Thread | None = None
 
@@ -332,7 +333,7 @@ class ConsumerThread:
 
         with self.changed:
             owned = {each.partition: each for each in positions if self._is_kept(each)}
-            is_first = not self._is_reading
+            is_first = not self._read
             for number, each in owned.items():
                 self._waiting[number] = Waiting(each.token, positions[each])
         places = {
@@ -357,7 +358,7 @@ class ConsumerThread:
         for number, error in errors.items():
             if error is None and self._is_kept(owned[number]):
                 errors[number] = _error_of(consumer.resume, [places[number]])
-        if is_first and places:
+        if is_first:
             self._wake(consumer, places)
         return {number: errors[number] for number, each in owned.items() if self._is_kept(each)}
 
@@ -366,20 +367,23 @@ class ConsumerThread:
         return error if error is not None else _error_of(consumer.incremental_assign, [place])
 
     @property
-    def _is_reading(self) -> bool:
-        return any(not each.is_paused for each in self._waiting.values())
+    def _read(self) -> list[int]:
+        """The partitions that are read, except those that are paused."""
+        return [number for number, each in self._waiting.items() if not each.is_paused]
 
     def _wake(self, consumer: "Consumer", partitions: Iterable[int]) -> None:
         """Ask the leaders of partitions something.
 
         Otherwise librdkafka's threads that fetch from them sleep for up to a second longer if no
-        partition was fetched before: a seek and a resume do not wake them.
+        partition was fetched before: a seek and a resume do not wake them. While a callback about
+        partitions runs, librdkafka fetches none.
         """
         from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
         places = [TopicPartition(self._topic, each, OFFSET_END) for each in partitions]
-        with suppress(KafkaException):
-            consumer.offsets_for_times(places, _WAKE_S)
+        if places:
+            with suppress(KafkaException):
+                consumer.offsets_for_times(places, _WAKE_S)
 
     def _is_kept(self, owned: Owned) -> bool:
         return self.ownership.owned.get(owned.partition) is owned and not owned.is_revoked
@@ -428,6 +432,9 @@ class ConsumerThread:
                 self._poll_more(consumer)
             else:
                 self._keep(consumer.consume(_TOGETHER, 0))
+        if self._has_changed:
+            self._has_changed = False
+            self._wake(consumer, self._read)
         now = time.monotonic()
         if now >= self._check_at:
             self._check_at = now + _CHECK_S
@@ -506,7 +513,7 @@ class ConsumerThread:
             half = most[0] // 2, most[1] // 2
             full = [p for p, w in waiting if not w.is_paused and not w.is_below(*most)]
             free = [p for p, w in waiting if w.is_paused and w.is_below(*half)]
-            is_first = not self._is_reading
+            is_first = not self._read
             for partition in full:
                 self._waiting[partition].is_paused = True
             for partition in free:
@@ -523,6 +530,7 @@ class ConsumerThread:
     def _on_assign(self, consumer: "Consumer", partitions: Sequence[Any]) -> None:
         from confluent_kafka import TopicPartition
 
+        self._has_changed = True
         # The offset only has to need no lookup, because `begin` seeks.
         places = [TopicPartition(self._topic, each.partition, 0) for each in partitions]
         consumer.incremental_assign(places)
@@ -581,6 +589,7 @@ class ConsumerThread:
         self, consumer: "Consumer", partitions: Sequence[Any], has_polled: bool
     ) -> None:
         """Let the client answer the broker behind a callback, or do that here after a poll."""
+        self._has_changed = True
         if has_polled:
             consumer.incremental_unassign(list(partitions))
             raise _CallEndedError

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 
 import confluent_kafka
@@ -11,8 +11,11 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from batchqueue.groups.backend import CommitRequest, Fetch
 from batchqueue.groups.errors import StreamUnavailableError
+from batchqueue.groups.kafka.connection import KafkaConnection
 from batchqueue.groups.kafka.consumer import ConsumerThread, Waiting, _CallEndedError
 from batchqueue.groups.kafka.ownership import Ownership
+from batchqueue.groups.kafka.server import KafkaMembership, KafkaServer
+from batchqueue.groups.messages import Commit
 from core_support.waits import WAIT_S, eventually
 
 
@@ -305,6 +308,26 @@ def test_revoke_waits_for_handlers_after_a_commit_of_the_generation_before(threa
         assert 0 in thread.ownership.owned
 
 
+def test_last_commit_of_a_partition_that_is_taken_back_does_not_wait_for_its_turn(monkeypatch):
+    """The revoke waits for it."""
+    monkeypatch.setattr("batchqueue.groups.kafka.connection._COMMIT_INTERVAL_S", 2 * WAIT_S)
+    server = KafkaServer("127.0.0.1:1", "orders", {})
+    with closing(
+        KafkaConnection(server, "g", KafkaMembership("consumer", 45_000, 5_000), name="a")
+    ) as it:
+        thread, consumer = it._consumer, Consumer({})
+        first, second = (
+            CommitRequest(each.partition, each.token, "s", 4, 5)
+            for each in granted(thread, consumer, 0, 1).values()
+        )
+        with serving(thread, consumer):
+            assert it.commit([first]) == [Commit.STORED]
+            thread.ownership.revoke([0])
+            assert it.commit([second]) == [Commit.STORED]
+            with running(it.commit, [second, first]):
+                pass
+
+
 class Broken:
     """Transactions that raise an error which is not of Kafka."""
 
@@ -410,6 +433,22 @@ def test_leaders_are_asked_something_when_the_first_partitions_begin(thread):
     assert consumer.asked == [[0]]
     thread.begin(consumer, {second: 9})
     assert consumer.asked == [[0]]
+
+
+def test_leaders_are_asked_something_after_a_callback_about_partitions(thread):
+    """librdkafka fetches nothing while it runs."""
+    consumer = Consumer({})
+    first, second = granted(thread, consumer, 0, 1).values()
+    thread._serve(consumer)
+    thread.begin(consumer, {first: 9, second: 9})
+    consumer.asked, first.is_released = (), True
+    thread._on_revoke(consumer, [TopicPartition("orders", 0)])
+    for _ in range(2):
+        thread._serve(consumer)
+        assert consumer.asked == [[1]]
+    thread._on_assign(consumer, [])
+    thread._serve(consumer)
+    assert consumer.asked == [[1], [1]]
 
 
 def test_leaders_are_asked_something_when_all_partitions_were_paused(thread):

@@ -150,6 +150,20 @@ KAFKA_MUTANTS = (
         (f"{CONSUMER} -k share_the_memory",),
     ),
     Mutant(
+        "FetchersAreWokenAfterACallback",
+        "groups/kafka/consumer.py",
+        "        if self._has_changed:",
+        "        if False:",
+        (f"{CONSUMER} -k after_a_callback",),
+    ),
+    Mutant(
+        "LastCommitDoesNotWait",
+        "groups/kafka/connection.py",
+        "and o.is_revoked for",
+        "and False for",
+        (f"{CONSUMER} -k does_not_wait_for_its_turn",),
+    ),
+    Mutant(
         "OneCommitAtATime",
         "groups/kafka/commits.py",
         "while self._sent is None and (asked",
