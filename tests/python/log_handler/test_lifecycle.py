@@ -343,7 +343,7 @@ def test_children_forked_while_threads_log_and_the_target_hangs_work():
             while not stop.is_set():
                 log.info("of the parent")
 
-        threads = [threading.Thread(target=run) for _ in range(4)]
+        threads = [threading.Thread(target=run, daemon=True) for _ in range(4)]
         for thread in threads:
             thread.start()
         assert entered.wait(30)
