@@ -108,6 +108,10 @@ class BatchFailed(BatchQueueError, RuntimeError):
         because = "" if cause is None else f": {type(cause).__name__}: {cause}"
         super().__init__(f"{count} of the batch failed{because}")
 
+    def error_of(self, item: Any) -> BaseException:
+        """Return the error for the dead letter of a failed item: this one, unless overridden."""
+        return self
+
     def __reduce__(self) -> tuple[Any, ...]:
         named: dict[str, Any] = {
             "indexes": self.indexes,

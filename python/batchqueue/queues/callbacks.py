@@ -136,7 +136,8 @@ class DeadLetter(Generic[T]):
 
     Attributes:
         item: The item; for Arrow data, a record batch of rows that failed together.
-        error: The exception of the last attempt; a `BatchFailed` if that named the item.
+        error: The exception of the last attempt; if that is a `BatchFailed`, what its `error_of`
+            returns for the item: the `BatchFailed`, unless a subclass overrides it.
         attempts: The number of attempts, including the first.
         queue: The name of the queue.
         item_type: The class of the item, or the tag of the rows, empty if they have none. A
@@ -159,8 +160,9 @@ def add_dead_letters(  # noqa: PLR0917 - the core passes them by position
     queue: str,
 ) -> None:
     """Append the items of one call that failed for good."""
+    error_of = error.error_of if isinstance(error, BatchFailed) else lambda _: error
     letters += [
-        DeadLetter(item, error, attempts, queue, item_type)
+        DeadLetter(item, error_of(item), attempts, queue, item_type)
         for item, item_type in zip(items, types, strict=True)
     ]
 
