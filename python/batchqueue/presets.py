@@ -176,7 +176,9 @@ def sql_batch(  # noqa: D417 - the other arguments are those of BatchQueueConfig
     """Return the settings of a queue that writes into a database, with one writer per drain thread.
 
     Args:
-        consumer_factory: Makes a writer; called once per drain thread.
+        consumer_factory: Makes a writer, for instance
+            `lambda: batchqueue.exporters.PostgresRows(dsn, "orders")`; called once per drain
+            thread.
         writers: Number of drain threads and of partitions; 4 by default. Give 1 if the database
             takes one writer at a time, as SQLite does.
     """
@@ -266,7 +268,8 @@ def exporter(  # noqa: D417 - the other arguments are those of BatchQueueConfig
     Kafka: an item that finds the queue full is refused and counted.
 
     Args:
-        consumer: Exports a batch. Two threads never enter it concurrently.
+        consumer: Exports a batch, for instance `batchqueue.exporters.HttpBatches(url)`; give it a
+            `retry` as well. Two threads never enter it concurrently.
         shared: Drain on the pool `IO_POOL` instead of threads of this queue.
         threads: Drain threads, unless shared; 1 by default. More threads would only take turns at
             the consumer.

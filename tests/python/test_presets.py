@@ -257,3 +257,18 @@ def test_every_preset_takes_the_settings_of_batches_and_failures(preset):
     }
     config = preset(**settings)
     assert {name: getattr(config, name) for name in settings} == settings
+
+
+def test_exporter_of_this_package_is_the_consumer_of_a_preset():
+    pytest.importorskip("httpx")
+    from batchqueue.exporters import HttpBatches
+
+    retry = RetryPolicy(attempts=None)
+    exporter = HttpBatches("http://127.0.0.1:9/items")
+    letters = []
+    config = presets.exporter(exporter, retry=retry, dead_letter=letters.extend)
+    assert config.consumer is exporter
+    queue = BatchQueue("exporter", config)
+    queue.produce({"id": 1})
+    assert queue.shutdown(0.5) == 0
+    assert [letter.item for letter in letters] == [{"id": 1}]

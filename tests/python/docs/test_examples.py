@@ -15,7 +15,8 @@ from pages import PAGES, README, ROOT, TIMEOUT_S, blocks, name, run, run_script
 
 _PACKAGE = ROOT / "python"
 _SUBPACKAGES = (
-    *("aggregation", "groups", "metrics", "outputs", "pipeline", "presets", "spark", "top"),
+    *("aggregation", "exporters", "groups", "metrics", "outputs", "pipeline", "presets"),
+    *("spark", "top"),
 )
 _MODULES = [
     ".".join(source.relative_to(_PACKAGE).with_suffix("").parts).removesuffix(".__init__")
