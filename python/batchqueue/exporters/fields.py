@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -30,6 +30,13 @@ def _reader(kind: type) -> tuple[Columns, Callable[[Any], Sequence[Any]]] | None
     else:
         return None
     return (names, attributes(names)) if names else None
+
+
+def rows_of(items: Sequence[Any]) -> tuple[Columns, list[Sequence[Any]]] | None:
+    """Return the names and the values of items of one class; None if it declares no fields."""
+    kinds = set(map(type, items))
+    reader = _reader(kinds.pop()) if len(kinds) == 1 else None
+    return None if reader is None else (reader[0], list(map(reader[1], items)))
 
 
 def attributes(names: Columns) -> Callable[[Any], Sequence[Any]]:
@@ -103,7 +110,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"an object of class {type(value).__qualname__} is not JSON; give row=function")
 
 
-as_json = partial(
-    json.dumps, default=_plain, allow_nan=False, ensure_ascii=False, separators=(",", ":")
-)
+as_json = json.JSONEncoder(
+    default=_plain, allow_nan=False, ensure_ascii=False, separators=(",", ":")
+).encode
 """Encodes a value on one line, without NaN."""

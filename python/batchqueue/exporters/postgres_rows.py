@@ -2,6 +2,7 @@
 
 import select
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from batchqueue.base.checks import ABOVE_0, check_finite, require
 from batchqueue.exceptions import ConfigError
 from batchqueue.exporters.contract import Exporter, Halve, NotDelivered, Outcome, send_in_halves
-from batchqueue.exporters.fields import Columns, RowFunction, as_columns, row_of, values_of
+from batchqueue.exporters.fields import Columns, RowFunction, as_columns, row_of, rows_of, values_of
 
 if TYPE_CHECKING:
     import psycopg
@@ -128,6 +129,12 @@ class PostgresRows(Exporter[T]):
 
     def export(self, items: list[T]) -> list[Outcome]:
         """Write items; see the class for what becomes of them."""
+        if self._row is None and self._columns is None:
+            found = None
+            with suppress(Exception):  # of a single item, which is found below
+                found = rows_of(items)
+            if found is not None:
+                return send_in_halves(found[1], partial(self._store, found[0]))
         outcomes: list[Outcome] = [None] * len(items)
         rows = []
         for position, item in enumerate(items):
