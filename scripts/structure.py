@@ -25,6 +25,7 @@ REASONS = {
     "base/files.py": "locks between processes",
     "base/iceberg_catalog.py": "needs an optional package",
     "base/process.py": "runs before the core is imported",
+    "exporters/postgres_connection.py": "needs an optional package",
     "groups/kafka/inbox.py": "a protocol between threads",
     "base/words.py": "the lowest layer: errors use it, and the rest of the base uses errors",
     "pipeline/requirements.py": "runs before the imports that it explains",

@@ -1,6 +1,5 @@
 """`PostgresRows`: items as rows of a table in PostgreSQL, by COPY."""
 
-import select
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,6 +15,8 @@ from batchqueue.exporters.fields import Columns, RowFunction, as_columns, row_of
 if TYPE_CHECKING:
     import psycopg
     from psycopg import sql
+
+    from batchqueue.exporters.postgres_connection import BoundedConnection
 
 T = TypeVar("T")
 
@@ -37,6 +38,17 @@ _ALL_DEAD = ("0A", "28", "2B", "3D", "3F", "42")
 
 _TEMPORARY = "batchqueue_rows"
 
+_MOST_MS = (1 << 31) - 1
+"""The largest timeout of a server."""
+
+_SILENT_TIMES = 2
+"""How many times the timeout the server may be silent.
+
+The server ends each statement, and each pause of a transaction, after the timeout. So a transaction
+that is given up here has ended there, or holds rows that its repetition waits for: it cannot
+overwrite what comes after the repetition.
+"""
+
 
 class PostgresRows(Exporter[T]):
     """Writes each batch as rows of a table, in one transaction, by COPY.
@@ -51,7 +63,7 @@ class PostgresRows(Exporter[T]):
 
     | the server | the rows |
     |---|---|
-    | cannot be reached, stops, lacks resources or takes too long; a deadlock | are tried again |
+    | is away, stops, hangs, lacks resources or takes too long; a deadlock | are tried again |
     | refuses a value or a key | the batch is halved until the bad row alone is a dead letter |
     | refuses the statement: no such table or column, or no right | are dead letters |
 
@@ -68,7 +80,7 @@ class PostgresRows(Exporter[T]):
         row: RowFunction | None = None,
         on_conflict: Iterable[str] | None = None,
         update: bool | Iterable[str] = True,
-        timeout: float | None = 30,
+        timeout: float = 30,
         connect_timeout: float = 10,
     ) -> None:
         """Declare an exporter without connecting: a drain thread connects at the first batch.
@@ -85,8 +97,8 @@ class PostgresRows(Exporter[T]):
                 None, rows are appended.
             update: The columns that are updated; True for all except `on_conflict`, False to leave
                 rows that are there as they are. Default: True.
-            timeout: Seconds that a statement may take; None for the setting of the server. Default:
-                30 s.
+            timeout: Seconds that a statement may take, before the server ends it. A server that
+                says nothing is given up after twice as long. Default: 30 s.
             connect_timeout: Seconds to wait for a connection. Default: 10 s.
 
         Raises:
@@ -111,17 +123,14 @@ class PostgresRows(Exporter[T]):
             raise ConfigError(f"row is {row!r}; give a function that takes an item")
         if self._keys is None and update is not True:
             raise ConfigError("update is given without on_conflict; give the columns of the key")
-        if timeout is not None:
-            check_finite("timeout", timeout, ABOVE_0, give="seconds above 0, or None")
-            options = str(self._words.get("options") or "")
-            limit = f"-c statement_timeout={max(1, round(timeout * 1_000))}"
-            self._words["options"] = f"{options} {limit}".strip()
+        check_finite("timeout", timeout, ABOVE_0, give="seconds above 0")
+        self._timeout = timeout
         check_finite("connect_timeout", connect_timeout, ABOVE_0, give="seconds above 0")
         self._words["connect_timeout"] = max(1, round(connect_timeout))
         self._row = row
         self._table = parts
         self.table = ".".join('"' + part.replace('"', '""') + '"' for part in parts)
-        self._connection: psycopg.Connection[Any] | None = None
+        self._connection: BoundedConnection | None = None
 
     def __repr__(self) -> str:
         shown = " ".join(f"{word}={self._words[word]}" for word in _SHOWN if self._words.get(word))
@@ -204,7 +213,9 @@ class PostgresRows(Exporter[T]):
     ) -> None:
         from psycopg import sql
 
+        connection.execute(self._begin())
         self._copy(connection, sql.Identifier(*self._table), columns, rows)
+        connection.execute("COMMIT")
 
     def _upsert(
         self,
@@ -232,9 +243,11 @@ class PostgresRows(Exporter[T]):
             action = sql.SQL("DO NOTHING").format()
         connection.execute(
             sql.SQL(
-                "BEGIN; CREATE TEMPORARY TABLE {name} ON COMMIT DROP AS "
+                "{begin}; CREATE TEMPORARY TABLE {name} ON COMMIT DROP AS "
                 "SELECT {names} FROM {target} WITH NO DATA"
-            ).format(name=sql.Identifier(_TEMPORARY), names=names, target=target)
+            ).format(
+                begin=self._begin(), name=sql.Identifier(_TEMPORARY), names=names, target=target
+            )
         )
         self._copy(connection, temporary, columns, rows)
         # In the order of the keys, so that two writers do not wait for each other's rows.
@@ -253,6 +266,19 @@ class PostgresRows(Exporter[T]):
             )
         )
 
+    def _begin(self) -> "sql.Composed":
+        """Return what begins a transaction that the server ends if it takes too long.
+
+        The limits are not options of the connection, which PgBouncer refuses.
+        """
+        from psycopg import sql
+
+        limit = max(1, min(round(self._timeout * 1_000), _MOST_MS))
+        return sql.SQL(
+            "BEGIN; SET LOCAL statement_timeout = {limit}; "
+            "SET LOCAL idle_in_transaction_session_timeout = {limit}"
+        ).format(limit=sql.Literal(limit))
+
     @staticmethod
     def _copy(
         connection: "psycopg.Connection[Any]",
@@ -268,20 +294,14 @@ class PostgresRows(Exporter[T]):
             for row in rows:
                 write(row)
 
-    def _connected(self) -> "psycopg.Connection[Any]":
+    def _connected(self) -> "BoundedConnection":
         """Return the connection, made anew if the server has closed it."""
-        import psycopg
-        from psycopg.types.json import JsonbDumper
+        from batchqueue.exporters.postgres_connection import connect
 
-        if self._connection is not None and _is_dead(self._connection):
+        if self._connection is not None and self._connection.is_dead():
             self.disconnect()
         if self._connection is None:
-            # A transaction is one statement, or begins with BEGIN. Statements are not prepared,
-            # because a pooler in between may not keep them.
-            self._connection = psycopg.connect(
-                **self._words, autocommit=True, prepare_threshold=None
-            )
-            self._connection.adapters.register_dumper(dict, JsonbDumper)
+            self._connection = connect(self._words, _SILENT_TIMES * self._timeout)
         return self._connection
 
     def _recover(self, connection: "psycopg.Connection[Any]", state: str | None) -> None:
@@ -322,15 +342,6 @@ def _is_name(name: object) -> bool:
 
 def _is_to_be_retried(state: str | None) -> bool:
     return state is not None and (state.startswith(_AGAIN) or state in _AGAIN_EXACTLY)
-
-
-def _is_dead(connection: "psycopg.Connection[Any]") -> bool:
-    """Whether a connection at rest is closed, or has news: the server says that it closes it."""
-    if connection.closed:
-        return True
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _joined(columns: Columns) -> "sql.Composed":

@@ -3,6 +3,7 @@
 import pytest
 
 from exporters_support.http_server import http_server
+from exporters_support.orders import make_orders
 from outputs_support.postgres_server import postgres_server
 
 __all__ = ["postgres_server"]
@@ -13,3 +14,12 @@ def server():
     """An HTTP server that stores what it gets."""
     with http_server() as server:
         yield server
+
+
+@pytest.fixture
+def orders(postgres_server):
+    """The connection string of a server with an empty table `orders`."""
+    make_orders(postgres_server)
+    yield postgres_server.conninfo()
+    if not postgres_server.running():
+        postgres_server.start()

@@ -2,8 +2,6 @@
 
 import logging
 import os
-import socket
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import NamedTuple
@@ -17,16 +15,8 @@ from core_support.proxy import Proxy
 from core_support.queues import config
 from core_support.threads import in_background, join
 from core_support.waits import WAIT_S, eventually
+from exporters_support.orders import Order, execute, ids, stored
 from exporters_support.queues import QUICK, exporting, send
-
-
-@dataclass(frozen=True)
-class Order:
-    """A row."""
-
-    id: int
-    name: str = "x"
-    cents: object = 0
 
 
 class Pair(NamedTuple):
@@ -34,36 +24,6 @@ class Pair(NamedTuple):
 
     id: int
     name: str
-
-
-@pytest.fixture
-def orders(postgres_server):
-    """The connection string of a server with an empty table `orders`."""
-    if not postgres_server.running():
-        postgres_server.start()
-    execute(
-        postgres_server,
-        "DROP TABLE IF EXISTS orders",
-        "CREATE TABLE orders (id int PRIMARY KEY, name text CHECK (name <> 'bad'), cents bigint)",
-    )
-    yield postgres_server.conninfo()
-    if not postgres_server.running():
-        postgres_server.start()
-
-
-def execute(server, *statements):
-    with psycopg.connect(server.conninfo(), autocommit=True) as database:
-        for statement in statements:
-            database.execute(statement)
-
-
-def stored(server, columns="id, name, cents"):
-    with psycopg.connect(server.conninfo()) as database:
-        return database.execute(f"SELECT {columns} FROM orders ORDER BY id").fetchall()
-
-
-def ids(server):
-    return [row[0] for row in stored(server)]
 
 
 # What an item may be.
@@ -373,14 +333,6 @@ def test_statement_that_waits_too_long_is_tried_again(postgres_server, orders):
         other.rollback()
     assert not letters
     assert ids(postgres_server) == [1]
-
-
-def test_server_that_does_not_answer_is_tried_again(postgres_server, orders):
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-        exporter = PostgresRows(f"host=127.0.0.1 port={port} user=x", "orders", connect_timeout=1)
-        letters = send(Order, exporter, [Order(1)], retry=RetryPolicy(attempts=1))
-    assert [type(letter.error) for letter in letters] == [psycopg.errors.ConnectionTimeout]
 
 
 def test_rows_after_one_that_is_tried_again_do_not_overtake_it(postgres_server, orders):

@@ -5,10 +5,12 @@ A fixture for several folders of tests, which import `postgres_server` from here
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -118,6 +120,20 @@ class PostgresServer:
         """
         self._run("pg_ctl", "stop", "--wait", f"--mode={mode}")
 
+    def freeze(self) -> None:
+        """Has all its processes stand still; the system keeps their connections open."""
+        postmaster = int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
+        for process in (postmaster, *children_of(postmaster)):  # first the one that starts others
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Has them continue."""
+        postmaster = int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
+        for process in (*children_of(postmaster), postmaster):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
+
     def dump(self, schema: str) -> Path:
         """Dumps a schema as the documentation says; returns the file."""
         file = self._folder / f"{schema}.dump"
@@ -163,6 +179,16 @@ class PostgresServer:
         if check and ended.returncode != 0:
             raise RuntimeError(f"{program}: {text}{log.read_text() if log.exists() else ''}")
         return ended.returncode
+
+
+def children_of(parent: int) -> list[int]:
+    """Returns the processes that a process has started and that live."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            if int(each.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(each.parent.name))
+    return found
 
 
 def started_server() -> Iterator[PostgresServer]:
