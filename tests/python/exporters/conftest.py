@@ -4,6 +4,7 @@ import pytest
 
 from exporters_support.http_server import http_server
 from exporters_support.orders import make_orders
+from exporters_support.programs import starting
 from outputs_support.postgres_server import postgres_server
 
 __all__ = ["postgres_server"]
@@ -23,3 +24,10 @@ def orders(postgres_server):
     yield postgres_server.conninfo()
     if not postgres_server.running():
         postgres_server.start()
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a program that sends orders."""
+    with starting(tmp_path) as start:
+        yield start

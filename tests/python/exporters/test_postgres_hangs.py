@@ -10,6 +10,7 @@ from batchqueue.exporters import PostgresRows
 from core_support.proxy import Proxy
 from core_support.waits import WAIT_S, eventually
 from exporters_support.orders import Order, execute, ids, stored
+from exporters_support.points import POINTS, AtPoint
 from exporters_support.queues import exporting, send
 
 LARGE = [Order(number, "x" * 10_000) for number in range(1, 1_000)]
@@ -17,49 +18,22 @@ LARGE = [Order(number, "x" * 10_000) for number in range(1, 1_000)]
 
 SMALL = [Order(number) for number in range(1, 10)]
 
-POINTS = pytest.mark.parametrize("point", ["begin", "copy", "write", "end"])
+EACH_POINT = pytest.mark.parametrize("point", POINTS)
 ON_CONFLICT = pytest.mark.parametrize("keys", [None, ("id",)], ids=["append", "update"])
 
 
-class Hang:
-    """Calls a function once, at a point of the next transaction of an exporter."""
-
-    def __init__(self, exporter, point, freeze):
-        self.has_begun = False
-        self._freeze, self._copy, self._point = freeze, exporter._copy, point
-        exporter._copy = self._hanging_copy
-        if point == "begin":
-            self._begin("begin")
-
-    def _begin(self, point):
-        if point == self._point and not self.has_begun:
-            self._freeze()
-            self.has_begun = True
-
-    def _hanging_copy(self, connection, table, columns, rows):
-        self._begin("copy")
-        self._copy(connection, table, columns, self._hanging(rows))
-        self._begin("end")
-
-    def _hanging(self, rows):
-        for number, row in enumerate(rows):
-            if number == 5:
-                self._begin("write")
-            yield row
-
-
 @ON_CONFLICT
-@POINTS
+@EACH_POINT
 def test_export_to_a_frozen_server_ends_and_is_tried_again(postgres_server, orders, point, keys):
     items, timeout = (LARGE, 3) if point == "write" else (SMALL, 1)
     exporter = PostgresRows(orders, "orders", on_conflict=keys, timeout=timeout, connect_timeout=2)
     with exporting(Order, exporter, max_batch_items=len(items)) as (queue, letters):
         queue.produce(Order(0))
         assert queue.flush(WAIT_S)
-        hang = Hang(exporter, point, postgres_server.freeze)
+        hang = AtPoint(exporter, point, postgres_server.freeze)
         try:
             queue.produce_many(items)
-            eventually(lambda: hang.has_begun and queue.stats().held, "the end of an attempt")
+            eventually(lambda: hang.is_reached and queue.stats().held, "the end of an attempt")
         finally:
             postgres_server.thaw()
     assert not letters
@@ -67,7 +41,7 @@ def test_export_to_a_frozen_server_ends_and_is_tried_again(postgres_server, orde
 
 
 @ON_CONFLICT
-@POINTS
+@EACH_POINT
 def test_export_through_a_silent_network_ends_and_is_tried_again(
     postgres_server, orders, point, keys
 ):
@@ -80,10 +54,10 @@ def test_export_through_a_silent_network_ends_and_is_tried_again(
     with exporting(Order, exporter, max_batch_items=len(items)) as (queue, letters):
         queue.produce(Order(0))
         assert queue.flush(WAIT_S)
-        hang = Hang(exporter, point, proxy.stall)
+        hang = AtPoint(exporter, point, proxy.stall)
         try:
             queue.produce_many(items)
-            eventually(lambda: hang.has_begun and queue.stats().held, "the end of an attempt")
+            eventually(lambda: hang.is_reached and queue.stats().held, "the end of an attempt")
         finally:
             proxy.cut()  # what was held back is lost
             proxy.wake()
@@ -95,7 +69,7 @@ def test_export_through_a_silent_network_ends_and_is_tried_again(
 
 def test_error_of_a_server_that_hangs_names_the_limit(postgres_server, orders):
     exporter = PostgresRows(orders, "orders", timeout=1, connect_timeout=1)
-    Hang(exporter, "write", postgres_server.freeze)
+    AtPoint(exporter, "write", postgres_server.freeze)
     try:
         letters = send(Order, exporter, LARGE, retry=RetryPolicy(attempts=1))
     finally:
@@ -112,7 +86,7 @@ def test_transaction_that_was_given_up_does_not_overwrite_later_rows(postgres_se
     conninfo += " application_name=late"
     sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'late'"
     exporter = PostgresRows(conninfo, "orders", on_conflict=("id",), timeout=0.5, connect_timeout=1)
-    Hang(exporter, "end", proxy.stall)
+    AtPoint(exporter, "end", proxy.stall)
     with exporting(Order, exporter) as (queue, letters):
         queue.produce(Order(1, "old"))
         assert queue.flush(WAIT_S)

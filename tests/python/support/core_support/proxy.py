@@ -13,8 +13,9 @@ class Proxy:
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = self._server.getsockname()[1]
         self._is_cut = False
-        self._flows = threading.Event()
+        self._flows, self._answers = threading.Event(), threading.Event()
         self._flows.set()
+        self._answers.set()
         self._sockets = []
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -36,8 +37,13 @@ class Proxy:
         """Holds back what comes until `wake`; connections stay open."""
         self._flows.clear()
 
+    def hold_answers(self):
+        """Holds back what the server sends until `wake`; it gets what is sent to it."""
+        self._answers.clear()
+
     def wake(self):
         self._flows.set()
+        self._answers.set()
 
     def close(self):
         self.cut()
@@ -58,13 +64,14 @@ class Proxy:
                         client.close()
                         continue
                     self._sockets += [client, server]
-                for pair in ((client, server), (server, client)):
-                    threading.Thread(target=self._copy, args=pair, daemon=True).start()
+                for way in ((client, server, self._flows), (server, client, self._answers)):
+                    threading.Thread(target=self._copy, args=way, daemon=True).start()
 
-    def _copy(self, source, target):
+    def _copy(self, source, target, may_pass):
         with suppress(OSError):
             while data := source.recv(65_536):
                 self._flows.wait()
+                may_pass.wait()
                 target.sendall(data)
         for each in (source, target):
             with suppress(OSError):

@@ -14,6 +14,12 @@ class Order:
     cents: object = 0
 
 
+def order(number, has_bad=False):
+    """Returns an order whose values all follow from its number; one in 97 may be refused."""
+    name = "bad" if has_bad and number % 97 == 13 else f"order {number} " + number % 50 * "x"
+    return Order(number, name, 3 * number)
+
+
 def make_orders(server):
     """Makes an empty table `orders`, on a server that a test may have stopped."""
     if not server.running():
