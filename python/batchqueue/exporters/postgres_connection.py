@@ -8,6 +8,8 @@ import psycopg
 from psycopg.abc import PQGen
 from psycopg.types.json import JsonbDumper
 
+from batchqueue.exporters.fields import as_json
+
 V = TypeVar("V")
 
 
@@ -61,5 +63,13 @@ def connect(words: dict[str, Any], wait_s: float) -> BoundedConnection:
     """
     connection = BoundedConnection.connect(**words, autocommit=True, prepare_threshold=None)
     connection.wait_s = wait_s
-    connection.adapters.register_dumper(dict, JsonbDumper)
+    connection.adapters.register_dumper(dict, _DictDumper)
     return connection
+
+
+class _DictDumper(JsonbDumper):
+    """Stores a dict as the exporter for HTTP sends it: with dates, decimals and UUIDs as text."""
+
+    def dump(self, obj: Any) -> bytes:
+        """Return the JSON of a dict."""
+        return as_json(obj).encode()

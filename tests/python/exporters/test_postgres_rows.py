@@ -5,6 +5,7 @@ import os
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import NamedTuple
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -84,6 +85,30 @@ def test_values_of_all_kinds_arrive_as_they_are(postgres_server, orders):
     }
     assert not send(dict, PostgresRows(orders, "orders"), [item])
     assert stored(postgres_server, "*") == [tuple(item.values())]
+
+
+def test_dict_in_a_column_is_encoded_as_items_over_http_are(postgres_server, orders):
+    execute(postgres_server, "DROP TABLE orders", "CREATE TABLE orders (id int, extra jsonb)")
+    at = datetime(2024, 2, 29, tzinfo=UTC)
+    extra = {"at": at, "id": UUID(int=1), "price": Decimal("1.10"), "pair": Pair(1, "ä")}
+    items = [{"id": 1, "extra": extra}, {"id": 2, "extra": {"rate": float("nan")}}]
+    letters = send(dict, PostgresRows(orders, "orders"), items)
+    assert [letter.item["id"] for letter in letters] == [2]
+    expected = {
+        "at": "2024-02-29T00:00:00+00:00",
+        "id": "00000000-0000-0000-0000-000000000001",
+        "price": "1.10",
+        "pair": [1, "ä"],
+    }
+    assert stored(postgres_server, "*") == [(1, expected)]
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", object()], ids=["nul", "surrogate", "object"])
+def test_value_that_cannot_be_sent_is_a_dead_letter_alone(postgres_server, orders, name):
+    items = [Order(1), Order(2, name), Order(3)]
+    letters = send(Order, PostgresRows(orders, "orders"), items)
+    assert [letter.item for letter in letters] == items[1:2]
+    assert ids(postgres_server) == [1, 3]
 
 
 # Keys.
