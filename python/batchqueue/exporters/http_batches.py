@@ -2,6 +2,7 @@
 
 import gzip as gzip_module
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -31,6 +32,9 @@ _MOST_PAUSE_S = 5.0
 _MOST_ANSWER_BYTES = 64 << 20
 _SHOWN_CHARACTERS = 500
 _TOO_LARGE = 413
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""A method, or the name of a header."""
+_HEADER_VALUE = re.compile(r"([!-~]+([ \t]+[!-~]+)*)?")
 _KEEP_IDLE_S = 4.0
 """Servers close idle connections after 5 s or more, and a request must not meet that moment."""
 
@@ -102,7 +106,8 @@ class HttpBatches(Exporter[T]):
                 bulk API of Elasticsearch and OpenSearch. Default: "json".
             gzip: Whether to compress the body. Default: False.
             headers: More headers; or a function that makes them from the items of a request, for
-                instance with a token that expires. Default: none.
+                instance with a token that expires. If it raises, the items are tried again.
+                Default: none.
             method: The method of the request. Default: "POST".
             timeout: Seconds for the whole answer, once the request is being sent. Default: 30 s.
             connect_timeout: Seconds to wait for a connection. Default: 10 s.
@@ -145,6 +150,8 @@ class HttpBatches(Exporter[T]):
         ):
             if not isinstance(value, takes) and not callable(value):
                 raise ConfigError(f"{name} is {value!r}; it must be callable")
+        if not isinstance(method, str) or not _TOKEN.fullmatch(method):
+            raise ConfigError(f"method is {method!r}; give the name of a method, such as 'PUT'")
         if format != "bulk" and (action is not None or conflict_is_done):
             raise ConfigError(f'action and conflict_is_done are for format="bulk", not {format!r}')
         if format == "bulk" and answer is not None:
@@ -155,7 +162,7 @@ class HttpBatches(Exporter[T]):
         self._url, self._headers = _address(url)
         self._make_headers = headers if callable(headers) else None
         if isinstance(headers, Mapping):
-            self._headers.update(headers)
+            self._headers.update(_checked(headers))
         self._format, self._gzip, self._method = format, gzip, method
         self._timeout, self._connect_timeout = timeout, connect_timeout
         self._row = as_dict if row is None else row
@@ -228,13 +235,14 @@ class HttpBatches(Exporter[T]):
 
     def _send(self, part: list[_Encoded]) -> Sequence[Outcome] | Halve:
         """Send one request, and read what its answer says of the items."""
-        import httpx
-
         items = [encoded.item for encoded in part]
         try:
             response = self._request(items, [encoded.body for encoded in part])
-        except httpx.TransportError as error:
-            # Before the request was sent, or after: in the second case the outcome is unknown.
+        except ConfigError as error:
+            return [NotDelivered(error, retry=False)] * len(part)
+        except Exception as error:
+            # From a function of the program, or from httpx before the request was sent or after: in
+            # the last case the outcome is unknown. What other parts have become is known.
             return [NotDelivered(error)] * len(part)
         status = response.status_code
         if response.is_success:
@@ -263,7 +271,7 @@ class HttpBatches(Exporter[T]):
             body, kind = b"\n".join([*bodies, b""]), "application/x-ndjson"
         headers = {"Content-Type": kind, **self._headers}
         if self._make_headers is not None:
-            headers.update(self._make_headers(items))
+            headers.update(_checked(self._make_headers(items)))
         if self._gzip:
             body = gzip_module.compress(body, 6, mtime=0)
             headers["Content-Encoding"] = "gzip"
@@ -359,6 +367,19 @@ def _address(url: str) -> tuple[str, dict[str, str]]:
         headers["Authorization"] = request.headers["Authorization"]
         parsed = parsed.copy_with(userinfo=b"")
     return str(parsed), headers
+
+
+def _checked(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return headers that can be sent. An error must not show a value, which may be a secret."""
+    for name, value in headers.items():
+        if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+            raise ConfigError(f"the header {name!r} has an invalid name")
+        if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
+            raise ConfigError(
+                f"the value of the header {name!r} cannot be sent; give a str in ASCII, without "
+                "line breaks, and without spaces at its ends"
+            )
+    return headers
 
 
 def _beginning(response: "httpx.Response") -> str:

@@ -99,6 +99,41 @@ def test_headers_may_be_made_for_each_request(server):
     assert [request.headers["X-Key"] for request in server.requests] == ["5", "6", "7"]
 
 
+WRONG_HEADERS = [
+    {"Authorization": "Bearer secret\n"},
+    {"Authorization": " secret"},
+    {"X-Name": "secret ä"},
+    {"X Name": "secret"},
+    {"X-Name": 5},
+    {b"X-Name": "secret"},
+]
+
+
+@pytest.mark.parametrize("headers", WRONG_HEADERS, ids=repr)
+def test_header_that_cannot_be_sent_is_refused_without_showing_its_value(server, headers):
+    with pytest.raises(ConfigError, match=r"header .*(Authorization|Name)") as refused:
+        HttpBatches(server.url, headers=headers)
+    assert "secret" not in str(refused.value)
+
+    letters = send(dict, HttpBatches(server.url, headers=lambda _: headers), numbers(2))
+    assert [(type(letter.error), letter.attempts) for letter in letters] == [(ConfigError, 1)] * 2
+    assert not server.requests
+
+
+def test_headers_that_cannot_be_made_now_are_tried_again(server):
+    """As when the service that gives the token is away; the first half was delivered."""
+    tries = iter([None, None, OSError("no token"), None])
+
+    def headers(items):
+        if error := next(tries):
+            raise error
+        return {}
+
+    server.script.append(status(413))
+    assert not send(dict, HttpBatches(server.url, headers=headers), numbers(4))
+    assert server.stored == numbers(4)
+
+
 def test_password_of_the_address_is_sent_and_never_shown(server, caplog):
     url = server.url.replace("http://", "http://me:secret@")
     exporter = HttpBatches(url)
@@ -442,6 +477,8 @@ def test_client_may_be_made_by_the_program(server):
         ({"gzip": 1}, "gzip"),
         ({"timeout": 0}, "timeout"),
         ({"headers": "x"}, "headers"),
+        ({"method": "P OST"}, "method"),
+        ({"method": None}, "method"),
         ({"action": {}}, "action"),
         ({"format": "bulk", "answer": len}, "answer"),
         ({"retry_statuses": ["429"]}, "retry_statuses"),
