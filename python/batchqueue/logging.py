@@ -174,19 +174,26 @@ class _LogTarget:
             self.on_idle = self._guarded(methods.on_idle)
             self.on_close = self._guarded(methods.on_close)
         self._complaints = _Complaints()
+        self._tried_again: dict[int, tuple[_Item, Any]] = {}
+        """By the identity of an item of the queue: the item, and what the target has named failed.
+
+        The target gets the same object again, because an exporter knows by it what it has sent.
+        """
 
     def consume(self, batch: list[_Item]) -> Any:
         """Call the target with records, or with what they are to be made into."""
         thread = threading.get_ident()
         _shipping[thread] = os.getpid()
         try:
-            items = self._items_of([_record_of(item) for item in batch])
+            items = self._items_of(batch)
             given = items.copy()  # the target may change its list
             try:
                 result = self._consume(items)
             except BatchFailed as failed:
-                raise _by_index(failed, given) from failed.__cause__
-            return _by_index(result, given) if isinstance(result, BatchFailed) else result
+                raise self._by_index(failed, batch, given) from failed.__cause__
+            if isinstance(result, BatchFailed):
+                return self._by_index(result, batch, given)
+            return result
         finally:
             _shipping.pop(thread, None)
 
@@ -194,6 +201,10 @@ class _LogTarget:
         """Report on stderr that records are lost: a line of the log could be lost as well."""
         thread = threading.get_ident()
         _shipping[thread] = os.getpid()
+        for item in batch:
+            self._tried_again.pop(id(item), None)
+            if isinstance(error, BatchFailed):
+                error.error_of(item)  # as for a dead letter, so that an exporter forgets the item
         try:
             records = counted(len(batch), "record")
             self._complaints.add(f"{records} could not be delivered: {describe_error(error)}")
@@ -202,9 +213,21 @@ class _LogTarget:
 
     def keep(self, letters: list[DeadLetter[_Item]]) -> Any:
         """Call the target with records that another target did not take."""
-        return self.consume([letter.item for letter in letters])
+        try:
+            return self.consume([letter.item for letter in letters])
+        finally:
+            self._tried_again.clear()  # they are not tried again
 
-    def _items_of(self, records: list[LogRecord]) -> list[Any]:
+    def _items_of(self, batch: list[_Item]) -> list[Any]:
+        """Return what the target gets for items of the queue."""
+        if not self._tried_again:
+            return self._made_of([_record_of(item) for item in batch])
+        known = [self._tried_again.pop(id(item), None) for item in batch]
+        new = [_record_of(item) for item, pair in zip(batch, known, strict=True) if pair is None]
+        made = iter(self._made_of(new))
+        return [next(made) if pair is None else pair[1] for pair in known]
+
+    def _made_of(self, records: list[LogRecord]) -> list[Any]:
         if self._form == "records":
             return cast("list[Any]", records)
         if self._form == "dicts":
@@ -219,6 +242,24 @@ class _LogTarget:
         except Exception as error:  # a formatter that fails must not hold up the other records
             self._complaints.add(f"the formatter failed: {describe_error(error)}")
             return str(vars(record)["message"])
+
+    def _by_index(self, failed: BatchFailed, batch: list[_Item], given: list[Any]) -> BatchFailed:
+        """Return the same failure for the items of the queue, and keep what is tried again."""
+        if failed.items is None:
+            return failed
+        places: dict[int, list[int]] = {}
+        for index in range(len(given) - 1, -1, -1):
+            places.setdefault(id(given[index]), []).append(index)
+        indexes = []
+        for item in failed.items:
+            left = places.get(id(item))
+            if not left:
+                return BatchFailed(indexes=range(len(given)), cause=failed.cause)
+            indexes.append(left.pop())
+        for index in indexes:
+            self._tried_again[id(batch[index])] = (batch[index], given[index])
+        made = {id(batch[index]): given[index] for index in indexes}
+        return RecordsFailed(failed, made, indexes)
 
     def _guarded(self, method: Callable[[], Any] | None) -> Callable[[], Any] | None:
         """Return a method of the target that is called with its thread marked."""
@@ -250,20 +291,20 @@ def _give_to_handler(handler: logging.Handler, records: list[LogRecord]) -> None
             handler.handle(record)
 
 
-def _by_index(failed: BatchFailed, given: list[Any]) -> BatchFailed:
-    """Return the same failure with indexes: the items of the target are not those of the queue."""
-    if failed.items is None:
-        return failed
-    places: dict[int, list[int]] = {}
-    for index in range(len(given) - 1, -1, -1):
-        places.setdefault(id(given[index]), []).append(index)
-    indexes = []
-    for item in failed.items:
-        left = places.get(id(item))
-        if not left:
-            return BatchFailed(indexes=range(len(given)), cause=failed.cause)
-        indexes.append(left.pop())
-    return BatchFailed(indexes=indexes, cause=failed.cause)
+class RecordsFailed(BatchFailed):
+    """What a target raised for its items, with their positions: the queue has other items."""
+
+    def __init__(self, failed: BatchFailed, made: dict[int, Any], indexes: list[int]) -> None:
+        """Take a failure, what was made of each item of the queue that failed, and its position."""
+        super().__init__(indexes=indexes, cause=failed.cause)
+        self._failed, self._made = failed, made
+
+    def error_of(self, item: Any) -> BaseException:
+        """Return the error that the target has for an item."""
+        return self._failed.error_of(self._made.get(id(item), item))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BatchFailed(indexes=self.indexes, cause=self.cause).__reduce__()
 
 
 class _Complaints:

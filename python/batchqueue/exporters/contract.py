@@ -278,7 +278,7 @@ class _DeadItems:
     that is not found here is exported as a whole, and the other side refuses its bad items again.
     """
 
-    _MOST = 1_000
+    _MOST = 100
 
     def __init__(self) -> None:
         self._batches: dict[int, tuple[list[Any], list[NotDelivered]]] = {}
