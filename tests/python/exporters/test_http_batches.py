@@ -332,6 +332,16 @@ def test_answer_that_does_not_end_is_tried_again(server, act):
     assert Counter(item["id"] for item in server.stored) == dict.fromkeys(range(3), copies)
 
 
+def test_answer_that_is_there_counts_however_long_the_request_took(server, clock):
+    def slow(server, handler, request):
+        clock.now += 100
+        accept(server, handler, request)
+
+    server.script.append(slow)
+    assert not send(dict, HttpBatches(server.url, timeout=30), numbers(3))
+    assert server.stored == numbers(3)
+
+
 def test_server_that_closes_idle_connections_costs_no_item(server):
     server.always = accept_and_close
     with exporting(dict, HttpBatches(server.url), max_batch_items=1) as (queue, letters):

@@ -110,6 +110,25 @@ def test_sigterm_in_an_outage_stores_or_returns_every_row(postgres_server, table
 
 
 @ON_CONFLICT
+def test_sigterm_while_the_server_hangs_ends_the_program_and_counts_what_it_gives_up(
+    postgres_server, table, start, keys
+):
+    program = start(conninfo=table, keys=keys, shutdown_s=2)
+    program.eventually_done(100)
+    postgres_server.freeze()
+    try:
+        eventually(lambda: is_inside(program), "a call")
+        result = program.terminated(gives_up=True)
+    finally:
+        postgres_server.thaw()
+    eventually(lambda: no_session(postgres_server), "the end of its session")
+    counts = counted(postgres_server)
+    check_batches(program, counts)
+    assert set(counts.values()) == {1}
+    assert len(program.done()) == result["consumed"]
+
+
+@ON_CONFLICT
 @pytest.mark.parametrize("kind", ["immediate", "fast", "frozen"])
 def test_outage_under_load_loses_no_row(postgres_server, table, start, kind, keys):
     is_frozen = kind == "frozen"
@@ -155,3 +174,8 @@ def no_session(server):
     """Whether the server has no session of an exporter."""
     sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'batchqueue'"
     return execute(server, sessions) == [(0,)]
+
+
+def is_inside(program):
+    """Whether an attempt of a program has begun and not ended."""
+    return len(program.noted("sent")) > len(program.noted("done")) + len(program.noted("failed"))
