@@ -206,6 +206,9 @@ class PostgresRows(Exporter[T]):
             if state is not None and state.startswith(_ALL_DEAD):
                 return [NotDelivered(error, retry=False)] * len(rows)
             return Halve(error)
+        except BaseException:  # such as Ctrl-C, which leaves a transaction open
+            self.disconnect()
+            raise
         return [None] * len(rows)
 
     def _append(

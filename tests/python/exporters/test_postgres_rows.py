@@ -17,6 +17,7 @@ from core_support.queues import config
 from core_support.threads import in_background, join
 from core_support.waits import WAIT_S, eventually
 from exporters_support.orders import Order, execute, ids, stored
+from exporters_support.points import AtPoint
 from exporters_support.queues import QUICK, exporting, send
 
 
@@ -378,6 +379,27 @@ def test_rows_after_one_that_is_tried_again_do_not_overtake_it(postgres_server, 
     letters = send(Order, exporter, items)
     assert [letter.item for letter in letters] == [items[1]]
     assert stored(postgres_server, "id, name") == [(1, "new"), (3, "x")]
+
+
+@pytest.mark.parametrize("keys", [None, ("id",)], ids=["append", "update"])
+@pytest.mark.parametrize("point", ["copy", "write", "end"])
+def test_interrupted_transaction_leaves_nothing_for_the_next_one(
+    postgres_server, orders, point, keys
+):
+    """As Ctrl-C does in a queue without threads."""
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    exporter = PostgresRows(orders, "orders", on_conflict=keys)
+    exporter.consume([Order(1)])
+    AtPoint(exporter, point, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        exporter.consume([Order(2), Order(3)])
+    del exporter._copy
+    assert exporter.export([Order(3), Order(4)]) == [None, None]
+    exporter.close()
+    assert ids(postgres_server) == [1, 3, 4]
 
 
 # Processes, passwords, ends.
