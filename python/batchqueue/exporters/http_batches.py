@@ -35,6 +35,8 @@ _TOO_LARGE = 413
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """A method, or the name of a header."""
 _HEADER_VALUE = re.compile(r"([!-~]+([ \t]+[!-~]+)*)?")
+_SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
+"""A `Retry-After` is a whole number by the standard; some services send a fraction."""
 _KEEP_IDLE_S = 4.0
 """Servers close idle connections after 5 s or more, and a request must not meet that moment."""
 
@@ -398,7 +400,7 @@ def _retry_after_s(headers: Mapping[str, str]) -> float | None:
     A date is compared with that of the answer, so that a wrong clock of this machine is harmless.
     """
     text = headers.get("Retry-After", "").strip()
-    if text.isascii() and text.isdigit():
+    if _SECONDS.fullmatch(text):
         return float(text)
     try:
         until = _moment(text)
