@@ -644,7 +644,8 @@ class QueueHandler(logging.Handler):
                 return True
             queue = self._queue
             if queue is not None:
-                return self._producer(queue)(item)
+                self._produce = self._producer(queue)
+                return self._produce(item)
             self._is_starting = True
             try:
                 return self._start(item)
@@ -675,7 +676,8 @@ class QueueHandler(logging.Handler):
 
     def _refuse(self, item: _Item) -> None:
         """Drop a record that the queue did not accept, unless a new queue can take it."""
-        if self._forget_ended() and self._first_produce(item):
+        # Without a queue, the call was late for one that has ended.
+        if (self._forget_ended() or self._queue is None) and self._first_produce(item):
             return
         if self._queue is None:
             self._produce = self._first_produce  # it may be that of a queue that has ended
@@ -703,6 +705,9 @@ class QueueHandler(logging.Handler):
             self._produce = partial(self._produce_after_drop, queue)
 
     def _produce_after_drop(self, queue: "BatchQueue[_Item]", item: _Item) -> bool:
+        if queue is not self._queue:  # it has ended, perhaps before this call was chosen
+            self._produce = self._first_produce
+            return self._first_produce(item)
         if self._report_drops(queue):
             self._produce = self._producer(queue)
         return self._producer(queue)(item)
