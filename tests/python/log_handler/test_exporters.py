@@ -1,5 +1,6 @@
 """Exporters as targets: a service refuses some records, and others are tried again."""
 
+import json
 import logging
 from collections import Counter
 
@@ -71,6 +72,17 @@ def test_batches_that_are_given_up_leave_nothing_behind(server, fallback):
     assert not kept_by(exporter)
     assert not handler._targets[0]._tried_again
     handler.close()
+
+
+def test_values_of_extra_that_are_not_json_are_sent_by_a_function(add, server):
+    exporter = HttpBatches(
+        server.url, format="ndjson", dumps=lambda line: json.dumps(line, default=str)
+    )
+    log, handler = add(exporter, items="dicts")
+    log.info("failed", extra={"error": KeyError("oslo"), "tags": {7}})
+    assert handler.flush(WAIT_S)
+    (line,) = server.stored
+    assert (line["message"], line["error"], line["tags"]) == ("failed", "'oslo'", "{7}")
 
 
 def test_records_become_rows_by_a_function(add, postgres_server):
