@@ -138,16 +138,16 @@ def test_a_caller_waits_as_long_as_it_is_asked_to(add, target):
 
 
 def test_a_caller_that_has_waited_long_enough_drops_its_record(add, target):
-    log, handler = add(target, buffer_size=1, block_s=0.001)
+    log, handler = add(target, buffer_size=2, block_s=0.001)
     with target.held():
         hold(log, target)
-        log.info("0 0")
-        log.info("0 1")
+        for number in range(3):
+            log.info("0 %d", number)
         assert handler.stats().dropped == 1
     assert handler.flush(WAIT_S)
-    log.info("0 2")
+    log.info("0 3")  # there is room for it behind the report
     assert handler.flush(WAIT_S)
-    assert by_thread(target.messages) == ({0: [0, 2], 100: [0]}, [1])
+    assert by_thread(target.messages) == ({0: [0, 1, 3], 100: [0]}, [1])
 
 
 def test_a_batch_is_tried_again_and_keeps_its_order(add, target):
