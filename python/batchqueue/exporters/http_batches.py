@@ -159,8 +159,8 @@ class HttpBatches(Exporter[T]):
             raise ConfigError(f'action and conflict_is_done are for format="bulk", not {format!r}')
         if format == "bulk" and answer is not None:
             raise ConfigError('answer is given with format="bulk", whose answers are known')
-        statuses = frozenset(retry_statuses)
-        if not all(is_whole(status, 100, 599) for status in statuses):
+        statuses = frozenset(retry_statuses) if isinstance(retry_statuses, Iterable) else None
+        if statuses is None or not all(is_whole(status, 100, 599) for status in statuses):
             raise ConfigError(f"retry_statuses is {retry_statuses!r}; give HTTP statuses")
         self._url, self._headers = _address(url)
         self._make_headers = headers if callable(headers) else None

@@ -107,18 +107,10 @@ class PostgresRows(Exporter[T]):
         """
         require("psycopg", "PostgresRows", "postgres")
         self._words = _words(conninfo)
-        parts = tuple(table.split(".")) if isinstance(table, str) else tuple(table)
-        self._columns = None if columns is None else as_columns(columns)
-        self._keys = None if on_conflict is None else as_columns(on_conflict)
-        self._update = update if isinstance(update, bool) else as_columns(update)
-        for name, names in (
-            ("table", parts),
-            ("columns", self._columns),
-            ("on_conflict", self._keys),
-            ("update", None if isinstance(self._update, bool) else self._update),
-        ):
-            if names is not None and not (names and all(_is_name(each) for each in names)):
-                raise ConfigError(f"{name} is {names!r}; give names")
+        parts = _names("table", table.split(".") if isinstance(table, str) else table)
+        self._columns = None if columns is None else _names("columns", columns)
+        self._keys = None if on_conflict is None else _names("on_conflict", on_conflict)
+        self._update = update if isinstance(update, bool) else _names("update", update)
         if row is not None and not callable(row):
             raise ConfigError(f"row is {row!r}; give a function that takes an item")
         if self._keys is None and update is not True:
@@ -339,8 +331,15 @@ def _words(conninfo: str) -> dict[str, Any]:
     return {"application_name": "batchqueue", **_KEEPALIVES, **words, "client_encoding": "UTF8"}
 
 
-def _is_name(name: object) -> bool:
-    return isinstance(name, str) and bool(name) and "\0" not in name
+def _names(argument: str, given: Iterable[str]) -> Columns:
+    """Return the names that an argument gives."""
+    try:
+        names = as_columns(given)
+    except TypeError:  # not an iterable
+        names = ()
+    if not names or not all(isinstance(name, str) and name and "\0" not in name for name in names):
+        raise ConfigError(f"{argument} is {given!r}; give names")
+    return names
 
 
 def _is_to_be_retried(state: str | None) -> bool:

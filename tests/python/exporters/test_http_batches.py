@@ -494,6 +494,7 @@ def test_client_may_be_made_by_the_program(server):
         ({"action": {}}, "action"),
         ({"format": "bulk", "answer": len}, "answer"),
         ({"retry_statuses": ["429"]}, "retry_statuses"),
+        ({"retry_statuses": 429}, "retry_statuses"),
     ],
 )
 def test_invalid_argument_is_refused(options, words):

@@ -465,6 +465,11 @@ def test_password_is_never_shown(postgres_server, orders, caplog):
     ("options", "words"),
     [
         ({"table": ""}, "table"),
+        ({"table": None}, "table"),
+        ({"table": ("shop", 3)}, "table"),
+        ({"columns": 3}, "columns"),
+        ({"on_conflict": True}, "on_conflict"),
+        ({"on_conflict": ("id",), "update": None}, "update"),
         ({"columns": []}, "columns"),
         ({"on_conflict": ()}, "on_conflict"),
         ({"update": ("a",)}, "update is given without on_conflict"),
