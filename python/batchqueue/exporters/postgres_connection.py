@@ -33,15 +33,14 @@ class BoundedConnection(psycopg.Connection[Any]):
         try:
             wanted = next(gen)
             while True:
-                ready = yield wanted
-                # psycopg reports every 0.1 s that nothing is ready. What is there is read, however
-                # late it is.
-                if not ready and time.monotonic() > end:
+                # psycopg continues at least every 0.1 s, whether or not anything is ready. What is
+                # there is read, however late it is.
+                wanted = gen.send((yield wanted))
+                if time.monotonic() > end:
                     self.close()
                     raise psycopg.OperationalError(
                         f"the server did not answer within {self.wait_s:g} s"
                     )
-                wanted = gen.send(ready)
         except StopIteration as ended:
             value: V = ended.value
             return value
