@@ -399,6 +399,10 @@ def _cause_of(error: "KafkaError") -> str:
     return str(error.name())
 
 
+def _is_fatal(error: "KafkaError") -> bool:
+    return bool(error.fatal()) or error.name() == "_FATAL"
+
+
 def client_of(kind: Callable[[dict[str, Any]], T], settings: Mapping[str, Any]) -> T:
     """Return a client with settings.
 
@@ -860,6 +864,15 @@ def refuse_max_len(max_len: int | None) -> None:
         )
 
 
+class RecordReport(NamedTuple):
+    """What became of a record that was sent."""
+
+    error: "KafkaError | None"
+    partition: int = -1
+    """Its partition; -1 if it had none before it failed, or if it was not sent."""
+    offset: int = -1
+
+
 class KafkaWriter:
     """A producer's connection to a topic; see `backend.Writer`."""
 
@@ -877,12 +890,14 @@ class KafkaWriter:
         self._log = MinuteLog(f"producer of {server.topic}")
         self._lock = threading.Lock()
         self._process = os.getpid()
+        self._causes: deque[KafkaError] = deque(maxlen=1)
         self._connect()
 
     def _connect(self) -> None:
         from confluent_kafka import Producer
 
-        self._producer = client_of(Producer, self._settings)
+        noted = {"error_cb": partial(_note_cause, self._causes)}
+        self._producer = client_of(Producer, {**self._settings, **noted})
 
     def partitions(self, given: int | None) -> int:
         """Return the number of partitions of the topic."""
@@ -890,45 +905,98 @@ class KafkaWriter:
 
     def add(self, records: Sequence[NewRecord], max_len: int | None) -> list[int | None]:
         """Add records, and wait until the brokers have them."""
-        from confluent_kafka import KafkaException
-
         refuse_max_len(max_len)
+        reports = self.deliver(records)
+        for report in reports:
+            if report.error is not None:
+                raise self.error_of(report.error)
+        return [report.offset for report in reports]
+
+    def error_of(self, error: "KafkaError") -> BatchQueueError:
+        """Return the error of a record, with why the brokers could not be reached."""
+        if error.name() == "_MSG_TIMED_OUT" and self._causes:
+            why = f"{error.name()} ({self._causes[0].str().strip(' :')})"
+            return StreamUnavailableError(self._server.topic, why)
+        return self._server.error_of(error, "WRITE")
+
+    def deliver(
+        self, records: Sequence[NewRecord], *, skips_refused: bool = False
+    ) -> list[RecordReport]:
+        """Send records, and wait until each is delivered or has failed.
+
+        Args:
+            records: The records, in order.
+            skips_refused: Whether those behind a record that the client refuses, for instance
+                because it is too large, are sent. Otherwise they have its error. Default: False.
+
+        Returns:
+            What became of each record.
+        """
         if self._process != os.getpid():
             # A forked child has neither the threads of the producer nor those that hold the lock.
             self._lock, self._process = threading.Lock(), os.getpid()
+            self._causes = deque(maxlen=1)
             self._connect()
-        offsets: list[int | None] = [None] * len(records)
-        errors: list[KafkaError] = []
+        with self._lock:
+            return self._deliver(records, skips_refused)
+
+    def _deliver(self, records: Sequence[NewRecord], skips_refused: bool) -> list[RecordReport]:
+        from confluent_kafka import KafkaException
+
+        reports: list[RecordReport | None] = [None] * len(records)
+        failed: list[KafkaError] = []
+        """Errors that keep the rest from being sent."""
+        self._causes.clear()
 
         def note(error: Any, message: Any, place: int) -> None:
-            if error is not None:
-                errors.append(error)
-            else:
-                offsets[place] = message.offset()
+            # The reports may come in another order than the records.
+            partition = message.partition()
+            if error is None:
+                reports[place] = RecordReport(None, partition, message.offset())
+                return
+            reports[place] = RecordReport(error, -1 if partition is None else partition)
+            if not (skips_refused and error.name() in PERMANENT):
+                failed.append(error)
 
-        with self._lock:
+        for place, record in enumerate(records):
             try:
-                for place, record in enumerate(records):
-                    self._produce(record, partial(note, place=place))
+                is_sent = self._produce(record, partial(note, place=place), failed)
             except KafkaException as error:
-                errors.append(error.args[0])
-            try:
-                # Each record is delivered or has failed after the time limit of a delivery.
-                while left := self._producer.flush(CALL_S):
-                    self._log.warn("waits", f"{counted(left, 'record')} not delivered yet")
-            except (KafkaException, SystemError) as error:
-                # The call reports a fatal error, and `note` was called meanwhile: a SystemError.
-                reason = error if isinstance(error, KafkaException) else error.__cause__
-                if not isinstance(reason, KafkaException):
-                    raise
-                errors.insert(0, reason.args[0])
-            if any(each.fatal() or each.name() == "_MSG_TIMED_OUT" for each in errors):
-                self._connect()  # this producer has failed for good, or has lost its brokers
-        if errors:
-            raise self._server.error_of(errors[0], "WRITE")
-        return offsets
+                reports[place] = RecordReport(error.args[0])
+                if skips_refused and error.args[0].name() in PERMANENT:
+                    continue
+                failed.append(error.args[0])
+                break
+            if not is_sent:
+                break
+        try:
+            # Each record is delivered or has failed after the time limit of a delivery.
+            while left := self._producer.flush(CALL_S):
+                self._log.warn("waits", f"{counted(left, 'record')} not delivered yet")
+        except (KafkaException, SystemError) as error:
+            # The call reports a fatal error, and `note` was called meanwhile: a SystemError.
+            reason = error if isinstance(error, KafkaException) else error.__cause__
+            if not isinstance(reason, KafkaException):
+                raise
+            failed.insert(0, reason.args[0])
+        fatal = next(filter(_is_fatal, [*failed, *self._causes]), None)
+        if fatal is not None:
+            reports = [
+                RecordReport(fatal) if each is None or each.error is not None else each
+                for each in reports
+            ]
+        outcomes = [RecordReport(failed[0]) if each is None else each for each in reports]
+        if fatal is not None or any(each.name() == "_MSG_TIMED_OUT" for each in failed):
+            self._connect()  # this producer has failed for good, or has lost its brokers
+        return outcomes
 
-    def _produce(self, record: NewRecord, on_delivery: Callable[[Any, Any], None]) -> None:
+    def _produce(
+        self,
+        record: NewRecord,
+        on_delivery: Callable[[Any, Any], None],
+        failed: "list[KafkaError]",
+    ) -> bool:
+        """Put a record into the client's queue; return False if others have failed meanwhile."""
         partition, value, key, headers = record
         topic = self._server.topic
         while True:
@@ -936,9 +1004,11 @@ class KafkaWriter:
                 self._producer.produce(
                     topic, value, key, partition, on_delivery=on_delivery, headers=list(headers)
                 )
-                return
+                return True
             except BufferError:
                 self._producer.poll(_PAUSE_S)
+            if failed:
+                return False
 
     def close(self) -> None:
         """Close the connection. Nothing is under way: `add` waits for it."""
