@@ -1,13 +1,15 @@
 """Exporters: handlers that send the items of a queue to another system.
 
 Each reports what became of every item; the queue retries, keeps dead letters and counts.
-`PostgresRows` needs the extra `postgres`, `HttpBatches` the extra `http`. For a system that has
-none here, derive from `Exporter`, and run `check_exporter` in a test.
+`PostgresRows` needs the extra `postgres`, `HttpBatches` the extra `http`, `KafkaTopic` the extra
+`kafka`. For a system that has none here, derive from `Exporter`, and run `check_exporter` in a
+test.
 """
 
 from batchqueue.exporters.check import check_exporter
 from batchqueue.exporters.contract import Exporter, ExportFailed, NotDelivered, Outcome
 from batchqueue.exporters.http_batches import HttpBatches, HttpRefused
+from batchqueue.exporters.kafka_topic import KafkaTopic
 from batchqueue.exporters.postgres_rows import PostgresRows
 
 __all__ = [
@@ -15,6 +17,7 @@ __all__ = [
     "Exporter",
     "HttpBatches",
     "HttpRefused",
+    "KafkaTopic",
     "NotDelivered",
     "Outcome",
     "PostgresRows",
