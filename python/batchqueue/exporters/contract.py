@@ -314,6 +314,39 @@ def _is_shutting_down() -> bool:
     return any(not queue.running and counts.in_flight for queue, counts in live_stats())
 
 
+# Waits that the other side asks for.
+
+_MOST_PAUSE_S = 5.0
+"""The longest wait inside one call. A longer one takes several attempts."""
+
+
+class AskedWait:
+    """The time before which the other side wants no request.
+
+    Args:
+        most_s: The most seconds that are respected.
+    """
+
+    def __init__(self, most_s: float) -> None:
+        self._most_s = most_s
+        self._end = 0.0
+        """A time of the monotonic clock."""
+        self._failure: NotDelivered | None = None
+
+    def ask(self, seconds: float, failure: NotDelivered) -> None:
+        """Note that the other side asks for a wait, and what it has not taken until then."""
+        self._end = time.monotonic() + min(seconds, self._most_s)
+        self._failure = failure
+
+    def before(self, exporter: Exporter[Any]) -> NotDelivered | None:
+        """Wait, but not for long; return the outcome of all items if that was not long enough."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            return None
+        has_waited = exporter.pause(min(left, _MOST_PAUSE_S))
+        return self._failure if left > _MOST_PAUSE_S and has_waited else None
+
+
 # Batches of which the other side refuses a part, without a word on which.
 
 R = TypeVar("R")

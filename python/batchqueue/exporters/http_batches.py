@@ -18,7 +18,14 @@ from batchqueue.base.checks import (
     require,
 )
 from batchqueue.exceptions import BatchQueueError, ConfigError
-from batchqueue.exporters.contract import Exporter, Halve, NotDelivered, Outcome, send_in_halves
+from batchqueue.exporters.contract import (
+    AskedWait,
+    Exporter,
+    Halve,
+    NotDelivered,
+    Outcome,
+    send_in_halves,
+)
 from batchqueue.exporters.fields import RowFunction, as_dict, as_json
 
 if TYPE_CHECKING:
@@ -27,8 +34,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FORMATS = ("json", "ndjson", "bulk")
-_MOST_PAUSE_S = 5.0
-"""The longest wait inside one call. A longer `Retry-After` is kept over several attempts."""
 _MOST_ANSWER_BYTES = 64 << 20
 _SHOWN_CHARACTERS = 500
 _TOO_LARGE = 413
@@ -173,21 +178,19 @@ class HttpBatches(Exporter[T]):
         self._action = {"index": {}} if action is None else action
         self._conflict_is_done = conflict_is_done
         self._retry_statuses = statuses
-        self._max_retry_after = max_retry_after
+        self._wait = AskedWait(max_retry_after)
         self._answer = answer
         self._make_client = client
         self._client: httpx.Client | None = None
-        self._not_before = 0.0
-        """The time, of the monotonic clock, before which the server wants no request."""
-        self._refusal = HttpRefused(503)
 
     def __repr__(self) -> str:
         return f"HttpBatches({self._url.split('?')[0]!r}, format={self._format!r})"
 
     def export(self, items: list[T]) -> list[Outcome]:
         """Send items; see the class for what becomes of them."""
-        if not self._may_send():
-            return [NotDelivered(self._refusal)] * len(items)
+        early = self._wait.before(self)
+        if early is not None:
+            return [early] * len(items)
         outcomes: list[Outcome] = [None] * len(items)
         encoded, positions = [], []
         for position, item in enumerate(items):
@@ -210,14 +213,6 @@ class HttpBatches(Exporter[T]):
     def forget(self) -> None:
         """Drop the connections of the parent, whose copies here send nothing when they close."""
         self._client = None
-
-    def _may_send(self) -> bool:
-        """Wait as the server asked, but not for long; return False if that was not long enough."""
-        left = self._not_before - time.monotonic()
-        if left <= 0:
-            return True
-        has_waited = self.pause(min(left, _MOST_PAUSE_S))
-        return left <= _MOST_PAUSE_S or not has_waited
 
     def _encode(self, item: T) -> bytes:
         """Return the bytes of one item."""
@@ -256,10 +251,10 @@ class HttpBatches(Exporter[T]):
         if not self._is_retried(status):
             return [NotDelivered(refused, retry=False)] * len(part)
         wait = _retry_after_s(response.headers)
+        failure = NotDelivered(refused)
         if wait is not None:
-            self._not_before = time.monotonic() + min(wait, self._max_retry_after)
-            self._refusal = refused
-        return [NotDelivered(refused)] * len(part)
+            self._wait.ask(wait, failure)
+        return [failure] * len(part)
 
     def _is_retried(self, status: int) -> bool:
         return status >= 500 or status in self._retry_statuses

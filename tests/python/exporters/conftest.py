@@ -3,12 +3,13 @@
 import pytest
 
 from core_support.kafka_broker import steady_kafka_broker
+from exporters_support.clock import clock
 from exporters_support.http_server import http_server
 from exporters_support.orders import make_orders
 from exporters_support.programs import starting
 from outputs_support.postgres_server import postgres_server
 
-__all__ = ["postgres_server", "steady_kafka_broker"]
+__all__ = ["clock", "postgres_server", "steady_kafka_broker"]
 
 
 @pytest.fixture

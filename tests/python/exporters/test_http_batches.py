@@ -13,7 +13,6 @@ from uuid import UUID
 
 import pytest
 
-import batchqueue.exporters.http_batches as module
 from batchqueue import BatchQueue, ConfigError, RetryPolicy
 from batchqueue.exporters import HttpBatches, HttpRefused, NotDelivered
 from core_support.queues import config
@@ -191,30 +190,6 @@ def test_statuses_that_are_tried_again_can_be_given(server):
     letters = send(dict, exporter, numbers(1))
     assert [letter.error.status for letter in letters] == [429]
     assert len(server.requests) == 2
-
-
-class Clock:
-    """The clock of a module, which its own `pause` moves."""
-
-    def __init__(self):
-        self.now = 1_000.0
-        self.pauses = []
-
-    def monotonic(self):
-        return self.now
-
-    def pause(self, seconds):
-        self.pauses.append(round(seconds, 3))
-        self.now += seconds
-        return True
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(HttpBatches, "pause", lambda _, seconds: clock.pause(seconds))
-    return clock
 
 
 @pytest.mark.parametrize(
