@@ -596,11 +596,9 @@ class KafkaConnection:
         """Ask a broker through the consumer. While nothing is open, no commit does so.
 
         Raises:
-            StreamUnavailableError: No broker replies to the consumer.
+            StreamUnavailableError: No broker replies, or the consumer is at work on something else.
         """
-        self._silent_since = self._silent_since or time.monotonic()
         self._consumer.do(self._ask_brokers, self._call_s)
-        self._silent_since = None
 
     def _ask_brokers(self, consumer: "Consumer") -> None:
         from confluent_kafka import KafkaException
@@ -608,7 +606,9 @@ class KafkaConnection:
         try:
             consumer.list_topics(_SMALL_TOPIC, min(_QUICK_S, self._call_s))
         except KafkaException as error:
+            self._silent_since = self._silent_since or time.monotonic()
             raise self._server.error_of(error.args[0], "DESCRIBE") from None
+        self._silent_since = None
 
     def _has_been_silent(self, seconds: float) -> bool:
         """Return whether no broker has replied to a consumer that owned nothing for so long."""

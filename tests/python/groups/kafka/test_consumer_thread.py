@@ -30,7 +30,7 @@ def failure(code):
 class Consumer:
     """Returns what a test has prepared; `in_consume` stands for the callbacks of `consume`."""
 
-    first, others, error, seek_error, asked = (), (), None, None, ()
+    first, others, error, seek_error, list_error, asked = (), (), None, None, None, ()
     answer, is_silent = None, False
 
     def __init__(self, settings):
@@ -56,6 +56,10 @@ class Consumer:
 
     def offsets_for_times(self, places, timeout):
         self.asked = [*self.asked, [each.partition for each in places]]
+
+    def list_topics(self, topic, timeout):
+        if self.list_error is not None:
+            raise KafkaException(self.list_error)
 
     def consumer_group_metadata(self):
         pass
@@ -326,6 +330,24 @@ def test_last_commit_of_a_partition_that_is_taken_back_does_not_wait_for_its_tur
             assert it.commit([second]) == [Commit.STORED]
             with running(it.commit, [second, first]):
                 pass
+
+
+def test_consumer_is_silent_when_no_broker_replies_but_not_while_it_is_busy():
+    """Busy, for instance, with the beginning of thousands of partitions."""
+    server = KafkaServer("127.0.0.1:1", "orders", {})
+    with closing(KafkaConnection(server, "g", KafkaMembership("consumer", 3, 1), name="a")) as it:
+        with pytest.raises(StreamUnavailableError, match="the consumer did not answer"):
+            it._check_brokers()  # nothing serves it
+        assert not it._has_been_silent(0)
+        consumer = Consumer({})
+        consumer.list_error = KafkaError(KafkaError._TRANSPORT)
+        with pytest.raises(StreamUnavailableError):
+            it._ask_brokers(consumer)
+        assert it._has_been_silent(0)
+        assert not it._has_been_silent(3_600)
+        consumer.list_error = None
+        it._ask_brokers(consumer)
+        assert not it._has_been_silent(0)
 
 
 class Broken:
